@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument('--count', type=int, default=300)
     parser.add_argument('--quality', type=int, help='JPEG quality (default: as in the demo)')
     arguments = parser.parse_args()
-    try:  # here, so that --help works without these packages
+    try:  # imported late, so that --help works without these packages
         import coco_truth
         import cv2
         import make_demo
@@ -48,7 +48,7 @@ def main() -> None:
         bgr = cv2.cvtColor(scene.image, cv2.COLOR_RGB2BGR)
         if not cv2.imwrite(str(path), bgr, [cv2.IMWRITE_JPEG_QUALITY, arguments.quality]):
             raise SystemExit(f'cannot write {path}')
-        drawn.append(scene._replace(image=scene.image[:, :, :0]))  # only the size is needed later
+        drawn.append(scene._replace(image=scene.image[:, :, :0]))  # coco_truth needs only the size
     truth = json.dumps(coco_truth.coco_truth(drawn), separators=(',', ':'))
     (arguments.folder / 'truth.json').write_text(truth + '\n')
 

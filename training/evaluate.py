@@ -28,7 +28,7 @@ from pycocotools.cocoeval import COCOeval
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = ROOT / 'models' / 'digits.onnx'
 METRICS = ROOT / 'models' / 'digits.metrics.json'
-CONFIDENCE, NMS_IOU = 0.25, 0.45  # the node's defaults, for precision and recall
+CONFIDENCE, NMS_IOU = 0.25, 0.45  # defaults of the node; precision and recall use them
 
 
 def drawn_scenes(config: scenes.SceneConfig, count: int) -> Iterator[scenes.Scene]:

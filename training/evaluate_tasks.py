@@ -27,7 +27,7 @@ from pycocotools.cocoeval import COCOeval
 
 MODELS = evaluate.MODEL.parent
 METRICS = MODELS / 'digits_tasks.metrics.json'
-SIGMA = 0.05  # OKS constant of every corner, with the area of the box
+SIGMA = 0.05  # sigma of OKS for every corner; the scale is the area of the box
 KINDS = {'segment': 'segm', 'obb': 'bbox', 'pose': 'keypoints'}
 
 
@@ -59,7 +59,7 @@ def rows_of(found: task_dense.Found, image_id: int) -> list[dict]:
             row['segmentation'] = coco_masks.encode(
                 np.asfortranarray(found.masks[index], np.uint8)
             )
-            del row['bbox']  # otherwise pycocotools would evaluate the box
+            del row['bbox']  # with a box, pycocotools would evaluate the box
         if found.oriented.size:
             row['oriented_bbox'] = [float(value) for value in found.oriented[index]]
         if found.corners.size:
@@ -87,7 +87,7 @@ def evaluation(task: str, truth: dict, results: list[dict]) -> COCOeval:
 
 def figures_of(measured: COCOeval) -> dict[str, float]:
     """Return the mean AP over all thresholds, at 0.5 and at 0.75, over all sizes."""
-    precision = measured.eval['precision'][:, :, :, 0, -1]  # thresholds, recalls, classes
+    precision = measured.eval['precision'][:, :, :, 0, -1]  # axes: thresholds, recalls, classes
     known = np.where(precision < 0, np.nan, precision)
     thresholds = measured.params.iouThrs.round(2).tolist()
     return {

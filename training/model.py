@@ -104,7 +104,8 @@ class Head(nn.Module):
             nn.Conv2d(class_width, CLASSES, 1),
         )
         nn.init.zeros_(self.box[-1].bias)
-        nn.init.constant_(self.classes[-1].bias, -5.0)  # digits are rare: start near 0.7 %
+        # digits are rare, so the first scores are near 0.7 %
+        nn.init.constant_(self.classes[-1].bias, -5.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.box(x), self.classes(x)], 1)

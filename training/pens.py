@@ -23,7 +23,7 @@ def loops(ink: np.ndarray, level: float) -> int:
     """Return the number of areas that the stroke encloses at a threshold, without specks."""
     paper = (ink <= level).astype(np.uint8)
     areas = cv2.connectedComponentsWithStats(paper, connectivity=4)[2][1:, cv2.CC_STAT_AREA]
-    return int((areas >= 8).sum()) - 1  # the largest is the paper around the digit
+    return int((areas >= 8).sum()) - 1  # the largest area is the paper around the digit
 
 
 def pen(scan: np.ndarray) -> Pen:

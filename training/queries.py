@@ -23,7 +23,7 @@ import transformers as hf
 from torch.utils.data import DataLoader
 
 QUERIES = 40
-WIDTH = 96  # channels of queries and encoder
+WIDTH = 96  # number of channels of queries and encoder
 LAYERS = 3
 
 

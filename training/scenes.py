@@ -163,7 +163,7 @@ def draw_digit(config: SceneConfig, rng: np.random.Generator, label: int) -> Dra
     linear = np.array([[cos, -sin], [sin, cos]]) @ shear @ stretch
     # The ink's extent after the rotation fixes the scale, so that `side_px` limits the truth box.
     turned = linear @ np.argwhere(ink > 0)[:, ::-1].T
-    low, high = turned.min(1) - 0.5, turned.max(1) + 0.5  # pen pixels have a width
+    low, high = turned.min(1) - 0.5, turned.max(1) + 0.5  # the outer edges of the pixels
     side = np.exp(rng.uniform(*np.log(config.side_px)))
     scale = side / (high - low).max()
     pad = 3 + 0.15 * side
@@ -220,7 +220,7 @@ def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray,
     contrast = max(rng.uniform(*config.contrast), config.clutter_factor * deviation)
     signs = [s for s in (-1, 1) if 0 <= mean + s * contrast <= 255]
     if not signs:
-        contrast = max(mean, 255 - mean)  # the larger of the two possible contrasts
+        contrast = max(mean, 255 - mean)  # the larger contrast of black and white ink
         signs = [1 if mean < 127 else -1]
     target = mean + signs[rng.integers(len(signs))] * contrast
     # A mean hides bimodal surroundings, such as half rocket and half sky. So the ink must differ
@@ -228,9 +228,10 @@ def blend_ink(config: SceneConfig, rng: np.random.Generator, canvas: np.ndarray,
     if float((np.abs(luminance - target) >= config.contrast[0] / 2).mean()) < config.legible_share:
         return False
     colour = target + rng.uniform(-60, 60, 3)
-    colour += target - colour @ LUMINANCE  # keeps the hue, restores the luminance
+    colour += target - colour @ LUMINANCE  # restores the luminance of the ink
     colour = np.clip(colour, 0, 255).astype(np.float32)
-    colour += np.float32(target) - colour @ LUMINANCE  # restores the luminance lost by clipping
+    # restores the luminance that clipping changed
+    colour += np.float32(target) - colour @ LUMINANCE
     opacity = rng.uniform(0.88, 1.0)
     spot += (np.clip(colour, 0, 255) - spot) * (alpha * opacity)[..., None]
     return True

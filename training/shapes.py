@@ -16,7 +16,7 @@ class Shape(NamedTuple):
     corners: np.ndarray  # (4, 2) float32 x, y, some may lie outside the picture
 
 
-CORNERS = ('top_left', 'top_right', 'bottom_right', 'bottom_left')  # of the upright digit
+CORNERS = ('top_left', 'top_right', 'bottom_right', 'bottom_left')  # named as in the upright digit
 UNIT = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float64)
 
 

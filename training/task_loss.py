@@ -66,7 +66,7 @@ def mask_loss(
     """
     at = points_in(truth.boxes)  # (b, m, p, 2)
     size = at.new_tensor(net.INPUT_WH)
-    grid = at / size * 2 - 1  # half-pixel centres, for every resolution
+    grid = at / size * 2 - 1  # -1 to 1 over the image, for every resolution
     sampled = F.grid_sample(prototypes, grid, padding_mode='border', align_corners=False)
     inked = F.grid_sample(truth.ink, grid, padding_mode='border', align_corners=False) > 0.5
     wanted = inked[:, 0, :, None].float()  # (b, m, 1, p)

@@ -81,7 +81,7 @@ class TasksNet(nn.Module):
     def __init__(self):
         super().__init__()
         self.trunk = net.DigitsNet()
-        self.trunk.heads = nn.ModuleList()  # removes the detector's heads; each task has its own
+        self.trunk.heads = nn.ModuleList()  # each task has its own heads
         self.tasks = nn.ModuleDict(
             {task: TaskHead(CARRIED[task], WIDTHS[task], fine=task in FINE) for task in TASKS}
         )

@@ -144,7 +144,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
     feeder.start()
     pool = ScenePool(arguments.pool, device, sample(0))
     while pool.received < min(arguments.batch * 8, arguments.pool):
-        pool.add(batches.get(timeout=120))  # ends the wait after an error of the feeder
+        pool.add(batches.get(timeout=120))  # the timeout ends the wait if the feeder has failed
 
     start = time.monotonic()
     steps, progress = 0, 0.0

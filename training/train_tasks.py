@@ -237,7 +237,7 @@ def fed_pool(
     threading.Thread(target=train.fill_queue, args=(loader, batches, stop), daemon=True).start()
     pool = train.ScenePool(arguments.pool, device, draw(0))
     while pool.received < min(arguments.batch * 8, arguments.pool):
-        pool.add(batches.get(timeout=120))  # ends the wait after an error of the feeder
+        pool.add(batches.get(timeout=120))  # the timeout ends the wait if the feeder has failed
     return pool, batches
 
 
