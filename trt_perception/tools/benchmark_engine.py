@@ -336,14 +336,16 @@ def _parse_seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= 86400:
             return float(text)
-    raise argparse.ArgumentTypeError(f'expected seconds, above 0 to 86400 (got {text!r})')
+    raise argparse.ArgumentTypeError(f'expected seconds, above 0 and at most 86400 (got {text!r})')
 
 
 def _parse_milliseconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) <= 1e6:
             return float(text)
-    raise argparse.ArgumentTypeError(f'expected milliseconds, above 0 to 1000000 (got {text!r})')
+    raise argparse.ArgumentTypeError(
+        f'expected milliseconds, above 0 and at most 1000000 (got {text!r})'
+    )
 
 
 def _parse_batches(text: str) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ def _read_list(path: Path) -> list[Path]:
 
 
 def _natural_key(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Return a key that sorts numbers in names by value. Its last part orders ``1`` and ``01``."""
+    """Return a key that sorts numbers in names by value. Its last part sorts ``1`` and ``01``."""
     parts = re.findall(r'[0-9]+|[^0-9]+', str(path))
     return [(0, int(p), '') if p.isdecimal() else (1, 0, p) for p in parts], str(path)
 

@@ -1,8 +1,8 @@
 """Makes a float32 graph that computes like a graph in half precision, for ONNX Runtime on CPUs.
 
 ONNX Runtime's CPU kernels compute several layers of a float16 graph in float32, so they neither
-overflow nor round like a GPU. In the emulating graph, each result is float32, after a conversion
-to its own type and back.
+overflow nor round like a GPU. In the returned graph, each float32 result is converted to its type
+in half precision and back.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> Imag
 
 
 def unused_calibration_options(options: BuildOptions, *, quantised: bool) -> str:
-    """Return a sentence on calibration options without effect; empty if there are none."""
+    """Return a sentence that lists calibration options without effect; may be empty."""
     given = [
         '--' + name.replace('_', '-') for name in _CALIBRATION_OPTIONS if name in options.given
     ]

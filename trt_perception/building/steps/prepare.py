@@ -175,7 +175,7 @@ def check_loadable(model: ModelFile) -> None:
     manifest = model.manifest
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
-        return  # check the engine instead, which has shapes
+        return  # ONNX cannot infer the shapes, but the engine has them
     loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
     resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag))
 
