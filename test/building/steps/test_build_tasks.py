@@ -8,6 +8,9 @@ import pytest
 
 from support.gpu.gpu_support import BUILT_ON_CPU
 from support.models.recorded_exports import recorded, written
+from support.models.task_comparison import write_without_metadata
+from support.models.task_models import write_task_model
+from trt_perception.model.tasks.segment import Segment
 from trt_perception.tools.detect_images import main as detect_images
 
 pytest_plugins = ['support.building.build_fixtures']
@@ -91,3 +94,15 @@ def test_accuracy_is_0_if_only_the_boxes_match(labelled_model, build):
     assert (record.reference, record.built) == (0, 0)
     built = result.report['accuracy']['details']['models']['built']
     assert built['box_metrics']['mAP50'] > 0.8
+
+
+def test_task_option_replaces_the_metadata_of_a_model(build, tmp_path):
+    stripped = write_without_metadata(write_task_model(tmp_path / 'model.onnx', 'segment'))
+    names = tmp_path / 'names.txt'
+    names.write_text('\n'.join(map(str, range(10))))
+    words = ['--precision', 'fp32', '--class-names-file', names]
+
+    result = build('--task', 'segment', *words, onnx_file=stripped)
+
+    assert result.code == 0
+    assert result.manifest.task == Segment(mask_coefficients=1)
