@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.nodes.graph import command_image, image_message
+from support.nodes.graph import command_image, image_message, picture_of
 from support.nodes.intake_taker import VGA, image_number, intakes
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.ros.camera.messages import frame_from_image
@@ -121,6 +121,20 @@ def test_invalid_message_is_taken_and_refused_by_the_reader(make_taker):
     camera.publish(command_image(7, 3))
     taker.wait(len(invalid_messages) + 1)
     assert frame_from_image(taker.images[-1]).data[0] == 7
+    taker.client.node.destroy_publisher(camera)
+
+
+def test_buffers_follow_a_camera_that_sends_smaller_images(make_taker):
+    taker = make_taker()
+    sizes = []  # keeps no image, so that the buffers return
+    taker.open(lambda image: sizes.append(image.lease.memory.size))
+    camera = taker.publisher()
+    for width_height in [(640, 480)] * 3 + [(64, 48)] * 12:
+        count = len(sizes)
+        camera.publish(picture_of((0, 0, 0), width_height))
+        taker.client.spin_until(lambda count=count: len(sizes) > count, 'the image')
+    assert sizes[2] >= 3 * 640 * 480
+    assert sizes[-1] < 3 * 640 * 480
     taker.client.node.destroy_publisher(camera)
 
 

@@ -1,5 +1,7 @@
 """Tests of images for which the model's output is invalid: the node drops only these images."""
 
+from contextlib import closing
+
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
@@ -17,6 +19,9 @@ pytest_plugins = ['support.nodes.many_cameras_fixtures']
 
 ERROR = DiagnosticStatus.ERROR
 GREY, WHITE = picture_of((114, 114, 114)), picture_of((255, 255, 255))
+LARGE_BYTES = 1920 * 480
+BLACK = Image(width=640, height=480, step=1920, encoding='bgr8', data=bytes(LARGE_BYTES))
+UNKNOWN = Image(width=640, height=480, step=1920, encoding='none', data=bytes(LARGE_BYTES))
 
 
 def test_bad_output_of_one_camera_affects_no_other(start_detector, model):
@@ -76,43 +81,79 @@ def test_class_without_a_name_is_an_error_until_cleanup(start_detector, tmp_path
     wait_for_state('unconfigured', DiagnosticStatus.OK)
 
 
-def test_images_with_bad_output_reuse_the_memory_of_earlier_images(client):
-    # Page-locked memory of 1 MB takes about a millisecond, and stops the whole GPU meanwhile.
-    black = Image(width=640, height=480, step=1920, encoding='bgr8', data=bytes(1920 * 480))
-    allocated = []
+class ScriptedNode:
+    """A node of this process whose pipeline finds black images invalid.
 
-    class Pipeline(scripted_node.ScriptedPipeline):
-        def allocate(self, size):
-            allocated.append(size)
-            return NumpyMemory(size)
+    Attributes:
+        node: the active node.
+        allocated: sizes of all allocations in bytes.
+        open: sizes of the allocations that are not freed.
+    """
 
-        def collect(self, slot):
-            (result,) = super().collect(slot)
-            is_black = not result.frame.data.any()
-            return [OutputError('model', 'is invalid') if is_black else result]
+    def __init__(self, client, namespace):
+        allocated, is_open = self.allocated, self.open = [], []
 
-    node = DetectorNode(
-        open_pipeline=Pipeline,
-        context=client.context,
-        namespace='bad_output',
-        parameter_overrides=[Parameter('engine_path', value='none')],
-    )
-    executor = GuardedExecutor(node)
-    camera = client.node.create_publisher(Image, '/bad_output/image', 1)
-    try:
-        node.trigger_configure()
-        node.trigger_activate()
-        client.spin_until(camera.get_subscription_count, 'a subscription')
-        detector = node._detector
-        for number in range(1, 13):
-            camera.publish(black)
-            client.spin_until(
-                lambda n=number: detector.statistics()[0].dropped.get('bad_output') == n,
+        class Memory(NumpyMemory):
+            def __init__(self, size):
+                super().__init__(size)
+                allocated.append(size)
+                is_open.append(size)
+
+            def close(self):
+                is_open.remove(self.size)
+                super().close()
+
+        class Pipeline(scripted_node.ScriptedPipeline):
+            allocate = Memory
+
+            def collect(self, slot):
+                (result,) = super().collect(slot)
+                is_black = not result.frame.data.any()
+                return [OutputError('model', 'is invalid') if is_black else result]
+
+        self._client = client
+        self.node = DetectorNode(
+            open_pipeline=Pipeline,
+            context=client.context,
+            namespace=namespace,
+            parameter_overrides=[Parameter('engine_path', value='none')],
+        )
+        self._executor = GuardedExecutor(self.node)
+        self._camera = client.node.create_publisher(Image, f'/{namespace}/image', 1)
+        self.node.trigger_configure()
+        self.node.trigger_activate()
+        client.spin_until(self._camera.get_subscription_count, 'a subscription')
+
+    def drop(self, image, reason, count):
+        """Publish an image repeatedly, each time after the previous one was dropped."""
+        statistics = self.node._detector.statistics
+        for number in range(1, count + 1):
+            self._camera.publish(image)
+            self._client.spin_until(
+                lambda n=number: statistics()[0].dropped.get(reason) == n,
                 f'{number} dropped images',
             )
 
-        assert len([size for size in allocated if size > black.step * black.height]) <= 3
-    finally:
-        client.node.destroy_publisher(camera)
-        node.close()
-        executor.shutdown()
+    def close(self):
+        self._client.node.destroy_publisher(self._camera)
+        self.node.close()
+        self._executor.shutdown()
+
+
+def test_images_with_bad_output_reuse_the_memory_of_earlier_images(client):
+    # Page-locked memory of 1 MB takes about a millisecond, and stops the whole GPU meanwhile.
+    with closing(ScriptedNode(client, 'bad_output')) as scripted:
+        scripted.drop(BLACK, 'bad_output', 12)
+
+        assert len([size for size in scripted.allocated if size > LARGE_BYTES]) <= 3
+        assert any(size > LARGE_BYTES for size in scripted.open)
+        scripted.node.trigger_deactivate()
+        assert scripted.open == []
+
+
+def test_refused_images_leave_no_memory(client):
+    with closing(ScriptedNode(client, 'refused')) as scripted:
+        scripted.drop(UNKNOWN, 'unknown_encoding', 12)
+
+        assert len([size for size in scripted.allocated if size > LARGE_BYTES]) >= 12
+        assert all(size < LARGE_BYTES for size in scripted.open)
