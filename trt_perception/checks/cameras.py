@@ -1,7 +1,7 @@
 """Checks of camera topics: publishers, QoS and the images that arrived.
 
-`check_cameras` reports the cameras of the detector without a publisher first. Then it takes each
-topic through two tables of checks, `_UNUSABLE` and `_PROBLEMS`; the first problem is reported.
+`check_cameras` reports the cameras of the detector without a publisher first. Then it runs two
+tables of checks, `_UNUSABLE` and `_PROBLEMS`, on each topic, and reports the first problem.
 """
 
 from __future__ import annotations
