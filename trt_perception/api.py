@@ -23,6 +23,7 @@ from trt_perception.evaluation.offline_detection import split_into_batches
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.parameters.spelling import parameter_named
@@ -75,7 +76,7 @@ class Model:
             )
         config = DetectorConfig.from_values(self._values)
         options = config.pipeline_options()
-        overrides = replace(options.overrides, parameter_name='model_{}'.format)
+        overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
         self._pipeline = open_offline(read_model_file(path), replace(options, overrides=overrides))
         self._lock = threading.Lock()
         self._closed = False

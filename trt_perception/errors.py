@@ -134,6 +134,7 @@ class MissingModelInfoError(EngineError):
     """Raised when parameters must complete the description of a model.
 
     Attributes:
+        arguments: what the user adds to the command or call, with placeholders in capitals.
         missing: maps each missing parameter, without ``model.``, to its possible values.
         seen: sentences about the known values of the model.
     """
@@ -144,10 +145,12 @@ class MissingModelInfoError(EngineError):
         found: str,
         *,
         fix: str,
+        arguments: str,
         missing: Mapping[str, str],
         seen: Sequence[str],
     ) -> None:
         super().__init__(subject, found, fix=fix)
+        self.arguments = arguments
         self.missing = dict(missing)
         self.seen = tuple(seen)
 

@@ -224,6 +224,7 @@ def failing_trial(error):
 MISSING_INFO = MissingModelInfoError(
     *('x', 'say model.scale; seen'),
     fix='set it',
+    arguments='-p model.scale:=VALUE',
     missing={'scale': 'a number; mostly 1/255'},
     seen=['inputs'],
 )

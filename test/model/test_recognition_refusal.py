@@ -3,6 +3,11 @@
 import pytest
 
 from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.model.recognition.parameter_syntax import (
+    OPTION_SYNTAX,
+    PYTHON_SYNTAX,
+    ROS_SYNTAX,
+)
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 
@@ -162,13 +167,16 @@ def test_error_lists_the_values_of_each_parameter(golden_messages):
             recognise_outputs(*arguments)
 
 
-# Parameter names of the node and of build_engine. A file name never counts as a parameter name.
+SYNTAX_IDS = ['node', 'build_engine', 'load']
+
+
+# A file name never counts as a parameter name.
 @pytest.mark.parametrize('name', ['model.onnx', 'model.decoder.onnx'])
-@pytest.mark.parametrize('parameter_name', ['model.{}'.format, '--{}'.format])
-def test_error_has_the_parameter_names_of_its_program(name, parameter_name, golden_messages):
+@pytest.mark.parametrize('syntax', [ROS_SYNTAX, OPTION_SYNTAX, PYTHON_SYNTAX], ids=SYNTAX_IDS)
+def test_error_has_the_parameter_names_of_its_program(name, syntax, golden_messages):
     def message(shapes, **more):
         outputs = tuple(TensorSpec(key, shape, 'float32') for key, shape in shapes.items())
-        given = ModelOverrides(parameter_name=parameter_name, **more)
+        given = ModelOverrides(syntax=syntax, **more)
         with pytest.raises(EngineError) as caught:
             recognise(ModelInfo(name, IMAGE, outputs), given)
         return caught.value
@@ -182,10 +190,10 @@ def test_error_has_the_parameter_names_of_its_program(name, parameter_name, gold
     golden_messages.add(message({'output0': (1, 85, 8400)}, class_names=COCO))
 
 
-@pytest.mark.parametrize('parameter_name', ['model.{}'.format, '--{}'.format])
-def test_evidence_has_the_parameter_names_of_its_program(parameter_name, golden_messages):
+@pytest.mark.parametrize('syntax', [ROS_SYNTAX, OPTION_SYNTAX, PYTHON_SYNTAX], ids=SYNTAX_IDS)
+def test_evidence_has_the_parameter_names_of_its_program(syntax, golden_messages):
     outputs = (TensorSpec('output0', (1, 84, 8400), 'float32'),)
-    given = ModelOverrides({}, 'dense', COCO, parameter_name=parameter_name)
+    given = ModelOverrides({}, 'dense', COCO, syntax=syntax)
     found = recognise(ModelInfo('model.onnx', IMAGE, outputs), given)
     golden_messages.add('\n'.join(found.evidence))
 

@@ -10,7 +10,6 @@ from trt_perception.checks.software import InstalledGpu, Module
 from trt_perception.errors import (
     ConfigError,
     EngineError,
-    MissingModelInfoError,
     TrtPerceptionError,
 )
 
@@ -73,9 +72,6 @@ def check_model(
     if fits and (modules['onnxruntime'].version if model.is_onnx else gpus):
         try:
             yield Finding(_AREA, 'trial run', 'green', trial())
-        except MissingModelInfoError as error:
-            fix = 'set these parameters, and give them to doctor too (--params-file, --param)'
-            yield Finding(_AREA, 'trial run', 'red', error.statement, fix)
         except TrtPerceptionError as error:
             yield _error_finding('trial run', error)
 

@@ -165,7 +165,7 @@ def resolve_model_spec(
         _log_recognition(model.name, known)
     preprocessing = known.preprocessing
     known.task.check_preprocessing(model.name, preprocessing)
-    resolved = _image_input(model.name, image, preprocessing, overrides.parameter_name)
+    resolved = _image_input(model.name, image, preprocessing, overrides.syntax.name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     classes = len(known.class_names)

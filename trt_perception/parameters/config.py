@@ -299,7 +299,7 @@ class DetectorConfig(FrameParameters):
         for name, value in values.items():
             if name not in rows:
                 close = closest_words(name, rows)
-                meant = f"did you mean '{close[0]}'? " if close else ''
+                meant = f"did you mean '{rows[close[0]].field}'? " if close else ''
                 fix = manifest_only_fix(name) or f'{meant}known: {", ".join(rows)}'
                 raise ConfigError(f'parameter {short_repr(name)}', 'unknown', fix=fix)
             fields[rows[name].field] = parameter_value(rows[name], value)

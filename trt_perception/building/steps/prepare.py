@@ -16,6 +16,7 @@ from trt_perception.building.options.sources import read_class_names
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, image_size
 from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.recognition.parameter_syntax import OPTION_SYNTAX
 from trt_perception.model.recognition.recognise import (
     ModelDescription,
     ModelOverrides,
@@ -140,14 +141,16 @@ def _overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
         options.decoder or '',
         read_class_names(options),
         options.task or '',
-        parameter_name=_flag,
+        syntax=OPTION_SYNTAX,
     )
 
 
 def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
     """Return sentences that say which properties came from the options or the manifest."""
     evidence, rest = [], ['preprocessing']
-    if flags := [_flag(name) for name in _PREPROCESSING if name in given.preprocessing]:
+    if flags := [
+        OPTION_SYNTAX.name(name) for name in _PREPROCESSING if name in given.preprocessing
+    ]:
         evidence, rest = (
             [f'{", ".join(flags)} -> preprocessing'],
             ['the rest of the preprocessing'],
@@ -177,9 +180,4 @@ def check_loadable(model: ModelFile) -> None:
     if not all(tensor.shape for tensor in manifest.outputs):
         return  # ONNX cannot infer the shapes, but the engine has them
     loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
-    resolve_model_spec(loaded, manifest, ModelOverrides(parameter_name=_flag))
-
-
-def _flag(name: str) -> str:
-    """Return the option that corresponds to the node's parameter ``model.NAME``."""
-    return '--' + name.replace('_', '-')
+    resolve_model_spec(loaded, manifest, ModelOverrides(syntax=OPTION_SYNTAX))

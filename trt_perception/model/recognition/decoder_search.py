@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +14,7 @@ from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
@@ -67,7 +68,7 @@ def find_decoders(
     input_size: tuple[int, int] | None,
     classes: int | None,
     info: ExporterInfo,
-    parameter_name: Callable[[str], str],
+    syntax: ParameterSyntax,
 ) -> tuple[str, ...]:
     """Return the names of all decoders that fit a model.
 
@@ -76,14 +77,14 @@ def find_decoders(
         input_size: width and height in pixels; None if dynamic.
         classes: number of class names; None if unknown.
         info: information from metadata or config.json.
-        parameter_name: converts a name without ``model.`` to the name that the user writes.
+        syntax: how the user sets parameters, for messages.
 
     Raises:
         EngineError: the outputs belong to another kind of network.
     """
     outputs = model.outputs
     if not info.task.has_masks:
-        _refuse_other_networks(model, parameter_name)
+        _refuse_other_networks(model, syntax)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
     # otherwise.
     for allow_dynamic in (False, True):
@@ -96,9 +97,9 @@ def find_decoders(
         if left:
             break
     if not info.decoder_candidates:
-        _refuse_anchor_outputs(model, left, parameter_name)
+        _refuse_anchor_outputs(model, left, syntax)
     if classes is not None and info.task == DETECT and left in ([], ['dense_objectness']):
-        _refuse_extra_channels(model, classes, parameter_name)
+        _refuse_extra_channels(model, classes, syntax)
     return tuple(left)
 
 
@@ -185,7 +186,7 @@ def _filter_by_exporter(
     return [] if sets else decoders
 
 
-def _refuse_other_networks(model: ModelInfo, parameter_name: Callable[[str], str]) -> None:
+def _refuse_other_networks(model: ModelInfo, syntax: ParameterSyntax) -> None:
     """Refuse outputs of other networks than detectors of boxes, and name the network.
 
     Raises:
@@ -204,7 +205,7 @@ def _refuse_other_networks(model: ModelInfo, parameter_name: Callable[[str], str
             model.name,
             f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
             expected='a detector of boxes',
-            fix=f'export a detector, or set {parameter_name("task")} to segment, or write a '
+            fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or write a '
             f'manifest: {manifest_command(model, "segment")}',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
@@ -216,9 +217,7 @@ def _refuse_other_networks(model: ModelInfo, parameter_name: Callable[[str], str
         )
 
 
-def _refuse_anchor_outputs(
-    model: ModelInfo, decoders: list[str], parameter_name: Callable[[str], str]
-) -> None:
+def _refuse_anchor_outputs(model: ModelInfo, decoders: list[str], syntax: ParameterSyntax) -> None:
     """Refuse boxes and scores of anchors, which look like a transformer's queries.
 
     Raises:
@@ -231,8 +230,8 @@ def _refuse_anchor_outputs(
             model.name,
             f'{row_count} boxes and their scores in {tensors_text(model.outputs)}, as in YOLO-NAS '
             f'without NMS, which is unsupported; transformers have at most {_MAX_QUERIES} queries',
-            fix='export the model with NMS inside; if the rows are queries, set '
-            f'{parameter_name("decoder")} to one of {", ".join(decoders)}',
+            fix='export the model with NMS inside; if the rows are queries, add '
+            + ' or '.join(syntax.arguments({'decoder': name}) for name in decoders),
         )
 
 
@@ -240,9 +239,7 @@ def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:
     return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
-def _refuse_extra_channels(
-    model: ModelInfo, classes: int, parameter_name: Callable[[str], str]
-) -> None:
+def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSyntax) -> None:
     """Refuse an output with more channels than box and classes, and list possible meanings.
 
     Raises:
@@ -261,7 +258,8 @@ def _refuse_extra_channels(
         surpluses.append(f'{extra} more channels than a box (4) and {classes} classes')
         meanings += _possible_meanings(extra)
         if extra == 1:
-            meanings.append(f'objectness (set {parameter_name("decoder")} to dense_objectness)')
+            decoder = syntax.arguments({'decoder': 'dense_objectness'})
+            meanings.append(f'objectness (add {decoder})')
         fewer = classes + extra - 1
         meanings.append(
             f'scores of more classes (set {fewer + 1} class names, or {fewer} with objectness)'
@@ -272,8 +270,8 @@ def _refuse_extra_channels(
             f'{tensors_text(outputs)} with {", or ".join(surpluses)}. Possible meanings: '
             f'{", or ".join(meanings)}',
             expected='a detector of boxes',
-            fix=f'for another task, set {parameter_name("task")}, or write a manifest: '
-            + manifest_command(model, 'TASK'),
+            fix=f'for another task, add {syntax.arguments({"task": "TASK"})}, or write a '
+            f'manifest: {manifest_command(model, "TASK")}',
         )
 
 

@@ -37,6 +37,7 @@ from trt_perception.model.recognition.decoder_search import (
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
+from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.recognition.refusal import (
     REQUIRED_FIELDS,
     RecognitionState,
@@ -67,8 +68,7 @@ class ModelOverrides:
         task: a name in TASKS; empty if not set.
         keypoint_names: names of an object's keypoints in the order of the outputs; empty if not
             set. Only for the task ``pose``.
-        parameter_name: converts a name without ``model.`` to the name that the user writes, for
-            messages.
+        syntax: how the user sets parameters, for messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class ModelOverrides:
     class_names: tuple[str, ...] = ()
     task: str = ''
     keypoint_names: tuple[str, ...] = ()
-    parameter_name: Callable[[str], str] = 'model.{}'.format
+    syntax: ParameterSyntax = ROS_SYNTAX
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def apply_overrides(
     """
     if overrides.task not in ('', manifest.task.name):
         raise EngineError(
-            overrides.parameter_name('task'),
+            overrides.syntax.name('task'),
             overrides.task,
             expected=f'{manifest.task.name}, as in the manifest',
             fix='do not set this parameter, or correct the manifest',
@@ -145,7 +145,7 @@ def recognise(
     image, _ = split_inputs(model.name, model.inputs)
     class_names = overrides.class_names or info.class_names
     if overrides.class_names:
-        evidence.append(f'{overrides.parameter_name("class_names")} -> {len(class_names)} classes')
+        evidence.append(f'{overrides.syntax.name("class_names")} -> {len(class_names)} classes')
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
@@ -154,7 +154,7 @@ def recognise(
     decoders: tuple[str, ...] = (overrides.decoder,)
     others: tuple[str, ...] = ()  # decoders that fit another number of class names
     if overrides.decoder:
-        evidence.append(f'{overrides.parameter_name("decoder")} -> {overrides.decoder}')
+        evidence.append(f'{overrides.syntax.name("decoder")} -> {overrides.decoder}')
     else:
         decoders, others = _find_decoders_for_names(model, size, len(class_names), info, overrides)
         if len(decoders) == 1:
@@ -176,7 +176,7 @@ def recognise(
         filter_problem='' if 'antialias' in overrides.preprocessing else info.filter_problem,
         task=info.task,
     )
-    refuse_missing_info(model, evidence, state, overrides.parameter_name)
+    refuse_missing_info(model, evidence, state, overrides.syntax)
     decoder = PRESETS[chosen].decoder
     if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
@@ -194,7 +194,7 @@ def _with_task(
     if not overrides.task:
         return info
     task = requested_task(model, info.task, class_names, overrides.task, overrides.keypoint_names)
-    sentence = f'{overrides.parameter_name("task")} -> {task}'
+    sentence = f'{overrides.syntax.name("task")} -> {task}'
     return replace(info, task=task, evidence=(*info.evidence, sentence))
 
 
@@ -231,7 +231,7 @@ def _assumption(usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOv
     if not fields:
         return ''
     shown = {key: '1/255' if value == 1 / 255 else value for key, value in fields.items()}
-    parameters = ', '.join(map(overrides.parameter_name, fields))
+    parameters = ', '.join(map(overrides.syntax.name, fields))
     return (
         f'assumed preprocessing: {fields_text(shown)}, because the model does not state it. '
         f'Compare it with your training, and set {parameters}, or write a manifest '
@@ -284,8 +284,8 @@ def _find_decoders_for_names(
 
     The second tuple is empty if a decoder fits.
     """
-    found = find_decoders(model, size, classes or None, info, overrides.parameter_name)
+    found = find_decoders(model, size, classes or None, info, overrides.syntax)
     # Class names in the metadata of the file cannot be wrong, so do not try other names.
     if found or not classes or (info.is_yolo_export and not overrides.class_names):
         return found, ()
-    return (), find_decoders(model, size, None, info, overrides.parameter_name)
+    return (), find_decoders(model, size, None, info, overrides.syntax)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +14,7 @@ from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
 from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
@@ -27,6 +28,13 @@ _ALLOWED_VALUES: Final = {
     'resize': ' or '.join(RESIZE_MODES),
     'color_order': ' or '.join(COLOR_ORDERS),
     'scale': 'the factor for pixel values of 0 to 255 in training, usually 1/255 or 1',
+}
+
+# 1 is antialiasing as in PIL, with which such models were trained.
+_PLACEHOLDERS: Final = {
+    'input_size': ['WIDTH', 'HEIGHT'],
+    'class_names': ['NAME', 'NAME'],
+    'antialias': 1,
 }
 
 
@@ -58,7 +66,7 @@ def refuse_missing_info(
     model: ModelInfo,
     evidence: Sequence[str],
     state: RecognitionState,
-    parameter_name: Callable[[str], str],
+    syntax: ParameterSyntax,
 ) -> None:
     """Check that recognition is complete.
 
@@ -66,7 +74,7 @@ def refuse_missing_info(
         model: the loaded model.
         evidence: one sentence for each finding.
         state: the known and unknown values.
-        parameter_name: converts a name without ``model.`` to the name that the user writes.
+        syntax: how the user sets parameters, for messages.
 
     Raises:
         MissingModelInfoError: a value is unknown. The error lists the parameters to set, with
@@ -92,40 +100,40 @@ def refuse_missing_info(
     # decoders fit too, a sentence lists what these other decoders need.
     without_preprocessing = [fit for fit in class_counts if fit not in state.with_preprocessing]
     needs_all = len(without_preprocessing) == len(class_counts)
-    missing = _missing_parameters(
-        state, class_counts, parameter_name, needs_all=needs_all, by_shape=bool(by_shape)
-    )
+    missing = _missing_parameters(state, class_counts, syntax, needs_all, bool(by_shape))
     if not missing:
         return
-    choices = [f'{parameter_name(key)}: {text}' for key, text in missing.items()]
+    choices = [f'{syntax.name(key)}: {text}' for key, text in missing.items()]
     if 0 < len(without_preprocessing) < len(class_counts):
         more = [
-            parameter_name(key) for key in ('decoder', *REQUIRED_FIELDS[1:]) if key not in missing
+            syntax.name(key) for key in ('decoder', *REQUIRED_FIELDS[1:]) if key not in missing
         ]
         choices.append(f'{" and ".join(without_preprocessing)} would need {", ".join(more)} too')
+    values = {key: _PLACEHOLDERS.get(key, 'VALUE') for key in missing}
+    arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
         f'without a manifest ({name}.json), these values are unknown: '
-        f'{", ".join(map(parameter_name, missing))}. Seen: {"; ".join(seen)}. '
+        f'{", ".join(map(syntax.name, missing))}. Seen: {"; ".join(seen)}. '
         f'{". ".join(choices)}',
-        fix='set these values (docs/decoders.md), or write a manifest: '
-        + manifest_command(model, state.task.name, *_parameter_words(missing)),
+        fix=f'add {arguments} (docs/decoders.md), or write a manifest: '
+        + _manifest_command(model, state.task, values),
+        arguments=arguments,
         missing=missing,
         seen=seen,
     )
 
 
-def _parameter_words(missing: Mapping[str, str]) -> list[str]:
-    """Return the command-line options for the missing values, except class names."""
-    keys = [key for key in missing if key != 'class_names']
-    return [word for key in keys for word in ('--param', f'model.{key}=VALUE')]
+def _manifest_command(model: ModelInfo, task: Task, values: Mapping[str, object]) -> str:
+    """Return the command with the values. Class names have their own option in the command."""
+    others = {key: value for key, value in values.items() if key != 'class_names'}
+    return f'{manifest_command(model, task.name)} {ROS_SYNTAX.arguments(others)}'.rstrip()
 
 
 def _missing_parameters(
     state: RecognitionState,
     class_counts: Mapping[str, int | None],
-    parameter_name: Callable[[str], str],
-    *,
+    syntax: ParameterSyntax,
     needs_all: bool,
     by_shape: bool,
 ) -> dict[str, str]:
@@ -138,11 +146,11 @@ def _missing_parameters(
     if by_shape or (len(class_counts) > 1 and (shared or not needs_names)):
         missing['decoder'] = f'the outputs fit {" and ".join(class_counts)}'
     if needs_names:
-        missing['class_names'] = _class_names_text(class_counts, state, parameter_name)
+        missing['class_names'] = _class_names_text(class_counts, state, syntax)
     if state.filter_problem:
         missing['antialias'] = (
             f'{state.filter_problem}; only bilinear sampling (2) is supported. To use bilinear '
-            'sampling instead, choose true (antialiasing, as in PIL) or false, and measure the '
+            'sampling instead, choose 1 (antialiasing, as in PIL) or 0 (none), and measure the '
             'accuracy'
         )
     return missing
@@ -151,7 +159,7 @@ def _missing_parameters(
 def _class_names_text(
     class_counts: Mapping[str, int | None],
     state: RecognitionState,
-    parameter_name: Callable[[str], str],
+    syntax: ParameterSyntax,
 ) -> str:
     given_count = state.class_count
     listed = ' or '.join(
@@ -165,7 +173,7 @@ def _class_names_text(
     ):
         more.append(
             'With fewer classes, the other channels may be an angle, keypoints or mask '
-            f'coefficients: then set {parameter_name("task")}'
+            f'coefficients: then add {syntax.arguments({"task": "TASK"})}'
         )
     return '. '.join([f'the outputs have {listed}{wrong}', *more])
 

@@ -1,0 +1,107 @@
+"""Tests of the arguments that errors print: each program reads them, and the model is complete."""
+
+import re
+import shlex
+
+import pytest
+
+from support.optional_packages import needs
+from trt_perception.api import _parameters_by_name
+from trt_perception.errors import MissingModelInfoError
+from trt_perception.model.recognition.parameter_syntax import (
+    OPTION_SYNTAX,
+    PYTHON_SYNTAX,
+    ROS_SYNTAX,
+)
+from trt_perception.model.recognition.recognise import ModelOverrides, recognise
+from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.tools import build_engine, detect_images
+from trt_perception.tools.model_arguments import detector_config
+
+IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
+OPEN_IMAGE = TensorSpec('images', (1, 3, -1, -1), 'float32')
+DENSE = {'output0': (1, 6, 8400)}
+YOLOX = {'output': (1, 8400, 7)}
+NMS = {'num_dets': (1, 1), 'boxes': (1, 100, 4), 'scores': (1, 100), 'classes': (1, 100)}
+SOFTMAX = {'logits': (1, 100, 3), 'pred_boxes': (1, 100, 4)}
+BICUBIC = {
+    'model_type': 'detr',
+    'id2label': None,
+    'preprocessor_config': {'size': {'height': 640, 'width': 640}, 'resample': 3},
+}
+#: Replaces the placeholders that a user must replace.
+SAMPLES = {'resize': 'stretch', 'color_order': 'bgr', 'scale': '0.5', 'decoder': 'dense'}
+MODELS = {
+    'class names': (IMAGE, DENSE, None),
+    'decoder': (IMAGE, YOLOX, None),
+    'preprocessing': (IMAGE, NMS, None),
+    'input size': (OPEN_IMAGE, NMS, None),
+    'antialias': (IMAGE, SOFTMAX, BICUBIC),
+}
+
+
+def read_by_tool(text):
+    words = shlex.split(f'm.onnx --source a --output b {text}')
+    config = detector_config(detect_images._parser().parse_args(words), 'm.onnx')
+    return config.model_overrides()
+
+
+def read_by_build_engine(text):
+    from trt_perception.building.options.sources import given_options, load_options
+    from trt_perception.building.steps.prepare import _overrides
+
+    parsed = build_engine._parser().parse_args(shlex.split(f'm.onnx {text}'))
+    return _overrides(load_options(None, given_options(parsed)), IMAGE)
+
+
+def read_by_load(text):
+    values = _parameters_by_name('m.onnx', eval(f'dict({text})'))
+    return DetectorConfig.from_values(values).model_overrides()
+
+
+def recognise_model(name, overrides):
+    image, shapes, config = MODELS[name]
+    outputs = tuple(
+        TensorSpec(key, shape, 'int32' if key in ('num_dets', 'classes') else 'float32')
+        for key, shape in shapes.items()
+    )
+    return recognise(ModelInfo('x.onnx', (image,), outputs, {}, config), overrides)
+
+
+def fill(arguments, keys):
+    """Replace the placeholders in arguments, as a user does."""
+    for word, value in (('NAME', 'cat'), ('NAME', 'dog'), ('WIDTH', '64'), ('HEIGHT', '32')):
+        arguments = arguments.replace(word, value, 1)
+    for key in SAMPLES.keys() & keys:
+        spelled = key.replace('_', '[-_]')
+        arguments = re.sub(rf'({spelled}\W+)VALUE', rf'\g<1>{SAMPLES[key]}', arguments)
+    return arguments
+
+
+@pytest.mark.parametrize('model', MODELS)
+@pytest.mark.parametrize(
+    ('syntax', 'read'),
+    [
+        pytest.param(ROS_SYNTAX, read_by_tool, id='tool'),
+        pytest.param(OPTION_SYNTAX, read_by_build_engine, id='build', marks=needs('onnx')),
+        pytest.param(PYTHON_SYNTAX, read_by_load, id='load'),
+    ],
+)
+def test_printed_arguments_complete_the_model(model, syntax, read):
+    if (model, syntax) == ('input size', OPTION_SYNTAX):
+        pytest.skip('build_engine takes the size from --shapes, and asks for no input size')
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognise_model(model, ModelOverrides(syntax=syntax))
+    error = caught.value
+
+    overrides = read(fill(error.arguments, error.missing))
+
+    assert error.arguments in error.fix
+    given = recognise_model(model, overrides)
+    if 'class_names' in error.missing:
+        assert given.class_names == ('cat', 'dog')
+    if 'input_size' in error.missing:
+        assert given.preprocessing.input_size == (64, 32)
+    if 'antialias' in error.missing:
+        assert given.preprocessing.antialias is True
