@@ -11,7 +11,8 @@ from support.models.stored_models import stored
 
 DIGEST = 'a1' * 32
 
-WIDTH, HEIGHT = 64, 48  # of the network input, in pixels
+#: Size of the network input in pixels.
+WIDTH, HEIGHT = 64, 48
 # The model reads one anchor from each of these pixels of its input. Red is the centre and green is
 # the size, both in 1/255 of 64 pixels. Blue is the score. Row 0 is class 0, row 1 is class 1.
 ANCHORS = 4

@@ -6,9 +6,10 @@ import numpy as np
 
 CLASSES = 5
 NAMES = tuple(f'class {number}' for number in range(CLASSES))
-NETWORK = (640, 480)  # width and height
+NETWORK = (640, 480)  # width and height of the input
 QUERIES = 40
-SOURCES = [(1280, 720), (641, 333)]  # width and height of images
+#: Width and height of images.
+SOURCES = [(1280, 720), (641, 333)]
 # Additional inputs by decoder.
 BESIDE = {
     'labels_boxes_scores': [('orig_target_sizes', (1, 2))],

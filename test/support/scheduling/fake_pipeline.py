@@ -19,7 +19,8 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.scheduling.detector import Detector
 
-DEADLINE_S = 20  # time limit of waits; it is long, because the machine may be busy
+#: Time limit of a wait in seconds. It is long, because the machine may be busy.
+DEADLINE_S = 20
 #: A message is a number. Messages of camera i are numbered from i * CAMERA on.
 CAMERA = 1_000_000
 
@@ -56,7 +57,20 @@ def detections_of(number):
 
 
 class FakePipeline:
-    """Raises the errors that a test prepared in its attributes, and records events in others."""
+    """A pipeline that records calls, and raises the errors that a test prepares.
+
+    Attributes:
+        automatic: whether frames are done immediately after enqueue.
+        events: ('enqueue' or 'collect', number of the frame) in order.
+        batches: numbers of the frames in each batch.
+        thresholds: maps the number of each frame to its thresholds.
+        errors: errors to raise, by (method, number of the frame). The method 'done' means is_done.
+            A FrameError of 'collect' becomes the result of its frame and leaves the batch intact.
+        on_enqueue: function that gets the number of each enqueued frame.
+        on_collect: function that gets the number of each collected frame.
+        asked: number of is_done() calls.
+        compute_s: reported compute time of each batch.
+    """
 
     spec = None
     decodes_jpeg = False
@@ -65,17 +79,15 @@ class FakePipeline:
     def __init__(self, depth=1, *, batch=1, automatic=True):
         self.depth = depth
         self.batch = batch
-        self.automatic = automatic  # frames are done immediately after enqueue
-        self.events = []  # ('enqueue' or 'collect', number)
-        self.batches = []  # the numbers of the frames in each batch
-        self.thresholds = {}  # maps each frame number to its thresholds
-        # Errors to raise, by (method, number of the frame). The method 'done' means is_done. A
-        # FrameError of 'collect' becomes the result of its frame and leaves the batch intact.
+        self.automatic = automatic
+        self.events = []
+        self.batches = []
+        self.thresholds = {}
         self.errors = {}
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
-        self.asked = 0  # number of is_done() calls
-        self.compute_s = 0.001  # reported compute time of each batch
+        self.asked = 0
+        self.compute_s = 0.001
         self._slots = {}
         self._frames = {}  # frames in the slots, by number
         self._finished = set()
