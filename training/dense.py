@@ -12,11 +12,17 @@ import onnxruntime
 
 
 class Found(NamedTuple):
-    """Detections of one scene, best first."""
+    """Detections of one scene, best first.
 
-    xyxy: np.ndarray  # (n, 4) float32, source pixels
-    scores: np.ndarray  # (n,) float32
-    classes: np.ndarray  # (n,) int64
+    Attributes:
+        xyxy: (n, 4) float32, source pixels.
+        scores: (n,) float32.
+        classes: (n,) int64.
+    """
+
+    xyxy: np.ndarray
+    scores: np.ndarray
+    classes: np.ndarray
 
 
 class Detector:

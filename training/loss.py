@@ -94,11 +94,17 @@ def assign(
 
 
 class Answers(NamedTuple):
-    """Assigned anchors: k places for each of m digits in b scenes."""
+    """Assigned anchors: k places for each of m digits in b scenes.
 
-    anchor: torch.Tensor  # (b, m, k) int64
-    weight: torch.Tensor  # (b, m, k) the target class score of the anchor; 0: not assigned
-    total: torch.Tensor  # () sum of the weights, at least 1
+    Attributes:
+        anchor: (b, m, k) int64, index of the anchor.
+        weight: (b, m, k), target class score of the anchor; 0 if the place is not assigned.
+        total: sum of the weights, at least 1; a scalar.
+    """
+
+    anchor: torch.Tensor
+    weight: torch.Tensor
+    total: torch.Tensor
 
     def mean(self, per_place: torch.Tensor) -> torch.Tensor:
         """Return the weighted mean of (b, m, k) values, all finite."""

@@ -13,10 +13,15 @@ LOOPED = (0, 6, 8, 9)  # digits that are illegible without a loop
 
 
 class Pen(NamedTuple):
-    """A digit as a smooth upright stroke."""
+    """A digit as a smooth upright stroke.
 
-    ink: np.ndarray  # (72, 72) float32 grey level, smooth
-    levels: tuple[float, ...]  # thresholds at which all of its loops are open
+    Attributes:
+        ink: (72, 72) float32, smooth grey levels.
+        levels: thresholds at which all loops of the digit are open.
+    """
+
+    ink: np.ndarray
+    levels: tuple[float, ...]
 
 
 def loops(ink: np.ndarray, level: float) -> int:

@@ -19,33 +19,62 @@ from shapes import Shape, shape_of
 
 @dataclasses.dataclass(frozen=True)
 class SceneConfig:
-    """Parameters of the generator. Lengths are source pixels, grey levels are 0-255."""
+    """Parameters of the generator. Lengths are source pixels, grey levels are 0-255.
+
+    Attributes:
+        split: digits and photographs of this split are used.
+        seed: seed of all scenes.
+        sizes_wh: possible sizes of a scene.
+        size_weights: probabilities of these sizes.
+        digits: smallest and largest number of digits in a scene.
+        side_px: range of the longer side, log-uniform. The drawn digits have 16 to 120 pixels.
+        rotation_deg: largest rotation in both directions, uniform.
+        shear: largest horizontal shear in both directions, uniform.
+        aspect: range of the width factor before the rotation.
+        contrast: range of the luminance difference between the ink and its surroundings.
+        clutter_factor: smallest contrast in standard deviations of the surroundings.
+        legible_share: share of pixels whose luminance must differ from the ink by half of the
+            smallest contrast.
+        digit_blur: range of the Gaussian sigma of a digit.
+        occluded_share: share of digits that get an occluder. Some occluders find no place.
+        hidden: range of the fraction of the ink that an occluder hides.
+        border_share: share of digits that may cross the border of the picture.
+        distractors: smallest and largest number of occluders that hide no digit.
+        crop: range of the used share of the photograph's side.
+        gain: range of the factor on the grey levels of the background.
+        bias: largest offset of the grey levels of the background in both directions, uniform.
+        scene_blur: range of the Gaussian sigma of the picture, for half of the scenes.
+        noise: range of the Gaussian sigma of the noise.
+        augment: whether backgrounds and strokes are varied, for training only.
+        bend_cells: standard deviation of the elastic deformation in scan cells, with `augment`.
+        stroke: standard deviation of the stroke's threshold in grey levels, with `augment`.
+    """
 
     split: sources.Split
     seed: int
     sizes_wh: tuple[tuple[int, int], ...] = ((640, 480), (800, 600), (480, 640))
     size_weights: tuple[float, ...] = (0.5, 0.25, 0.25)
-    digits: tuple[int, int] = (3, 12)  # per scene, both included
-    side_px: tuple[float, float] = (17.5, 115.0)  # longer side, log-uniform; as drawn: 16-120
-    rotation_deg: float = 25.0  # uniform in +-
-    shear: float = 0.15  # horizontal, uniform in +-
-    aspect: tuple[float, float] = (0.8, 1.2)  # width factor before rotation
-    contrast: tuple[float, float] = (60.0, 170.0)  # luminance of ink against its surroundings
-    clutter_factor: float = 1.3  # least contrast in standard deviations of the surroundings
-    legible_share: float = 0.92  # share of pixels that need half of that contrast
-    digit_blur: tuple[float, float] = (0.3, 1.1)  # Gaussian sigma, px
-    occluded_share: float = 0.34  # share of digits to occlude; some places fail
-    hidden: tuple[float, float] = (0.05, 0.30)  # fraction of the ink that an occluder hides
-    border_share: float = 0.04  # share of digits that may cross the border
-    distractors: tuple[int, int] = (0, 3)  # occluders that hide no digit
-    crop: tuple[float, float] = (0.55, 1.0)  # share of the photograph's side that is used
+    digits: tuple[int, int] = (3, 12)
+    side_px: tuple[float, float] = (17.5, 115.0)
+    rotation_deg: float = 25.0
+    shear: float = 0.15
+    aspect: tuple[float, float] = (0.8, 1.2)
+    contrast: tuple[float, float] = (60.0, 170.0)
+    clutter_factor: float = 1.3
+    legible_share: float = 0.92
+    digit_blur: tuple[float, float] = (0.3, 1.1)
+    occluded_share: float = 0.34
+    hidden: tuple[float, float] = (0.05, 0.30)
+    border_share: float = 0.04
+    distractors: tuple[int, int] = (0, 3)
+    crop: tuple[float, float] = (0.55, 1.0)
     gain: tuple[float, float] = (0.75, 1.25)
-    bias: float = 25.0  # uniform in +-
-    scene_blur: tuple[float, float] = (0.0, 0.8)  # Gaussian sigma, px; for half of the scenes
-    noise: tuple[float, float] = (0.0, 6.0)  # Gaussian sigma
-    augment: bool = False  # training only: background clutter, and the two parameters below
-    bend_cells: float = 0.0  # elastic deformation, standard deviation in scan cells
-    stroke: float = 0.0  # variation of the stroke's width, standard deviation in grey levels
+    bias: float = 25.0
+    scene_blur: tuple[float, float] = (0.0, 0.8)
+    noise: tuple[float, float] = (0.0, 6.0)
+    augment: bool = False
+    bend_cells: float = 0.0
+    stroke: float = 0.0
 
 
 TRAIN = SceneConfig(
@@ -80,30 +109,52 @@ LUMINANCE = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 class Scene(NamedTuple):
-    """A picture and its truth, with one row per digit."""
+    """A picture and its truth, with one row per digit.
 
-    image: np.ndarray  # (h, w, 3) uint8 RGB
-    xyxy: np.ndarray  # (n, 4) float32, tight box of the ink before occlusion, source pixels
-    classes: np.ndarray  # (n,) int64
-    hidden: np.ndarray  # (n,) float32, fraction of the ink under occluders or out of the picture
-    shapes: tuple[Shape, ...] = ()  # one per digit; empty for a scene from a file
+    Attributes:
+        image: (h, w, 3) uint8 RGB.
+        xyxy: (n, 4) float32, tight box of the ink before occlusion, source pixels.
+        classes: (n,) int64.
+        hidden: (n,) float32, fraction of the ink under occluders or outside the picture.
+        shapes: one shape per digit; empty for a scene from a file.
+    """
+
+    image: np.ndarray
+    xyxy: np.ndarray
+    classes: np.ndarray
+    hidden: np.ndarray
+    shapes: tuple[Shape, ...] = ()
 
 
 class Drawn(NamedTuple):
-    """A digit after rotation and scaling, before its placement."""
+    """A digit after rotation and scaling, before its placement.
 
-    alpha: np.ndarray  # (h, w) float32 in [0, 1]
-    linear: np.ndarray  # (2, 2), from the upright digit to pixels
-    angle: float  # rotation in `linear`, radians, clockwise as seen
+    Attributes:
+        alpha: (h, w) float32, coverage of each pixel in [0, 1].
+        linear: (2, 2), maps the upright digit to pixels.
+        angle: rotation in `linear`, in radians, clockwise in the picture.
+    """
+
+    alpha: np.ndarray
+    linear: np.ndarray
+    angle: float
 
 
 class Ink(NamedTuple):
-    """A drawn digit: its coverage, and the patch of the picture under it."""
+    """A drawn digit at its place in the picture.
 
-    alpha: np.ndarray  # (h, w) float32 in [0, 1], may reach beyond the picture
+    Attributes:
+        alpha: (h, w) float32, coverage of each pixel in [0, 1]. It may reach beyond the picture.
+        left: column of the first pixel.
+        top: row of the first pixel.
+        linear: as in `Drawn`.
+        angle: as in `Drawn`.
+    """
+
+    alpha: np.ndarray
     left: int
     top: int
-    linear: np.ndarray  # as in `Drawn`
+    linear: np.ndarray
     angle: float
 
 

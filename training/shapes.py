@@ -9,11 +9,18 @@ import numpy as np
 
 
 class Shape(NamedTuple):
-    """One digit; lengths in source pixels."""
+    """The shape of one digit. Lengths are source pixels.
 
-    mask: np.ndarray  # (h, w) bool, ink inside the picture, in the digit's upright box
-    oriented: np.ndarray  # (5,) float32 cx, cy, w, h, angle in radians, clockwise as seen
-    corners: np.ndarray  # (4, 2) float32 x, y, some may lie outside the picture
+    Attributes:
+        mask: (h, w) bool, ink inside the picture, in the digit's upright box.
+        oriented: (5,) float32: centre x, centre y, width, height, and the angle in radians,
+            clockwise in the picture.
+        corners: (4, 2) float32, x and y. Corners may lie outside the picture.
+    """
+
+    mask: np.ndarray
+    oriented: np.ndarray
+    corners: np.ndarray
 
 
 CORNERS = ('top_left', 'top_right', 'bottom_right', 'bottom_left')  # named as in the upright digit

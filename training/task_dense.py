@@ -19,14 +19,23 @@ import shapes
 
 
 class Found(NamedTuple):
-    """Detections of one scene, best first; source pixels."""
+    """Detections of one scene in source pixels, best first.
 
-    xyxy: np.ndarray  # (n, 4) float32; for oriented boxes, the upright box around each
-    scores: np.ndarray  # (n,) float32
-    classes: np.ndarray  # (n,) int64
-    masks: list[np.ndarray]  # n, (h, w) bool, with `segment`
-    oriented: np.ndarray  # (n, 5), with `obb`, else (n, 0)
-    corners: np.ndarray  # (n, 4, 2), with `pose`, else (n, 0, 2)
+    Attributes:
+        xyxy: (n, 4) float32. For oriented boxes, the upright box around each.
+        scores: (n,) float32.
+        classes: (n,) int64.
+        masks: n masks (h, w) bool with `segment`, else empty.
+        oriented: (n, 5) with `obb`, else (n, 0).
+        corners: (n, 4, 2) with `pose`, else (n, 0, 2).
+    """
+
+    xyxy: np.ndarray
+    scores: np.ndarray
+    classes: np.ndarray
+    masks: list[np.ndarray]
+    oriented: np.ndarray
+    corners: np.ndarray
 
 
 class TaskDetector:

@@ -20,13 +20,21 @@ SOFT_ANGLE, SOFT_CORNER = 0.02, 0.02  # radians, digit sizes: Huber's loss is li
 
 
 class Truth(NamedTuple):
-    """The truth of b scenes with m rows, in network pixels. Rows of class -1 are unused."""
+    """The truth of b scenes with m rows, in network pixels. Rows of class -1 are unused.
 
-    boxes: torch.Tensor  # (b, m, 4) xyxy
-    classes: torch.Tensor  # (b, m) int64
-    ink: torch.Tensor  # (b, 1, 480, 640) float in [0, 1], 1 where a digit is
-    oriented: torch.Tensor  # (b, m, 5) cx, cy, w, h, angle in radians
-    corners: torch.Tensor  # (b, m, 4, 2)
+    Attributes:
+        boxes: (b, m, 4) xyxy.
+        classes: (b, m) int64.
+        ink: (b, 1, 480, 640) float in [0, 1], 1 where a digit is.
+        oriented: (b, m, 5): centre x, centre y, width, height, angle in radians.
+        corners: (b, m, 4, 2).
+    """
+
+    boxes: torch.Tensor
+    classes: torch.Tensor
+    ink: torch.Tensor
+    oriented: torch.Tensor
+    corners: torch.Tensor
 
 
 def tasks_loss(

@@ -84,13 +84,21 @@ def place(ink: np.ndarray, geometry: letterbox.Letterbox) -> np.ndarray:
 
 
 class Run(NamedTuple):
-    """A training, which may have started in an earlier call."""
+    """A training, which may have started in an earlier call.
+
+    Attributes:
+        network: the network that is trained.
+        average: the network with averaged weights.
+        optimizer: updates the weights.
+        stages: a record of each call.
+        origin: the weights at the start of the first call.
+    """
 
     network: task_model.TasksNet
     average: task_model.TasksNet
     optimizer: torch.optim.Optimizer
-    stages: list[dict]  # a record of each call
-    origin: str  # the weights at the start of the first call
+    stages: list[dict]
+    origin: str
 
 
 def begin(folder: pathlib.Path, device: torch.device, models: pathlib.Path | None = None) -> Run:
