@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.gpu.gpu_support import needs_tensorrt, why_no_gpu
+from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.inspection_report import (
     EngineReport,
@@ -148,6 +149,19 @@ def test_onnx_model_is_shown_as_its_manifest_describes_it(tmp_path, capsys):
         text = capsys.readouterr().out
         assert f'\n{section}' in text
         assert '1x3x480x640 float32' in text
+
+
+def test_parameters_complete_the_description_of_an_onnx_model(tmp_path, capsys):
+    path = write_tiny_model(tmp_path / 'tiny.onnx', manifest=False)
+    assert main([str(path)]) == 2
+    names = f'model.class_names:=[{", ".join(CLASS_NAMES)}]'
+    assert main([str(path), '-p', names, '-p', 'model.decoder=dense', '--json', '-']) == 0
+    assert json.loads(capsys.readouterr().out)['recognised']['class_names'] == list(CLASS_NAMES)
+
+
+def test_parameters_of_a_model_with_a_manifest_are_refused(engine):
+    assert main([str(engine), '--no-gpu', '-p', 'model.decoder=dense']) == 2
+    assert main([str(DIGITS), '-p', 'model.decoder=dense']) == 2
 
 
 def test_engine_without_a_manifest_is_shown(tmp_path, capsys):

@@ -56,13 +56,7 @@ class OptionParser(argparse.ArgumentParser):
         self._model_options: Sequence[str] = ()
 
     def add_model(self, text: str, dest: str = 'model', **facts: Any) -> None:
-        """Add the argument MODEL, which may also be given as an option.
-
-        Args:
-            text: description for the help.
-            dest: name of the attribute.
-            facts: further arguments of ``add_argument``.
-        """
+        """Add the argument MODEL with a help text. The user may also give it as an option."""
         self._model_options = _MODEL_OPTIONS
         text += ' (--model, --engine and --onnx name it, too)'
         self.add_argument(dest, metavar='MODEL', help=text, **facts)

@@ -29,7 +29,7 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path, serialise_manifest
-from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import (
     add_file_option,
@@ -38,6 +38,7 @@ from trt_perception.tools.arguments import (
     parse_path,
 )
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
+from trt_perception.tools.model_arguments import add_parameter_option, read_parameters
 from trt_perception.tools.write_manifest import recognised_manifest
 
 __all__ = ['main', 'update_manifest']
@@ -80,8 +81,12 @@ def _prepare(options: argparse.Namespace) -> EngineReport:
             raise ConfigError(name, f'{model.path} is an ONNX model', fix=f'leave out {name}')
     report = read_engine_report(model)
     if model.is_onnx and model.manifest is None:
-        recognised = recognised_manifest(model, PipelineOptions())
+        config = DetectorConfig.from_values(read_parameters(options.param))
+        recognised = recognised_manifest(model, config.pipeline_options())
         report = dataclasses.replace(report, recognised=recognised)
+    elif options.param:
+        found = f'the files of {model.path} describe the model'
+        raise ConfigError('--param', found, fix='leave out --param')
     return report
 
 
@@ -209,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
         help='plugin libraries that the engine needs',
     )
     add_file_option(parser, '--json', 'write the whole report as JSON; - prints it')
+    add_parameter_option(parser)
     add('--no-gpu', action='store_true', help='do not load the engine')
     add(
         '--update-manifest',
