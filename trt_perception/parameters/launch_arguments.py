@@ -7,6 +7,7 @@ the file's sections have. An argument without a value is not passed to the node.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -203,7 +204,7 @@ def unknown_arguments(
         parameters; and sentences about all other names.
     """
     near, far = [], []
-    for name in dict.fromkeys(word.partition(':=')[0] for word in typed):
+    for name, word in {word.partition(':=')[0]: word for word in typed}.items():
         if name in declared or name in _LAUNCH_CONFIGURATIONS:
             continue
         if is_camera_parameter(name):
@@ -224,7 +225,8 @@ def unknown_arguments(
         if fix := manifest_only_fix(name):
             near.append(f"there is no argument '{name}': {fix}")
         elif close:
-            meant = ' or '.join(close)
+            given = word.removeprefix(name)
+            meant = ' or '.join(shlex.quote(each + given) for each in close)
             near.append(f"there is no argument '{name}': did you mean {meant}?")
         else:
             far.append(f"there is no argument '{name}': it changes nothing; see --show-args")
