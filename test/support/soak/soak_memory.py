@@ -28,7 +28,7 @@ HUGE_BYTES = 100_000_000
 SIDE = 10_000
 #: Memory that the node may keep beyond the memory of a plain subscriber.
 LIMIT_MB = 64.0
-#: A large buffer is freed after at most ten usual images.
+#: More images than the buffers of a camera remember.
 USUAL_IMAGES = 12
 CAMERAS = ('front', 'raw', 'jpeg')
 USUAL = picture_of((114, 114, 114))
@@ -71,7 +71,9 @@ def memory(client, model, *, seconds=60.0, seed=0, intake='auto'):
         'camera.jpeg.image_transport': 'compressed',
         'image_intake': intake,
     }
-    detector = Detector(client, parameters, camera_qos=None)
+    # Its pipeline takes JPEGs undecoded, as on a GPU, so that the readers keep heads of JPEGs.
+    command = script('nodes/jpeg_node.py')
+    detector = Detector(client, parameters, command=command, camera_qos=None)
     topics = [detector.topic(name) for name in ('raw/image', 'jpeg/image/compressed')]
     plain = Program([*script('nodes/plain_subscriber.py'), *topics])
     front, raw, jpeg = cameras = [
@@ -86,11 +88,12 @@ def memory(client, model, *, seconds=60.0, seed=0, intake='auto'):
         before = [own_mb(program) for program in (detector.program, plain)]
         end = time.monotonic() + seconds
         while time.monotonic() < end or not growths_mb:
+            publish_usual(cameras)
             for name, message, reason in rng.sample([*huge_messages()], 3):
                 count += 1
                 camera = {'raw': raw, 'jpeg': jpeg}[name]
                 wrong += publish_huge(camera, message, front, plain) != {reason or 'published': 1}
-            publish_usual(cameras)
+            # No usual image before the measurement: it would replace what the readers keep.
             after = [own_mb(program) for program in (detector.program, plain)]
             node_mb, plain_mb = (b - a for a, b in zip(before, after, strict=True))
             growths_mb.append((node_mb - plain_mb, node_mb, plain_mb))
