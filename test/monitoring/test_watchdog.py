@@ -7,13 +7,16 @@ import pytest
 
 from support.docs_pages import ROOT, codes, rows, section
 from support.simulated_activation import SimulatedActivation, healthy
-from trt_perception.monitoring import problem, watchdog
+from trt_perception.monitoring import problem, silence, watchdog
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.problem import Level, Problem, with_notes
-from trt_perception.monitoring.watchdog import PERIOD_S, TopicState
+from trt_perception.monitoring.silence import TopicState
+from trt_perception.monitoring.watchdog import PERIOD_S
 
 PROMISE_S = 2.0
-NO_PUBLISHER, PUBLISHER = TopicState(0), TopicState(1)
+NO_PUBLISHER, PUBLISHER = TopicState(0), TopicState(1, publisher='/driver')
+HERE = TopicState(1, publisher='/driver on this machine', on_this_machine=True)
+ELSEWHERE = TopicState(1, publisher='/driver on another machine', on_this_machine=False)
 MISMATCH = TopicState(1, mismatch='set another QoS')
 #: By name of the scene: an activation, and the steps for `play`.
 SCENES = {
@@ -23,16 +26,22 @@ SCENES = {
         SimulatedActivation,
         [TopicState(0, elsewhere='images are on /other'), (11, 0)],
     ),
-    'nothing arrives': (SimulatedActivation, [(60, 0), (1, 15)]),
+    'nothing arrives': (SimulatedActivation, [PUBLISHER, (60, 0), (1, 15)]),
+    'nothing arrives from this machine': (SimulatedActivation, [HERE, (4, 0)]),
+    'nothing arrives from another machine': (SimulatedActivation, [ELSEWHERE, (4, 0)]),
+    'nothing arrives, and earlier images were small': (
+        SimulatedActivation,
+        [HERE, {'message_bytes': 3000}, (4, 0)],
+    ),
     'other QoS': (SimulatedActivation, [MISMATCH, (3, 0), (1, 15)]),
     'other type': (SimulatedActivation, [TopicState(0, mismatch='wrong type'), (3, 0)]),
     'camera starts late': (
         SimulatedActivation,
-        [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)],
+        [NO_PUBLISHER, (12, 0), PUBLISHER, (4, 0), (1, 15)],
     ),
     'subscription is created again': (
         SimulatedActivation,
-        [(0.5, 0), TopicState(1, since_s=100.5), (3, 0)],
+        [(0.5, 0), TopicState(1, since_s=100.5), (4, 0)],
     ),
     # Images stop arriving.
     'camera ends': (healthy, [NO_PUBLISHER, (12, 0), PUBLISHER, (3, 0), (1, 15)]),
@@ -207,6 +216,18 @@ def test_missing_images_are_reported_within_the_promised_time(state, kind, rate_
     assert activation.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
 
 
+@pytest.mark.parametrize('appears_s', [0, 1, 5, 9.5, 30])
+def test_camera_has_ten_seconds_for_its_publisher_and_three_for_its_first_image(appears_s):
+    activation = SimulatedActivation(topic_state=NO_PUBLISHER)
+    if appears_s:
+        activation.run(appears_s)
+    activation.state = PUBLISHER
+    assert activation.seconds_until('not_arriving') == 3.0
+    for number, found in enumerate(activation.findings[:-1], 1):
+        is_missing = 10 <= number * PERIOD_S <= appears_s
+        assert found.kind == ('no_publisher' if is_missing else '')
+
+
 def test_ros_graph_is_not_queried_while_images_arrive():
     activation = healthy()
     activation.topic_state = None  # calling None would raise a TypeError
@@ -263,7 +284,7 @@ def test_no_rate_of_irregular_images_is_reported(golden_messages):
 
 
 def test_page_lists_every_kind_of_problem():
-    source = inspect.getsource(watchdog) + inspect.getsource(problem)
+    source = ''.join(map(inspect.getsource, (watchdog, silence, problem)))
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
     assert len(kinds) == 16
     table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')

@@ -2,9 +2,12 @@
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level
-from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog, TopicState
+from trt_perception.monitoring.silence import TopicState
+from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog
 
-CURE = 'the cure'
+
+def cure(on_this_machine):
+    return {None: 'the cure', True: 'the local cure', False: 'the remote cure'}[on_this_machine]
 
 
 class SimulatedActivation:
@@ -33,7 +36,7 @@ class SimulatedActivation:
             start_s=start_s,
             frame_time_s=frame_time_s,
             batches_per_turn=batches_per_turn,
-            loss_fix=CURE,
+            loss_fix=cure,
         )
 
     def topic_state(self):

@@ -22,9 +22,9 @@ Kinds of problems, worst first:
 - not_published: the middleware refuses some detections.
 - note: a less urgent problem.
 
-The module `problem` adds unnamed_class, same_name and note. Silence is reported
-within 2 s for cameras of at least 2 Hz, and after three periods of slower cameras. A missing
-camera gets more time after the start, because node and camera often start together.
+The module `problem` adds unnamed_class, same_name and note. Silence is reported within 2 s for
+cameras of at least 2 Hz, and after three periods of slower cameras. After the start, a camera has
+10 s for its publisher, and 3 s from then on for its first image.
 """
 
 from __future__ import annotations
@@ -33,23 +33,21 @@ import statistics
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
+from trt_perception.monitoring.silence import LossFix, SilenceCheck, WatchedCamera
 from trt_perception.process.tool_command import tool_command
-from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
+from trt_perception.transport.advice import LARGE_MESSAGE_BYTES
 
-__all__ = ['PERIOD_S', 'CameraWatchdog', 'TopicState', 'WatchedCamera']
+__all__ = ['PERIOD_S', 'CameraWatchdog']
 
 #: Seconds between two calls of `CameraWatchdog.check`.
 PERIOD_S: Final = 0.5
 # Two periods. A busy machine may shorten one period by 0.1 s.
 _SILENCE_S: Final = 2 * PERIOD_S - 0.1
-# A camera takes seconds to start on a small machine. Discovery takes 3 s more if the first
-# discovery messages are lost.
-_START_LIMIT_S: Final = 10.0
 # Drops and losses are reported if they exceed this share of the images in this window, and reach
 # this number.
 _WINDOW_S: Final = 2.0
@@ -63,45 +61,6 @@ _LATE_CAMERA_FACTOR: Final = 3.0
 # Reasons of drops that the user requested.
 _REQUESTED_DROPS: Final = ('inactive', 'disabled', 'rate_limit')
 _INTENDED_DROPS: Final = ('replaced', *_REQUESTED_DROPS)
-
-
-@dataclass(frozen=True)
-class TopicState:
-    """The publishers of a camera's topic in the ROS graph.
-
-    Attributes:
-        publishers: number of publishers of the right type, with any QoS.
-        mismatch: why a publisher's images cannot arrive, and the setting to change; may be empty.
-        elsewhere: other topics with images, and how to subscribe to them; empty if there are none.
-        since_s: time of the last QoS change of the subscription, by the watchdog's clock; 0 if
-            there was none.
-    """
-
-    publishers: int = 0
-    mismatch: str = ''
-    elsewhere: str = ''
-    since_s: float = 0.0
-
-
-class WatchedCamera(Protocol):
-    """The values of a camera's subscription that the watchdog reads. Implemented by ImageInput.
-
-    Attributes:
-        camera_name: empty if the node has only one camera.
-        topic: resolved name of the topic.
-        message_bytes: size of the last message.
-    """
-
-    camera_name: str
-    topic: str
-    message_bytes: int
-
-    @property
-    def not_delivered(self) -> int | None:
-        """Number of images that never reached the node; None if unknown."""
-
-    def topic_state(self) -> TopicState:
-        """Return the state of the topic in the ROS graph. Called only while no image arrives."""
 
 
 @dataclass(frozen=True)
@@ -140,21 +99,19 @@ class CameraWatchdog:
         start_s: float,
         frame_time_s: float = 0.0,
         batches_per_turn: int = 1,
-        loss_fix: str = '',
+        loss_fix: LossFix,
     ) -> None:
         self._camera = camera
         self._topic = camera.topic
         self._frame_time_s = frame_time_s
         self._batches_per_turn = batches_per_turn
         self._loss_fix = loss_fix
-        self._start_s = start_s
+        self._silence = SilenceCheck(camera, start_s, loss_fix)
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
         self._sent_rate, self._output_rate = EvenRate(), EvenRate()
         # Start of the time in which the camera is faster than the model; None if it is not.
         self._slower_since_s: float | None = None
         self._received_s = start_s
-        # Last time without a publisher. A camera that appears later also gets time to start.
-        self._no_publisher_s = start_s
         # The median of the last periods is used, so that one long pause does not count as usual.
         self._periods: deque[float] = deque(maxlen=5)
         # The last time when a frame was finished, or no frame was in flight.
@@ -254,54 +211,12 @@ class CameraWatchdog:
 
     def _no_images(self, now: _CountSnapshot) -> Problem | None:
         silent_s = now.time_s - self._received_s
-        if silent_s < self._allowed_silence_s:
+        allowed_s = self._allowed_silence_s
+        if silent_s < allowed_s:
             return None
-        topic = self._camera.topic_state()
-        self._no_publisher_s = max(self._no_publisher_s, topic.since_s)
-        if topic.mismatch:
-            return Problem(Level.ERROR, 'qos_mismatch', topic.mismatch)
-        if not topic.publishers:
-            self._no_publisher_s = now.time_s
-            if not now.received and now.time_s - self._start_s < _START_LIMIT_S:
-                return None
-            return self._no_publisher(now, silent_s, topic)
-        silent_s = min(silent_s, now.time_s - self._no_publisher_s)
-        if silent_s < self._allowed_silence_s:  # the camera has just appeared
-            return self._no_publisher(now, silent_s, topic)
-        if now.received:
-            why = 'the camera has stalled, or its process was killed; check its driver'
-            if now.not_delivered and self._camera.message_bytes >= LARGE_MESSAGE_BYTES:
-                # With best effort, the middleware reports no loss while all images are lost.
-                why = (
-                    'either the camera has stalled: check its driver; or the transport, which has '
-                    f'lost {now.not_delivered} images before, now loses all: {self._loss_fix}'
-                )
-            return Problem(
-                Level.ERROR,
-                'stalled',
-                f'no image on {self._topic} for {silent_s:.1f} s, although the topic still has a '
-                f'publisher: {why}',
-            )
-        return Problem(
-            Level.WARN,
-            'not_arriving',
-            f'{self._topic} has a publisher, but no image has arrived for {silent_s:.1f} s: '
-            f'either the camera sends no images, or the transport loses them: {self._loss_fix}',
+        return self._silence.problem(
+            now.time_s, silent_s, received=bool(now.received), allowed_s=allowed_s
         )
-
-    def _no_publisher(self, now: _CountSnapshot, silent_s: float, topic: TopicState) -> Problem:
-        """Return the problem of a missing camera, or of a camera that may not have sent yet."""
-        start = start_arguments('/its/topic', camera=self._camera.camera_name)
-        instead = topic.elsewhere or f'start the camera, or start the node with {start}'
-        if now.received:
-            gone = f'has been gone for {silent_s:.1f} s; {instead}'
-            state = 'is back, but has not sent an image yet' if topic.publishers else gone
-            return Problem(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
-        alone = f'no publisher on {self._topic}; {instead}'
-        if topic.publishers:
-            appeared = f'a camera has appeared on {self._topic}, but has not sent an image yet'
-            return Problem(Level.OK, '', appeared)
-        return Problem(Level.WARN, 'no_publisher', alone)
 
     def _all_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
         then = self._drops_since
@@ -361,7 +276,7 @@ class CameraWatchdog:
         if self._camera.message_bytes < LARGE_MESSAGE_BYTES:
             cure += '; otherwise lower the rate of the camera: its images are small but too many'
         else:
-            cure = f'{self._loss_fix}; {cure}'
+            cure = f'{self._loss_fix(None)}; {cure}'
         return Problem(
             Level.WARN,
             'lost_in_transport',

@@ -8,10 +8,13 @@ from typing import Any, Final
 
 from rclpy.node import Node
 
-__all__ = ['endpoint_node_name', 'same_name_problem', 'shared_node_names']
+__all__ = [*('endpoint_node_name', 'is_on_this_machine', 'same_name_problem', 'shared_node_names')]
 
 # Name in the graph of a node whose real name has not arrived, or never arrives.
 _UNKNOWN: Final = '_NODE_NAME_UNKNOWN_'
+# A GID of Fast DDS begins with the number of its vendor and two bytes that identify the host.
+_FAST_DDS: Final = [1, 15]
+_HOST_BYTES: Final = 4
 
 
 def endpoint_node_name(endpoint: Any) -> str:
@@ -23,6 +26,30 @@ def endpoint_node_name(endpoint: Any) -> str:
     if endpoint.node_name == _UNKNOWN:
         return 'a node whose name is not known'
     return _full(endpoint.node_namespace, endpoint.node_name)
+
+
+def is_on_this_machine(node: Node, endpoint: Any) -> bool | None:
+    """Return whether an endpoint runs on this machine; None if the middleware is not Fast DDS.
+
+    The result is False for a container with another network. Shared memory does not reach it.
+
+    Args:
+        node: a node of this process.
+        endpoint: a TopicEndpointInfo.
+    """
+    name = node.get_fully_qualified_name()
+    own = next(
+        (
+            list(each.endpoint_gid)
+            for each in node.get_publishers_info_by_topic('/parameter_events')
+            if endpoint_node_name(each) == name
+        ),
+        [],
+    )
+    other = list(endpoint.endpoint_gid)
+    if any(gid[: len(_FAST_DDS)] != _FAST_DDS for gid in (own, other)):
+        return None
+    return own[:_HOST_BYTES] == other[:_HOST_BYTES]
 
 
 def same_name_problem(node: Node) -> str:

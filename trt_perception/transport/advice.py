@@ -162,6 +162,7 @@ def loss_fix(
     environment: Mapping[str, str] = os.environ,
     *,
     camera: str = '',
+    on_this_machine: bool | None = None,
 ) -> str:
     """Return the fix for large images that are lost on the way to this process.
 
@@ -170,24 +171,28 @@ def loss_fix(
         reliability: reliability of the subscription, ``reliable`` or ``best_effort``.
         environment: environment of this process.
         camera: name of the camera; empty if the node has only one camera.
+        on_this_machine: whether the camera runs on this machine; None gives both fixes.
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')
     is_shipped = not own or Path(own).name in (Path(NODE_PROFILE).name, Path(CAMERA_PROFILE).name)
-    buffers = (
-        'if the camera runs on another machine, raise net.core.rmem_max on both machines, lower '
-        'the rate of the camera, or use compressed images with '
-        f'{start_arguments(transport="compressed", camera=camera)}'
+    local = f'configure {middleware} with larger buffers or shared memory'
+    network = (
+        'raise net.core.rmem_max on both machines, lower the rate of the camera, or use '
+        f'compressed images with {start_arguments(transport="compressed", camera=camera)}'
     )
-    if middleware not in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
-        cure = f'configure {middleware} with larger buffers or shared memory; {buffers}'
-    else:
+    if middleware in ('rmw_fastrtps_cpp', 'rmw_fastrtps_dynamic_cpp'):
         profile = str(share / CAMERA_PROFILE) if is_shipped else own
         which = 'for large images' if is_shipped else 'of the node'
-        cure = (
-            f'if the camera runs on this machine, start it with the profile {which}, in a shell '
-            f'after {_export(profile)}; {buffers}'
+        where = 'was started' if on_this_machine else 'runs on this machine'
+        local = (
+            f'if the camera {where} without the profile {which}, start it in a shell after '
+            f'{_export(profile)}'
         )
+    if on_this_machine is None:
+        cure = f'{local}; if the camera runs on another machine, {network}'
+    else:
+        cure = local if on_this_machine else network
     if reliability == 'best_effort':
         cure += '; a camera with reliable QoS loses fewer images'
     return cure

@@ -55,3 +55,29 @@ def test_silent_camera_does_not_query_publishers_of_the_nodes_topics(
     queried_of_node = [topic for topic in queried_topics if topic.startswith('/silent_cameras/')]
     assert queried_of_node == [other.topic_name] * len(NAMES)
     client.node.destroy_publisher(other)
+
+
+@pytest.mark.parametrize(
+    ('changed_byte', 'expected'), [(None, True), (6, True), (2, False), (3, False), (1, None)]
+)
+def test_machine_of_a_silent_camera_is_known_from_its_gid(
+    active_node, client, monkeypatch, changed_byte, expected
+):
+    """Bytes 0 and 1 of a GID are the vendor, 2 and 3 the host, 4 to 7 the process."""
+    topic = active_node._cameras[0]._input.topic
+    camera = client.node.create_publisher(Image, topic, 1)
+    infos_of = active_node.get_publishers_info_by_topic
+    client.spin_until(lambda: infos_of(topic), 'the camera')
+
+    def changed_infos(name):
+        infos = infos_of(name)
+        if name != '/parameter_events' and changed_byte is not None:
+            for info in infos:
+                gid = list(info.endpoint_gid)
+                gid[changed_byte] ^= 1
+                info.endpoint_gid = gid
+        return infos
+
+    monkeypatch.setattr(active_node, 'get_publishers_info_by_topic', changed_infos)
+    assert active_node._cameras[0]._input.topic_state().on_this_machine is expected
+    client.node.destroy_publisher(camera)

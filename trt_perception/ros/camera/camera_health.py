@@ -148,13 +148,17 @@ class CameraHealth:
         self.decoder_warnings = 0
         self._input = image_input
         share = Path(get_package_share_directory('trt_perception'))
-        cure = loss_fix(share, image_input.reliability, camera=self.name)
         self._watchdog = CameraWatchdog(
             image_input,
             start_s=now,
             frame_time_s=frame_time_s,
             batches_per_turn=batches_per_turn,
-            loss_fix=cure,
+            loss_fix=lambda on_this_machine: loss_fix(
+                share,
+                image_input.reliability,
+                camera=self.name,
+                on_this_machine=on_this_machine,
+            ),
         )
         self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
 

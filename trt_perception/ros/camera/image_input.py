@@ -6,6 +6,7 @@ import functools
 import time
 import traceback
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Final
 
 from rclpy.lifecycle import LifecycleNode
@@ -19,14 +20,14 @@ from rclpy.qos import (
 from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.monitoring.delivery import DeliveryCounter
-from trt_perception.monitoring.watchdog import TopicState
+from trt_perception.monitoring.silence import TopicState
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import camera_logger, log_text
-from trt_perception.ros.same_name import endpoint_node_name
+from trt_perception.ros.same_name import endpoint_node_name, is_on_this_machine
 from trt_perception.ros.topics import compressed_topic, image_topic, requested_image_topic
 from trt_perception.scheduling.detector import Detector
 from trt_perception.transport.advice import start_arguments, suggest_image_topic
@@ -118,10 +119,11 @@ class ImageInput:
     def topic_state(self) -> TopicState:
         """Return the state of the topic's publishers from the ROS graph."""
         expected_type = _type_name(self._message_type)
-        publishers, mismatch, wrong_type = 0, '', ''
+        publishers, mismatch, wrong_type, publisher = 0, '', '', None
         for info in self._node.get_publishers_info_by_topic(self._topic_name):
             if info.topic_type == expected_type:
                 publishers += 1
+                publisher = info
                 mismatch = self._mismatch(info) or mismatch
             else:
                 wrong_type = (
@@ -131,9 +133,26 @@ class ImageInput:
                 )
         other_topics = '' if publishers else self._other_topics_advice()
         # Publishers of other types on this topic are ignored once a publisher of images exists.
-        return TopicState(
+        state = TopicState(
             publishers, mismatch if publishers else wrong_type, other_topics, self._adapted_s
         )
+        if publisher is None:
+            return state
+        is_here = is_on_this_machine(self._node, publisher)
+        return replace(
+            state, publisher=self._describe(publisher, is_here), on_this_machine=is_here
+        )
+
+    def _describe(self, publisher: Any, is_here: bool | None) -> str:
+        """Return node, machine, QoS and image size of a publisher, as far as known."""
+        machine = {True: ' on this machine', False: ' on another machine or container', None: ''}
+        parts = [
+            f'{endpoint_node_name(publisher)}{machine[is_here]}',
+            publisher.qos_profile.reliability.name.lower().replace('_', ' '),
+        ]
+        if self.message_bytes:
+            parts.append(f'last image of {self.message_bytes / 1e6:.1f} MB')
+        return ', '.join(parts)
 
     def resubscribe_if_lost(self) -> bool:
         """Subscribe again if the subscription was lost. Return whether it was lost."""
