@@ -67,7 +67,7 @@ def start_node(children, options, case, side, cameras):
     # Python finds the modules of the working folder first.
     return children.start(
         *('-c', options.other_program, *words),
-        environment=launch_environment(options.other),
+        environment=launch_environment(),
         folder=options.other,
         answers=False,
     )

@@ -43,13 +43,9 @@ def number_of(pixels):
     return number
 
 
-def launch_environment(share=SHARE):
-    """Return the variables for large images.
-
-    Args:
-        share: folder that contains the folder config of the package.
-    """
-    return transport_environment(str(share / CAMERA_PROFILE))
+def launch_environment():
+    """Return the variables for large images."""
+    return transport_environment(str(SHARE / CAMERA_PROFILE))
 
 
 def quality(reliability):
