@@ -24,6 +24,7 @@ from support.models.detector_models import (
 )
 from trt_perception.building.engine import release as tensorrt_release
 from trt_perception.building.engine.capabilities import check_operators
+from trt_perception.building.steps import model_steps
 from trt_perception.errors import EngineError
 from trt_perception.model.manifest import manifest_path
 
@@ -63,6 +64,14 @@ def test_ctrl_c_during_the_tensorrt_import_stops_the_build(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tensorrt_release.find_tensorrt('tensorrt_rtx')
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_missing_plugin_library_is_refused_before_the_model_is_read(
+    tmp_path, build_error, monkeypatch
+):
+    monkeypatch.setattr(model_steps, 'read_model', None)
+    arguments = ['--onnx', write_detector(tmp_path), *KNOWN]
+    build_error(*arguments, '--plugins', tmp_path / 'none.so', code=2)
 
 
 def truncated_model(folder):
