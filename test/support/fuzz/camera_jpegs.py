@@ -73,6 +73,7 @@ WHOLE = {
     'CMYK': pillow('CMYK'),
     'progressive': pillow(progressive=True),
     'progressive grey': pillow('L', progressive=True),
+    'progressive, restart markers': pillow(progressive=True, restart_marker_blocks=4),
 }
 #: Complete files with defects that libjpeg warns about, although no pixels are missing.
 HARMLESS = {
