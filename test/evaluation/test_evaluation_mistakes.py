@@ -3,12 +3,14 @@
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from support.optional_packages import needs
 from support.oracles.evaluation_support import CLASSES, SIZE_WH, found, pictures
 from trt_perception.errors import ConfigError, WriteError
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.classes import ClassMap
+from trt_perception.evaluation.dataset import DatasetImage
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
 from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.evaluation.report.plots import plot_accuracy
@@ -139,8 +141,8 @@ def test_images_with_most_mistakes_come_first(tmp_path):
         [('cat', 0.9, BOX)],
     ]
     entries = [
-        (path, match_detections(found(*row), [], MAP), found(*row), [])
-        for path, row in zip(paths, rows, strict=True)
+        (DatasetImage(id_, path, None), match_detections(found(*row), [], MAP), found(*row), [])
+        for id_, (path, row) in enumerate(zip(paths, rows, strict=True))
     ]
     written = write_worst_images(tmp_path / 'a' / 'b', entries, CLASSES, MAP.categories, 2)
     assert [path.name for path in written] == ['montage.jpg', '01_002.jpg', '02_000.jpg']
@@ -155,6 +157,21 @@ def test_images_with_most_mistakes_come_first(tmp_path):
     assert {path.name for path in folder.iterdir()} == {'03_mine.jpg'}
     assert write_worst_images(tmp_path / 'none', entries[1:2], CLASSES, MAP.categories, 2) == []
     assert not (tmp_path / 'none').exists()
+
+
+@pytest.mark.parametrize('annotated', [(640, 480), (480, 640)])
+def test_image_with_exif_orientation_is_drawn_as_annotated(tmp_path, annotated):
+    path = tmp_path / 'turned.jpg'
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by 90 degrees
+    Image.new('RGB', (640, 480)).save(path, exif=exif)
+    detections = found(('cat', 0.9, BOX))
+    entry = DatasetImage(1, path, annotated), match_detections(detections, [], MAP), detections, []
+
+    drawn = cv2.imread(str(write_worst_images(tmp_path, [entry], CLASSES, MAP.categories, 1)[1]))
+
+    assert drawn.shape[1] == annotated[0]
+    assert drawn.shape[0] > annotated[1]  # the legend is below the image
 
 
 @pytest.mark.parametrize('content', ['[', '[]', '{"files": ["../a.jpg", "mine.jpg", 3]}'])

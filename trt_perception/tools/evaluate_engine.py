@@ -267,7 +267,7 @@ def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, cou
     written = write_worst_images(
         folder,
         [
-            (image.path, mistakes, found, dataset.ground_truth(image))
+            (image, mistakes, found, dataset.ground_truth(image))
             for image, mistakes, found in zip(
                 dataset.images, model.image_matches, model.detections, strict=True
             )

@@ -16,6 +16,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.images import read_image
 from trt_perception.evaluation.coco.section import read_json
+from trt_perception.evaluation.dataset import DatasetImage
 from trt_perception.evaluation.metrics.mistakes import ImageMatches
 from trt_perception.evaluation.report.outlines import (
     detection_outline,
@@ -92,7 +93,7 @@ def draw_mistakes(
 
 def write_worst_images(
     folder: Path,
-    images: Sequence[tuple[Path, ImageMatches, Detections, Sequence[AnnotatedObject]]],
+    images: Sequence[tuple[DatasetImage, ImageMatches, Detections, Sequence[AnnotatedObject]]],
     class_names: Sequence[str],
     categories: Mapping[int, str],
     count: int,
@@ -102,7 +103,7 @@ def write_worst_images(
     Args:
         folder: target. A missing folder is created. Files of an earlier call, as listed in its
             ``pictures.json``, are removed.
-        images: file, matches, detections and objects of each image.
+        images: each image with its matches, detections and objects.
         class_names: names of the model's classes.
         categories: category names by id.
         count: maximum number of images. Images without mistakes are skipped.
@@ -113,21 +114,25 @@ def write_worst_images(
     Raises:
         ConfigError: the folder cannot be created, or earlier files cannot be removed.
         WriteError: an image cannot be written.
-        ImageError: an image cannot be read again.
+        ImageError: an image cannot be read again, or has another size than annotated.
     """
     _remove_earlier(folder)
-    worst = sorted((p for p in images if len(p[1])), key=lambda p: (-len(p[1]), p[0].name))
+    worst = sorted((p for p in images if len(p[1])), key=lambda p: (-len(p[1]), p[0].path.name))
     worst = worst[:count]
     if not worst:
         return []
-    targets = [folder / f'{number:02d}_{row[0].stem}.jpg' for number, row in enumerate(worst, 1)]
+    targets = [
+        folder / f'{number:02d}_{image.path.stem}.jpg'
+        for number, (image, *_) in enumerate(worst, 1)
+    ]
     montage = folder / 'montage.jpg'
     _write_file_list(folder, [montage, *targets])
     cells = []
-    for target, (path, mistakes, found, truth) in zip(targets, worst, strict=True):
-        drawn = draw_mistakes(read_image(path), mistakes, found, truth, class_names, categories)
+    for target, (image, mistakes, found, truth) in zip(targets, worst, strict=True):
+        bgr = read_image(image.path, image.size_wh)
+        drawn = draw_mistakes(bgr, mistakes, found, truth, class_names, categories)
         _write(target, drawn)
-        cells.append(_cell(drawn, path.name))
+        cells.append(_cell(drawn, image.path.name))
     _write(montage, _grid(cells))
     return [montage, *targets]
 
