@@ -132,6 +132,42 @@ def test_macs_of_a_dynamic_model_follow_the_given_shapes():
     assert four == 4 * once
 
 
+@pytest.mark.parametrize('zero_point', ['initializer', 'Constant', 'none'])
+def test_precision_of_a_layer_is_the_type_of_its_stored_weights(zero_point):
+    """A zero point may come from a Constant node, and is optional in DequantizeLinear."""
+    zero = helper.make_tensor('zero', TensorProto.INT8, [], [0])
+    constants = [
+        helper.make_tensor('scale', TensorProto.FLOAT, [], [0.1]),
+        helper.make_tensor('stored', TensorProto.INT8, [4, 3, 1, 1], range(12)),
+    ]
+    nodes = [
+        helper.make_node('QuantizeLinear', ['images', 'scale', 'zero'], ['levels']),
+        *(
+            helper.make_node('DequantizeLinear', [source, 'scale', 'zero'], [target])
+            for source, target in (('levels', 'data'), ('stored', 'weights'))
+        ),
+        helper.make_node('Conv', ['data', 'weights'], ['result']),
+    ]
+    if zero_point == 'Constant':
+        nodes.insert(0, helper.make_node('Constant', [], ['zero'], value=zero))
+    else:
+        constants.append(zero)
+    if zero_point == 'none':
+        for node in nodes[1:3]:
+            del node.input[2]
+    images, result = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, channels, 8, 8])
+        for name, channels in (('images', 3), ('result', 4))
+    )
+    graph = helper.make_graph(nodes, 'quantised', [images], [result], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 19)])
+    onnx.checker.check_model(model, full_check=True)
+
+    (layer,) = count_layer_macs(model)
+
+    assert layer.precision == 'int8'
+
+
 def test_constants_and_their_copies_are_recognised():
     one, two = np.float32([1]), np.float32([2])
     nodes = [

@@ -88,8 +88,10 @@ def count_layer_macs(
     types = tensor_types(graph)
     shapes = {name: tuple(d.dim_value for d in kind.shape.dim) for name, kind in types.items()}
     shapes |= {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    element_types = {name: kind.elem_type for name, kind in types.items()}
+    element_types |= {tensor.name: tensor.data_type for tensor in graph.initializer}
     return tuple(
-        LayerWork(node.name, _node_macs(node, shapes), _node_precision(node, index, types))
+        LayerWork(node.name, _node_macs(node, shapes), _node_precision(node, index, element_types))
         for node in graph.node
         if node.op_type in LAYER_TYPES
     )
@@ -128,23 +130,19 @@ def _node_macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> i
 
 
 def _node_precision(
-    node: onnx.NodeProto, index: GraphIndex, types: Mapping[str, onnx.TypeProto.Tensor]
+    node: onnx.NodeProto, index: GraphIndex, element_types: Mapping[str, int]
 ) -> str:
     """Return the quantised type if both operands are dequantised, otherwise the data's type."""
-    quantised = [_quantised_type(name, index) for name in node.input[:2]]
+    quantised = [_quantised_type(name, index, element_types) for name in node.input[:2]]
     if quantised[0] is not None and quantised[1] is not None:
         return _PRECISION_NAMES.get(quantised[0], str(quantised[0]))
-    kind = types.get(node.input[0])
-    return _PRECISION_NAMES.get(kind.elem_type, 'unknown') if kind is not None else 'unknown'
+    kind = element_types.get(node.input[0], TensorProto.UNDEFINED)
+    return _PRECISION_NAMES.get(kind, 'unknown')
 
 
-def _quantised_type(name: str, index: GraphIndex) -> int | None:
+def _quantised_type(name: str, index: GraphIndex, element_types: Mapping[str, int]) -> int | None:
+    """Return the type of the values that are dequantised to a tensor; None for other tensors."""
     node = index.producer.get(name)
     if node is None or node.op_type != 'DequantizeLinear':
         return None
-    if len(node.input) < 3:
-        # Without a zero point, QuantizeLinear writes uint8. DequantizeLinear has no default: it
-        # takes the type of its first input.
-        return int(TensorProto.UINT8)
-    zero_point = index.initializers.get(node.input[2])
-    return None if zero_point is None else zero_point.data_type
+    return element_types.get(node.input[0])
