@@ -113,6 +113,19 @@ def test_other_bytes_between_segments_are_reported_as_damage(golden_messages):
 
 
 @pytest.mark.parametrize(
+    ('length', 'bits', 'components'),
+    [(17, 12, 3), (14, 8, 2), (18, 8, 3), (14, 8, 3), (7, 8, 3)],
+    ids=str,
+)
+def test_frame_header_of_an_unsupported_or_damaged_jpeg_is_refused(
+    length, bits, components, golden_messages
+):
+    header = struct.pack('>BHHB', bits, 21, 37, components) + bytes(range(12))
+    segment = b'\xff\xc0' + struct.pack('>H', length) + header[: length - 2]
+    golden_messages.add(refusal(b'\xff\xd8' + segment + b'\xff\xd9', 'not_decodable'))
+
+
+@pytest.mark.parametrize(
     'content',
     [cv2.imencode(kind, picture())[1].tobytes() for kind in ('.bmp', '.webp', '.tiff', '.ppm')],
     ids=['bmp', 'webp', 'tiff', 'ppm'],

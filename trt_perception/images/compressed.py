@@ -288,8 +288,13 @@ def _segment_size(content: memoryview, offset: int) -> int:
 def _check_frame_header(segment: memoryview) -> None:
     """Check the length, the bits per component and the number of components of a frame header."""
     components = segment[7] if len(segment) > 7 else 0
-    if components not in (1, 3, 4) or len(segment) != 8 + 3 * components or segment[2] != 8:
-        raise damaged_error('JPEG', 'the frame header lacks 8 bits and 1, 3 or 4 components')
+    if len(segment) != 8 + 3 * components:
+        found = f'the frame header has a wrong length ({len(segment)} bytes)'
+        raise damaged_error('JPEG', found)
+    bits = segment[2]
+    if bits != 8 or components not in (1, 3, 4):
+        found = f'{bits} bits, {components} components'
+        raise unsupported_error('JPEG', found, '8 bits per component, and 1, 3 or 4 components')
 
 
 def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memoryview) -> None:
