@@ -98,7 +98,7 @@ class DetectorNode(LifecycleNode):
         self._open_pipeline = open_pipeline
         # on_configure creates these objects; _release frees them.
         self._pipelines: list[Pipeline] = []
-        self._frame_time_s = 0.0  # seconds, measured in the warm-up
+        self._frame_time_s = 0.0  # seconds of a frame in the warm-up
         self._cameras: list[NodeCamera] = []
         self._participants = ImageParticipants(self)
         # on_activate creates the detector; _stop frees it.
@@ -268,8 +268,8 @@ class DetectorNode(LifecycleNode):
         """Free everything at the end of the process, in any state. Return the exit code."""
         if self.gpu_lost:
             self.get_logger().fatal(
-                'the GPU context is lost and cannot be repaired inside a process: leaving, '
-                'so that launch starts a new one'
+                'the GPU context is lost and cannot be repaired inside a process: exiting, '
+                'so that launch starts a new process'
             )
             self._call_each(self._health.publish_and_wait)
             return EXIT_GPU_LOST
@@ -302,7 +302,7 @@ class DetectorNode(LifecycleNode):
         self._call_each(*(pipeline.close for pipeline in model.pipelines))
 
     def show_attempt(self, text: str) -> None:
-        """Show on /diagnostics what the node does about its error; '' if it does nothing."""
+        """Show on /diagnostics how the node reacts to its error; '' shows nothing."""
         if text != self._health.attempt:
             self._health.attempt = text
             self._health.publish_soon()

@@ -164,7 +164,7 @@ class ImageInput:
 
     def close(self) -> None:
         """Destroy the subscription. No message arrives afterwards. May be called again."""
-        with ExitStack() as resources:  # page-locked memory of a lost GPU cannot be freed
+        with ExitStack() as resources:  # freeing page-locked memory fails after the GPU is lost
             resources.callback(self._node.destroy_guard_condition, self._qos_signal)
             self._unsubscribe()
 
@@ -239,7 +239,7 @@ class ImageInput:
             and self._delivery.has_received
             and (now_s := time.monotonic()) >= self._next_log_s
         ):
-            # Log only one of several cameras that appear together. Before the first image, the
+            # If several cameras appear together, log only one. Before the first image, the
             # watchdog reports the problem.
             self._next_log_s = now_s + _LOG_INTERVAL_S
             general_reason = f'a camera on {self.topic} offers an incompatible QoS'
@@ -312,8 +312,8 @@ class ImageInput:
             if topics.get(other_topic) == _type_name(kind):
                 name = self._node.get_fully_qualified_name()
                 return (
-                    f'images are on {other_topic}, which were not there when image_transport auto '
-                    f'was decided: ros2 lifecycle set {name} deactivate, then activate'
+                    f'images are on {other_topic}, which had no images when activate chose the '
+                    f'transport: ros2 lifecycle set {name} deactivate, then activate'
                 )
         return suggest_image_topic(topics, image, self._choice.transport, self.camera_name)
 

@@ -90,7 +90,7 @@ class MessageBuffers:
         self._limit = limit
         # Large enough for a usual message of the camera.
         self._size = _MIN_BUFFER_BYTES
-        self._recent_bytes: tuple[int, ...] = ()  # of the last messages
+        self._recent_bytes: tuple[int, ...] = ()  # sizes of the last messages
         self._free: deque[HostMemory] = deque()
         self._closed = False
         self.count = 0
@@ -177,7 +177,7 @@ class MessageBuffers:
             while self._free:
                 try:
                     memory = self._free.pop()
-                except IndexError:  # another thread took the last one
+                except IndexError:  # another thread took the last free buffer
                     return
                 freeing.callback(self._free_memory, memory)
 
@@ -188,5 +188,5 @@ class MessageBuffers:
 
 
 def _median(sizes: tuple[int, ...]) -> int:
-    """Return the median, the lower one of two; 0 without sizes."""
+    """Return the median, the lower of two middle sizes; 0 without sizes."""
     return sorted(sizes)[(len(sizes) - 1) // 2] if sizes else 0

@@ -2,7 +2,7 @@
 
 The thread also waits for QoS events, because they share a condition with the images of their
 subscription. If another thread waited for the events, each image would wake that thread. An event
-that it has not taken yet would end each wait of this thread at once.
+that the other thread has not taken yet would end each wait of this thread at once.
 """
 
 from __future__ import annotations
@@ -128,7 +128,8 @@ class Intake:
 
     def __init__(self, context: Context, owner: IntakeOwner) -> None:
         rcl = load_rcl()
-        self._context = cast(Any, context.handle)  # its type differs between distributions
+        # The type differs between distributions of ROS 2.
+        self._context = cast(Any, context.handle)
         self._owner = owner
         self._rcl = rcl
         # Only the thread uses these during a take: buffers of the source; memory for the message;
@@ -311,7 +312,7 @@ class Intake:
             return
         address, size = taker.array.buffer, taker.array.length
         if address != lease.memory.pointer or size > lease.memory.size:
-            raise RclError('a taken message', 'is not in the requested memory')
+            raise RclError('a taken message', 'is outside the requested memory')
         lease.message_bytes = size
         data = lease.array()[:size]
         self._deliver(source, SerializedMessage(data, size, lease), number)
@@ -322,7 +323,7 @@ class Intake:
         assert self._buffers is not None
         try:
             self._lease = self._buffers.lend(size)
-        except Exception as error:  # the caller is a C library, which cannot pass it on
+        except Exception as error:  # the calling C library cannot pass it on
             self._allocation_error = error
             return 0
         return self._lease.memory.pointer

@@ -59,7 +59,7 @@ class ImageParticipants:
         if configs.node.image_intake == 'rclpy':
             wanted = 0
         if not get_rmw_implementation_identifier().startswith('rmw_fastrtps'):
-            wanted = 0  # not measured with other middlewares
+            wanted = 0  # The benefit was measured only with Fast DDS.
         self._wanted = wanted
         count = self._affordable(wanted) if requested < 0 and wanted else wanted
         self._thread = threading.Thread(
@@ -81,8 +81,8 @@ class ImageParticipants:
         count = affordable_participants(wanted, free_bytes, bytes_each)
         if count < wanted:
             self._problem = (
-                f'{SHARED_MEMORY} has {free_bytes // 2**20} MiB free, and each participant '
-                f'needs {bytes_each // 2**20} MiB of a quarter of it'
+                f'{SHARED_MEMORY} has {free_bytes // 2**20} MiB free, a quarter of it for '
+                f'participants of {bytes_each // 2**20} MiB each'
             )
         return count
 
@@ -91,7 +91,7 @@ class ImageParticipants:
             enclave = _enclave(self._node)
             while len(self._nodes) < count:
                 self._nodes.append(_create_hidden_node(self._node, len(self._nodes), enclave))
-        except Exception as error:  # rclpy raises several types
+        except Exception as error:  # rclpy raises several exception types
             self._problem = str(error)
 
     def ready(self) -> list[Node]:
@@ -101,8 +101,8 @@ class ImageParticipants:
         if problem:
             self._node.get_logger().warning(
                 log_text(
-                    f'raw images are received by {len(self._nodes)} further DDS participants, '
-                    f'not {self._wanted}, so cameras wait for each other: {problem}'
+                    f'raw images are received by {len(self._nodes)} additional DDS participants '
+                    f'instead of {self._wanted}, so cameras wait for each other: {problem}'
                 )
             )
         return self._nodes

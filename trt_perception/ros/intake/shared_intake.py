@@ -95,12 +95,12 @@ class SharedIntake:
                 source = make_source(own, receiver, self._make_buffers(), resources)
                 running_intake = functools.partial(self._running_intake, node)
                 return IntakeSubscription(source, running_intake, resources)
-        except EndedError:  # the intake's last source failed just now
+        except EndedError:  # the intake ended, because its last source failed just now
             if not node.context.ok():
                 raise
         except RclError as error:
             self._fall_back(error)
-        return self.subscribe(options, receiver)  # by another intake, or by rclpy
+        return self.subscribe(options, receiver)  # with another intake, or with rclpy
 
     def _least_used_node(self) -> Node:
         """Return the hidden node with the fewest subscriptions; without one, the main node."""

@@ -93,7 +93,7 @@ class TypedSubscription:
 
 
 class IntakeSubscription:
-    """A subscription whose messages the thread of an intake reads, still serialised.
+    """A subscription whose messages an intake's thread takes without deserialising them.
 
     The thread writes each message into memory of the source's `MessageBuffers`.
 
