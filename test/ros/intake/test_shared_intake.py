@@ -41,7 +41,7 @@ def send(taker, camera, *stamps):
 
 
 def stamp_of(message):
-    frame_from_image(message)  # sets the header
+    frame_from_image(message)  # this call sets the header
     return message.header.stamp.sec
 
 
@@ -50,8 +50,8 @@ def image_thread():
     return thread
 
 
-def test_cameras_that_come_and_go_cost_the_others_no_image(several):
-    """Images of the steady camera arrive during each change, and no image is lost."""
+def test_images_of_a_steady_camera_arrive_while_others_come_and_go(several):
+    """The other camera subscribes and unsubscribes while images arrive."""
     steady, changing = several(2)
     camera = steady.publisher()
     thread = image_thread()
@@ -75,7 +75,7 @@ def test_cameras_that_come_and_go_cost_the_others_no_image(several):
     assert not steady.logged
     steady.client.node.destroy_publisher(camera)
     steady.input.close()
-    assert intakes() == 0, 'it ends with the last'
+    assert intakes() == 0, 'the intake runs without a source'
 
 
 def test_each_camera_gets_its_own_images(several):
@@ -122,12 +122,12 @@ def test_many_cameras_have_several_threads(several):
     assert intakes() == 0
 
 
-def test_no_image_is_torn_where_several_threads_lend_memory(several):
+def test_images_are_complete_while_several_threads_lend_memory(several):
     takers = several(3)
     takers[0].input.close()
     takers[0].open()
     intake = takers[0].intake
-    intake._cameras_per_thread = 1  # a thread each
+    intake._cameras_per_thread = 1  # a separate thread for each camera
     for taker, size in zip(takers, ('320x240', VGA, '64x48'), strict=True):
         if taker.input is not None:
             taker.input.close()
@@ -146,7 +146,7 @@ def test_no_image_is_torn_where_several_threads_lend_memory(several):
     assert takers[0].buffers.count < 50
 
 
-def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
+def test_receiver_that_raises_loses_only_its_own_subscription(several):
     well, broken = several(2)
     fault = threading.Event()
     fault.set()
@@ -166,7 +166,7 @@ def test_a_receiver_that_raises_loses_its_own_subscription_only(several):
     assert 'the receiver broke' in broken.logged[0]
     assert broken.topic in broken.logged[0]
     send(well, camera, 5, 6, 7)
-    assert len(broken.logged) == 1, 'it is called no more'
+    assert len(broken.logged) == 1, 'the failed receiver is called again'
     assert not well.logged
     assert not well.input.resubscribe_if_lost()
     fault.clear()
@@ -215,7 +215,7 @@ def test_intake_that_ends_before_a_camera_is_added_is_replaced(several, monkeypa
     def ended(node):
         monkeypatch.setattr(taker.intake, '_running_intake', running)
         intake = running(node)
-        intake.close()  # as if its last camera had just failed
+        intake.close()  # the intake ends, as after a failure of its last camera
         return intake
 
     monkeypatch.setattr(taker.intake, '_running_intake', ended)
