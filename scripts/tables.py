@@ -261,7 +261,8 @@ def yes_or_no(family):
 
 def preprocessing():
     """Return one row for each decoder preset that has a usual preprocessing."""
-    head = ('`model.decoder`', 'resize', 'antialias', 'padding', 'colours', 'scale', 'mean, std')
+    resampling = 'resize', 'antialias', 'rounded'
+    head = ('`model.decoder`', *resampling, 'padding', 'colours', 'scale', 'mean, std')
     rows = []
     for name, preset in PRESETS.items():
         if not preset.preprocessing:
@@ -274,6 +275,7 @@ def preprocessing():
                 f'`{name}`',
                 values.resize,
                 'yes' if values.antialias else 'no',
+                'yes' if values.round_pixels else 'no',
                 '' if values.resize == 'stretch' else pad_text(values.pad_value),
                 values.color_order,
                 '1/255' if values.scale == 1 / 255 else f'{values.scale:g}',

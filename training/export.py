@@ -130,6 +130,7 @@ def manifest(path: pathlib.Path, stages: list[dict]) -> dict:
             'layout': 'nchw',
             'dtype': 'float32',
             'antialias': False,
+            'round_pixels': True,
         },
         'decoder': {'family': 'dense', 'objectness': False, 'transposed': False},
         'class_names': NAMES,

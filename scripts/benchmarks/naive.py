@@ -142,7 +142,8 @@ def naive_tensor(frame, preprocessing, letterbox):
     if image.shape[2] != 3 or bgr_order != (0, 1, 2):
         image = np.ascontiguousarray(image[..., bgr_order])
     size = letterbox.resized_wh
-    resized = resize(image, size, antialias=preprocessing.antialias)
+    antialias, round_pixels = preprocessing.antialias, preprocessing.round_pixels
+    resized = resize(image, size, antialias=antialias, round_pixels=round_pixels)
     right = letterbox.network_wh[0] - size[0] - letterbox.pad_left
     bottom = letterbox.network_wh[1] - size[1] - letterbox.pad_top
     sides = letterbox.pad_top, bottom, letterbox.pad_left, right

@@ -131,6 +131,21 @@ def test_letterbox_equals_the_host_letterbox(device, encoding, antialias):
 
 @pytest.mark.parametrize('antialias', [False, True])
 @pytest.mark.parametrize('encoding', FORMATS)
+def test_letterbox_without_rounding_equals_the_host_letterbox(device, encoding, antialias):
+    preprocessing = Preprocessing((641, 479), scale=1.0, antialias=antialias, round_pixels=False)
+    spec = spec_for(preprocessing)
+    kernels = FrameKernels(device, spec, DecodingLimits())
+    for width, height in (*SIZES, (517, 333), (233, 701)):
+        frame = frame_of(picture(width, height), encoding, 2)
+        expected, _ = HostPreprocessor(preprocessing)(frame)
+        found = run_letterbox(kernels, spec, frame)
+        # For floats, Pillow's weights have float64, the kernel's 22 bits.
+        np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 if antialias else 0)
+    kernels.close()
+
+
+@pytest.mark.parametrize('antialias', [False, True])
+@pytest.mark.parametrize('encoding', FORMATS)
 def test_letterbox_of_small_frames_equals_the_host_letterbox(device, encoding, antialias):
     """The frames are small, so that scripts/sanitize can run this test under compute-sanitizer."""
     spec = spec_for(Preprocessing((96, 64), antialias=antialias))

@@ -2,13 +2,13 @@
 
 from fractions import Fraction
 
-import cv2
 import numpy as np
 import pytest
 
 from support.oracles.reference_images import placed
 from support.properties import given, settings, st
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.stages.host_preprocess import resize
 
 sides = st.one_of(st.integers(1, 64), st.integers(1, 4096), st.sampled_from([1, 32767]))
 sizes = st.tuples(sides, sides)
@@ -168,7 +168,12 @@ def test_to_source_does_not_change_its_argument():
         *((every, 480) for every in (3, 4, 9)),
     ],
 )
-def test_only_sampled_rows_affect_the_resized_image(every, count):
+@pytest.mark.parametrize('round_pixels', [True, False])
+def test_only_sampled_rows_affect_the_resized_image(every, count, round_pixels):
+    def resized(image):
+        pixels = image[..., None]
+        return resize(pixels, (4, count), antialias=False, round_pixels=round_pixels)
+
     rng = np.random.default_rng(every)
     height = every * count
     letterbox = Letterbox.fit((4 * every, height), (4, count), 'letterbox')
@@ -182,13 +187,13 @@ def test_only_sampled_rows_affect_the_resized_image(every, count):
     image = rng.integers(0, 256, (height, 4 * every), np.uint8)
     other = rng.integers(0, 256, image.shape, np.uint8)
     mixed = np.where(read.reshape(-1, 1), image, other)
-    wanted = cv2.resize(image, (4, count))
-    np.testing.assert_array_equal(cv2.resize(mixed, (4, count)), wanted)
+    wanted = resized(image)
+    np.testing.assert_array_equal(resized(mixed), wanted)
     # Sampling needs each of these rows.
     for row in np.flatnonzero(read)[[0, -1]]:
         changed = image.copy()
         changed[row] = 255 - changed[row]
-        assert (cv2.resize(changed, (4, count)) != wanted).any()
+        assert (resized(changed) != wanted).any()
 
 
 def test_row_pattern_is_none_for_irregular_rows():

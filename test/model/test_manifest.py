@@ -210,6 +210,7 @@ TYPES = {
     ('preprocessing', 'input_size', 0): 'number',
     ('preprocessing', 'resize'): 'string',
     ('preprocessing', 'antialias'): 'boolean',
+    ('preprocessing', 'round_pixels'): 'boolean',
     ('preprocessing', 'pad_value'): 'integer or null',
     ('preprocessing', 'color_order'): 'string',
     ('preprocessing', 'scale'): 'number',
@@ -289,11 +290,12 @@ def test_value_out_of_range_is_refused(path, golden_messages):
         golden_messages.add(refusal(changed(path, value)))
 
 
-@pytest.mark.parametrize(('value', 'expected'), [(True, True), (False, False), (None, False)])
-def test_antialiasing_is_off_without_the_key(value, expected):
-    content = manifest() if value is None else changed(['preprocessing', 'antialias'], value)
+@pytest.mark.parametrize(('key', 'default'), [('antialias', False), ('round_pixels', True)])
+@pytest.mark.parametrize('value', [True, False, None])
+def test_flags_of_resizing_have_defaults(key, default, value):
+    content = manifest() if value is None else changed(['preprocessing', key], value)
     read = parse(content)
-    assert read.preprocessing.antialias is expected
+    assert getattr(read.preprocessing, key) is (default if value is None else value)
     assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 

@@ -78,12 +78,13 @@ def test_bilinear_image_processor_uses_antialiasing(values):
         ('rt_detr', {'resample': 2}, True),
     ],
 )
-def test_only_the_rfdetr_processor_resizes_without_antialiasing(model, values, antialias):
+def test_only_the_rfdetr_processor_resizes_floats_without_antialiasing(model, values, antialias):
     config = {**processor(**values), 'model_type': model}
     outputs = {'logits': (1, 100, 1), 'pred_boxes': (1, 100, 4)}
     if model == 'detr':
         outputs = SOFTMAX
-    assert recognise_outputs(outputs, config=config).preprocessing.antialias == antialias
+    found = recognise_outputs(outputs, config=config).preprocessing
+    assert (found.antialias, found.round_pixels) == (antialias, antialias)
 
 
 @pytest.mark.parametrize(

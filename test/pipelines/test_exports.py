@@ -22,10 +22,12 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.decode import decode
+from trt_perception.stages.host_preprocess import HostPreprocessor
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
 DECODER = {
@@ -126,6 +128,20 @@ def test_images_of_other_sizes_are_resized_like_the_library(tmp_path):
         # version, resizes the shrinking axis first if the other axis grows.
         exact = processor == 'RTDetrImageProcessorPil' and (width > 96) == (height > 64)
         assert off.max() < (1e-3 if exact else 1.001), name
+
+
+def test_rfdetr_input_keeps_fractions_of_resized_pixels():
+    preprocess = HostPreprocessor(Preprocessing((48, 32), **PRESETS['rfdetr'].preprocessing))
+    with np.load(EXPORTS / 'rfdetr_pixels.npz') as content:
+        recorded = dict(content)
+    assert len(recorded) == 3
+    for size, expected_tensor in recorded.items():
+        width, height = map(int, size.split('x'))
+        data = random.Random(7).randbytes(width * height * 3)
+        frame = Frame.view(data, width=width, height=height, step=3 * width, encoding='rgb8')
+        ((tensor,), _) = preprocess(frame)
+        # In levels. Rounding would move pixels by up to 0.76 levels.
+        assert np.abs(tensor - expected_tensor).max() * 255 * 0.229 < 1e-3
 
 
 @pytest.mark.parametrize('family', DECODER)

@@ -116,6 +116,11 @@ def _read_antialias(section: JsonSection, key: str) -> bool:
     return key in section.unread_keys() and section.boolean(key)
 
 
+def _read_round_pixels(section: JsonSection, key: str) -> bool:
+    # The key is optional, because manifests of earlier releases lack it.
+    return key not in section.unread_keys() or section.boolean(key)
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """The preprocessing of images: y = (x * scale - mean) / std per channel, with x in 0…255.
@@ -133,6 +138,8 @@ class Preprocessing:
         dtype: one of INPUT_DTYPES. ``uint8`` requires scale 1, mean 0 and std 1.
         antialias: when an image shrinks, a pixel is the mean of all pixels that it covers, as in
             PIL's bilinear resize. If False, a pixel comes from four pixels, as in ``cv2.resize``.
+        round_pixels: resized pixels are rounded to whole numbers, as in a resize of bytes. If
+            False, they keep their fractions, as in a resize of floats. ``uint8`` always rounds.
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
@@ -145,6 +152,7 @@ class Preprocessing:
     layout: Annotated[str, choice_reader(*LAYOUTS)] = 'nchw'
     dtype: Annotated[str, choice_reader(*INPUT_DTYPES)] = 'float32'
     antialias: Annotated[bool, _read_antialias] = False
+    round_pixels: Annotated[bool, _read_round_pixels] = True
 
     def gain_and_bias(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return gain and bias, each float32 (3,): tensor = pixel * gain + bias per channel."""
@@ -166,7 +174,8 @@ class Preprocessing:
             values = f'({values} - {list(self.mean)}) / {list(self.std)}'
         padding = '' if self.resize == 'stretch' else f' on {pad_text(self.pad_value)}'
         antialiased = ', antialiased' if self.antialias else ''
-        return f'{self.resize}{padding}{antialiased}, {values}'
+        rounded = '' if self.round_pixels else ', not rounded'
+        return f'{self.resize}{padding}{antialiased}{rounded}, {values}'
 
 
 def pad_text(pad_value: int | None) -> str:

@@ -276,6 +276,7 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
         'NET_WIDTH': width,
         'NET_HEIGHT': height,
         'RGB_ORDER': int(preprocessing.color_order == 'rgb'),
+        'ROUND_PIXELS': int(preprocessing.round_pixels),
         'INFINITY_F': '__int_as_float(0x7f800000)',
         'NAN_F': '__int_as_float(0x7fffffff)',
     }

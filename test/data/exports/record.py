@@ -3,8 +3,9 @@
 Each model has a folder with the exported ONNX file and the files that the library saves with the
 ONNX file. The file expected.npz has an image and the result of the library's post-processing.
 Weights are random, from a seed, and the networks are tiny. resampling.npz has the results of
-transformers' image processors for larger and smaller images. padding.npz has the results of DETR's
-processors for images that do not fill the network's input.
+transformers' image processors for larger and smaller images. rfdetr_pixels.npz has the results of
+RF-DETR's processor, which resizes floats. padding.npz has the results of DETR's processors for
+images that do not fill the network's input.
 
     python3 -m pip install torch==2.13.0 transformers==5.23.0 onnx onnxscript scipy pillow
     python3 test/data/exports/record.py --out test/data/exports
@@ -14,6 +15,9 @@ processors for images that do not fill the network's input.
 
     python3 -m pip install torch==2.14.1 torchvision==0.29.1 transformers==5.23.0 onnx onnxscript
     python3 test/data/exports/record.py --families padding --out test/data/exports
+
+    python3 -m pip install torch==2.13.0 torchvision==0.28.0 transformers==5.23.0 onnx onnxscript
+    python3 test/data/exports/record.py --families rfdetr_pixels --out test/data/exports
 
 Files of Ultralytics are under another licence, so this folder stores none. record_ultralytics.py
 records values instead: metadata, declared shapes and output of the exported file, the predictor's
@@ -240,6 +244,17 @@ def record_resampling(folder):
     np.savez_compressed(folder / 'resampling.npz', **found)
 
 
+def record_rfdetr_pixels(folder):
+    """Write rfdetr_pixels.npz: the processor's tensor, float32 (3, 32, 48), by width x height."""
+    from transformers import RfDetrImageProcessor
+
+    processor, found = RfDetrImageProcessor(size={'height': 32, 'width': 48}), {}
+    for width, height in CAMERAS:
+        pixels = processor(images=noise(width, height), return_tensors='pt')['pixel_values']
+        found[f'{width}x{height}'] = pixels[0].numpy()
+    np.savez_compressed(folder / 'rfdetr_pixels.npz', **found)
+
+
 class MaskedOutputs(torch.nn.Module):
     """A model with the pixel mask as second input, which returns logits and boxes only."""
 
@@ -306,7 +321,7 @@ def record_padding(folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    special = {'padding', 'resampling', 'rfdetr_masks'}
+    special = {'padding', 'resampling', 'rfdetr_masks', 'rfdetr_pixels'}
     known = ('transformers', 'torchvision', *sorted(special), *TRANSFORMERS, *TORCHVISION)
     parser.add_argument('--families', nargs='+', default=['transformers'], choices=known)
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
@@ -316,6 +331,8 @@ def main():
         record_padding(arguments.out)
     if 'resampling' in arguments.families:
         record_resampling(arguments.out)
+    if 'rfdetr_pixels' in arguments.families:
+        record_rfdetr_pixels(arguments.out)
     if 'rfdetr_masks' in arguments.families:
         (arguments.out / 'rfdetr_masks').mkdir(parents=True, exist_ok=True)
         record_rfdetr_masks(arguments.out / 'rfdetr_masks')

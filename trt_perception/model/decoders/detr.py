@@ -118,8 +118,8 @@ PRESETS: Final = (
         Detr('sigmoid'),
         'RF-DETR, RF-DETR-Seg',
         'dets, labels; RF-DETR-Seg also masks',
-        # Training and prediction of RF-DETR resize tensors, without antialiasing.
-        {**IMAGENET, 'resize': 'stretch'},
+        # rfdetr and transformers convert pixels to float32, then resize without antialiasing.
+        {**IMAGENET, 'resize': 'stretch', 'round_pixels': False},
         transformers=('rf_detr',),
         image_processors=('RfDetr',),
         tensor_names=(frozenset({'dets', 'labels'}), frozenset({'dets', 'labels', 'masks'})),

@@ -31,11 +31,11 @@ _BILINEAR_PROCESSORS: Final = {
 _HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
     model_type: preset.name for preset in PRESETS.values() for model_type in preset.transformers
 }
-#: Prefixes of the image processors and model types that resize without antialiasing.
-_NOT_ANTIALIASED: Final = tuple(
+#: Prefixes of the image processors and model types that resize floats without antialiasing.
+_RESIZE_FLOATS: Final = tuple(
     name
     for preset in PRESETS.values()
-    if not preset.preprocessing.get('antialias')
+    if not preset.preprocessing.get('round_pixels', True)
     for name in (*preset.image_processors, *preset.transformers)
 )
 
@@ -63,7 +63,8 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
     filter_problem = _filter_problem(processor)
     if preprocessing:
         if not filter_problem:
-            preprocessing['antialias'] = _uses_antialiasing(processor, model_type)
+            resizes_bytes = _resizes_bytes(processor, model_type)
+            preprocessing |= {'antialias': resizes_bytes, 'round_pixels': resizes_bytes}
         evidence.append(f'preprocessor_config.json -> {fields_text(preprocessing)}')
     return ExporterInfo(
         class_names=class_names,
@@ -135,11 +136,15 @@ def _filter_problem(processor: Mapping[str, Any]) -> str:
     return f'preprocessor_config.json has no "resample", and {default}'
 
 
-def _uses_antialiasing(processor: Mapping[str, Any], model_type: str) -> bool:
-    """Return whether a bilinear processor antialiases. Assume that unknown processors do."""
+def _resizes_bytes(processor: Mapping[str, Any], model_type: str) -> bool:
+    """Return whether a bilinear processor resizes bytes, with antialiasing.
+
+    Other processors resize floats, without antialiasing. Assume that unknown processors resize
+    bytes.
+    """
     class_name = processor.get('image_processor_type')
     name = class_name if isinstance(class_name, str) else model_type
-    return not name.startswith(_NOT_ANTIALIASED)
+    return not name.startswith(_RESIZE_FLOATS)
 
 
 def _valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:

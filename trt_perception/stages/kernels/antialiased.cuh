@@ -1,7 +1,7 @@
 // Bilinear sampling with antialiasing, as in Pillow's resize on the host. A pixel of the network's input is the weighted
 // mean of the image's pixels under it. The weights form a triangle twice as wide as the pixel. Sampling is horizontal,
-// then vertical, rounded to bytes after each step, in Pillow's fixed point (22 bits), so that host and device give the
-// same bytes.
+// then vertical. If pixels are rounded, it rounds to bytes after each step, in Pillow's fixed point (22 bits), so that
+// host and device give the same bytes.
 
 const int WEIGHT_BITS = 22;
 
@@ -41,14 +41,21 @@ __device__ __forceinline__ Span span_at(int index, int resized, int size) {
     return span;
 }
 
-__device__ __forceinline__ int byte_of(int sum) { return clamp_byte(sum >> WEIGHT_BITS); }
+// The channel of a weighted sum.
+__device__ __forceinline__ Channel channel_of(Channel sum) {
+#if ROUND_PIXELS
+    return clamp_byte(sum >> WEIGHT_BITS);
+#else
+    return sum / (1 << WEIGHT_BITS);
+#endif
+}
 
 template <int FORMAT>
-__device__ Rgb filtered(const u8* image, const FrameHeader* frame, const Span& columns, const Span& rows) {
-    const int half = 1 << (WEIGHT_BITS - 1);
-    int r = half, g = half, b = half;
+__device__ ResizedRgb filtered(const u8* image, const FrameHeader* frame, const Span& columns, const Span& rows) {
+    const Channel half = ROUND_PIXELS ? 1 << (WEIGHT_BITS - 1) : 0;
+    Channel r = half, g = half, b = half;
     for (int j = 0; j < rows.count; ++j) {
-        int row_r = half, row_g = half, row_b = half;
+        Channel row_r = half, row_g = half, row_b = half;
         for (int i = 0; i < columns.count; ++i) {
             const Rgb at = pixel_at(image, frame, FORMAT, columns.first + i, rows.first + j);
             const int share = weight(columns, i);
@@ -57,19 +64,19 @@ __device__ Rgb filtered(const u8* image, const FrameHeader* frame, const Span& c
             row_b += share * at.b;
         }
         const int share = weight(rows, j);
-        r += share * byte_of(row_r);
-        g += share * byte_of(row_g);
-        b += share * byte_of(row_b);
+        r += share * channel_of(row_r);
+        g += share * channel_of(row_g);
+        b += share * channel_of(row_b);
     }
-    Rgb pixel;
-    pixel.r = byte_of(r);
-    pixel.g = byte_of(g);
-    pixel.b = byte_of(b);
+    ResizedRgb pixel;
+    pixel.r = channel_of(r);
+    pixel.g = channel_of(g);
+    pixel.b = channel_of(b);
     return pixel;
 }
 
 // The colour of one resized pixel.
-__device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
+__device__ ResizedRgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
     const Span columns = span_at(x, frame->resized_width, frame->width);
     const Span rows = span_at(y, frame->resized_height, frame->height);
     switch (frame->format) {
@@ -77,5 +84,5 @@ __device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
         EACH_FORMAT(FILTERED)
 #undef FILTERED
     }
-    return grey(0);  // not reached
+    return ResizedRgb();  // not reached
 }

@@ -1,11 +1,16 @@
-// Bilinear sampling from the four neighbours of a position, as in cv2.resize on the host.
+// Bilinear sampling from the four neighbours of a position, with half-pixel centres. Outside the image, the border
+// repeats. Arithmetic and precision are those of the host, so that host and device give the same values: cv2.resize of
+// bytes if pixels are rounded, else float32 as in torch.
 
-// One axis of OpenCV's bilinear resize of bytes: two neighbours and their weights in 1/2048, with half-pixel centres.
-// Outside the image, the border repeats. Arithmetic and precision are OpenCV's, so that host and device give the same
-// bytes.
-struct Tap { int first, second, first_weight, second_weight; };
+// Two neighbours on one axis, and their weights: in 1/2048 if pixels are rounded, else in 1.
+struct Tap { int first, second; Channel first_weight, second_weight; };
+
+__device__ __forceinline__ Channel weight_of(float share) {
+    return ROUND_PIXELS ? (Channel)__float2int_rn(share * 2048.0f) : (Channel)share;
+}
 
 __device__ __forceinline__ Tap tap_at(int index, double scale, int size, bool stop_at_border) {
+    if (!ROUND_PIXELS) scale = (float)scale;  // as in torch
     const float position = (float)((index + 0.5) * scale - 0.5);
     int first = (int)floorf(position);
     float fraction = position - first;
@@ -14,8 +19,8 @@ __device__ __forceinline__ Tap tap_at(int index, double scale, int size, bool st
     Tap tap;
     tap.first = min(max(first, 0), size - 1);
     tap.second = min(max(first + 1, 0), size - 1);
-    tap.first_weight = __float2int_rn((1.0f - fraction) * 2048.0f);
-    tap.second_weight = __float2int_rn(fraction * 2048.0f);
+    tap.first_weight = weight_of(1.0f - fraction);
+    tap.second_weight = weight_of(fraction);
     if (!tap.second_weight) tap.second = tap.first;  // rows with weight 0 may not have been uploaded
     return tap;
 }
@@ -40,16 +45,20 @@ __device__ void bayer_neighbours(
     pixels[3] = x1 == x0 ? pixels[2] : y1 == y0 ? pixels[1] : demosaic<1, 1>(at, red_x, red_y);
 }
 
-__device__ __forceinline__ int blend(int a, int b, int c, int d, const Tap& x, const Tap& y) {
-    const int top = a * x.first_weight + b * x.second_weight;
-    const int bottom = c * x.first_weight + d * x.second_weight;
+__device__ __forceinline__ Channel blend(int a, int b, int c, int d, const Tap& x, const Tap& y) {
+    const Channel top = a * x.first_weight + b * x.second_weight;
+    const Channel bottom = c * x.first_weight + d * x.second_weight;
+#if ROUND_PIXELS
     return (((y.first_weight * (top >> 4)) >> 16) + ((y.second_weight * (bottom >> 4)) >> 16) + 2) >> 2;
+#else
+    return top * y.first_weight + bottom * y.second_weight;
+#endif
 }
 
 // The colour of one resized pixel.
-__device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
+__device__ ResizedRgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
     const Tap column = tap_at(x, frame->scale_x, frame->width, true);
-    const Tap row = tap_at(y, frame->scale_y, frame->height, false);
+    const Tap row = tap_at(y, frame->scale_y, frame->height, !ROUND_PIXELS);
     Rgb near[4];
     if (is_bayer(frame)) {
         bayer_neighbours(image, frame, column, row, near);
@@ -59,7 +68,7 @@ __device__ Rgb sample(const u8* image, const FrameHeader* frame, int x, int y) {
         near[2] = pixel_at(image, frame, frame->format, column.first, row.second);
         near[3] = pixel_at(image, frame, frame->format, column.second, row.second);
     }
-    Rgb pixel;
+    ResizedRgb pixel;
     pixel.r = blend(near[0].r, near[1].r, near[2].r, near[3].r, column, row);
     pixel.g = blend(near[0].g, near[1].g, near[2].g, near[3].g, column, row);
     pixel.b = blend(near[0].b, near[1].b, near[2].b, near[3].b, column, row);

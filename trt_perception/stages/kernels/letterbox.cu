@@ -1,7 +1,7 @@
 // Converts the pixels of each supported encoding to the network's input in one pass.
 //
-// Each thread computes one pixel of the input. sample() in bilinear.cuh or antialiased.cuh returns the colour as RGB
-// bytes. The kernel normalises them and writes them to the three planes.
+// Each thread computes one pixel of the input. sample() in bilinear.cuh or antialiased.cuh returns its colour. The
+// kernel normalises the channels and writes them to the three planes.
 
 extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
     const FrameHeader* frame = frame_of(batch);
@@ -12,7 +12,7 @@ extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
     float first = PADDING_0, second = PADDING_1, third = PADDING_2;
     if (in_image(frame, x, y)) {
         const u8* image = (const u8*)frame + frame->pixels;
-        const Rgb pixel = sample(image, frame, x - frame->pad_left, y - frame->pad_top);
+        const ResizedRgb pixel = sample(image, frame, x - frame->pad_left, y - frame->pad_top);
         // The tensor's channel order: the first channel is red if RGB_ORDER is set, else blue.
         first = (RGB_ORDER ? pixel.r : pixel.b) * GAIN_0 + BIAS_0;
         second = pixel.g * GAIN_1 + BIAS_1;

@@ -2,6 +2,14 @@
 
 struct Rgb { int r, g, b; };  // 0 to 255
 
+// A resized pixel. Its channels are whole numbers if pixels are rounded.
+#if ROUND_PIXELS
+typedef int Channel;
+#else
+typedef float Channel;
+#endif
+struct ResizedRgb { Channel r, g, b; };
+
 __device__ __forceinline__ int clamp_byte(int value) { return min(max(value, 0), 255); }
 
 // ITU-R BT.601, limited range, in OpenCV's fixed point (20 bits), so that host and device give the same bits.
