@@ -1,6 +1,7 @@
 """Tests that damaged and unusual JPEGs are decoded or refused without printing a line."""
 
 import importlib.metadata
+import sys
 
 import cv2
 import numpy as np
@@ -105,10 +106,16 @@ def test_opencv_decodes_samplings_that_simplejpeg_does_not_know():
     assert (image.bgr == by_opencv(content)).all()
 
 
-@needs_simplejpeg
-def test_opencv_decodes_without_simplejpeg(monkeypatch):
-    monkeypatch.setattr(decoders, 'load_simplejpeg', lambda: (None, 'missing'))
+# A module that was compiled for another NumPy raises ValueError or AttributeError.
+@pytest.mark.parametrize('error', ['ModuleNotFoundError', 'ValueError', 'AttributeError'])
+def test_opencv_decodes_if_simplejpeg_cannot_be_imported(monkeypatch, tmp_path, error):
+    (tmp_path / 'simplejpeg.py').write_text(f'raise {error}')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, 'simplejpeg', raising=False)
+    load_again = decoders.load_simplejpeg.__wrapped__
+    monkeypatch.setattr(decoders, 'load_simplejpeg', load_again)
 
+    assert load_again()[0] is None
     image = decode(HARMLESS['spare bytes before EOI'])
 
     assert (image.bgr == by_opencv(BASELINE)).all()
