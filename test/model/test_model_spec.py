@@ -87,6 +87,11 @@ def test_stated_preprocessing_gives_no_warning(caplog):
     resolve(SUFFICIENT_VALUES)
     resolve(described=manifest())
     resolve({'model.decoder': 'dense'}, metadata={'names': "{0: 'cat', 1: 'dog'}"})
+    # No parameter sets round_pixels, so a warning about it would never end.
+    rfdetr = {'model.decoder': 'rfdetr', 'model.mean': [0.1] * 3, 'model.std': [0.2] * 3}
+    shapes = {'dets': (1, 300, 4), 'labels': (1, 300, 2)}
+    outputs = [TensorSpec(name, shape, 'float32') for name, shape in shapes.items()]
+    assert not resolve(SUFFICIENT_VALUES | rfdetr, outputs=outputs).preprocessing.round_pixels
     assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
 
 

@@ -227,7 +227,10 @@ def _assumption(usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOv
     """
     if info.is_yolo_export or info.preprocessing:
         return ''
-    fields = {key: usual[key] for key in usual if key not in overrides.preprocessing}
+    # Only a manifest can set round_pixels.
+    fields = {
+        key: usual[key] for key in usual if key not in {*overrides.preprocessing, 'round_pixels'}
+    }
     if not fields:
         return ''
     shown = {key: '1/255' if value == 1 / 255 else value for key, value in fields.items()}
