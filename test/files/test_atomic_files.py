@@ -1,9 +1,12 @@
 """Tests of writing several files together or not at all."""
 
+import errno
 import os
+import re
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,10 @@ from trt_perception.files.atomic_files import write_atomically
 
 def list_names(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def without_free_space(error):
+    return re.sub(r'[0-9.]+ MiB free', 'N MiB free', str(error))
 
 
 def test_writing_no_files_changes_nothing(tmp_path):
@@ -60,10 +67,21 @@ def test_one_file_that_cannot_be_written_leaves_all_unchanged(tmp_path, existing
     (tmp_path / 'folder').mkdir()
     with pytest.raises(WriteError) as caught:
         write_atomically({tmp_path / 'a': b'new', tmp_path / 'folder': b'new'})
-    golden_messages.add(str(caught.value).partition(' (')[0])  # without the free space
+    golden_messages.add(without_free_space(caught.value))
     with golden_messages.raises(WriteError):
         write_atomically({tmp_path / 'a': b'new', Path('/dev/null/b'): b'new'})
     assert list_names(tmp_path) == before
+
+
+@pytest.mark.parametrize('number', [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
+def test_error_gives_a_fix_for_its_reason(tmp_path, monkeypatch, number, golden_messages):
+    def refuse(**_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, 'mkstemp', refuse)
+    with pytest.raises(WriteError) as caught:
+        write_atomically({tmp_path / 'a': b'new'})
+    golden_messages.add(without_free_space(caught.value))
 
 
 @pytest.mark.parametrize('existing', [True, False])

@@ -10,15 +10,24 @@ with a dot. A path that is not a file (a terminal, a pipe, /dev/null) is written
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from trt_perception.errors import ConfigError, WriteError
 
 __all__ = ['make_folder', 'write_atomically', 'write_json']
+
+_FREE_SPACE: Final = 'free space on this disk, or choose another place'
+_FIXES: Final = {
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EISDIR: 'name a file',
+}
 
 
 def write_atomically(
@@ -33,7 +42,8 @@ def write_atomically(
         is_durable: wait until the files are on the disk and survive a loss of power.
 
     Raises:
-        WriteError: a file cannot be written; the message gives the reason.
+        WriteError: a file cannot be written; the message gives the reason. No file was changed,
+            but a device or pipe may have received bytes.
     """
     written: list[tuple[Path, Path]] = []
     renamed: list[tuple[Path, Path | None]] = []
@@ -97,7 +107,7 @@ def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) ->
     temporary: Path | None = None
     try:
         if path.is_dir():
-            raise IsADirectoryError(21, 'is a folder')
+            raise IsADirectoryError(errno.EISDIR, 'is a folder')
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name[:64]}.')
         temporary = Path(name)
         with open(descriptor, 'wb') as file:
@@ -124,9 +134,8 @@ def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
     If ``size`` in bytes is given, the error also states the free space.
     """
     if not path.parent.is_dir():
-        return WriteError(
-            str(path), f'cannot be written: {path.parent} is not a folder', fix='make it first'
-        )
+        fix = 'choose another place' if path.parent.exists() else 'make it first'
+        return WriteError(str(path), f'cannot be written: {path.parent} is not a folder', fix=fix)
     reason = error.strerror or str(error)
     room = ''
     if size:
@@ -134,7 +143,8 @@ def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
             status = os.statvfs(path.parent)
             free = status.f_bavail * status.f_frsize
             room = f' ({size / 2**20:.1f} MiB to write, {free / 2**20:.1f} MiB free)'
-    return WriteError(str(path), f'cannot be written: {reason}{room}', fix='nothing was changed')
+    fix = _FIXES.get(error.errno or 0, 'choose another place, or make that folder writable')
+    return WriteError(str(path), f'cannot be written: {reason}{room}', fix=fix)
 
 
 def _back_up(path: Path, temporary: Path) -> Path | None:
