@@ -2,6 +2,7 @@
 
 from support import golden
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
+from trt_perception.evaluation.metrics.agreement import Agreement, ClassAgreement
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
 from trt_perception.evaluation.metrics.mistakes import MistakeCounts
 from trt_perception.evaluation.offline_detection import Latency
@@ -31,8 +32,8 @@ def model(name, m_ap50, classes):
     return ModelAccuracy(name, ('a',), Latency(1.0, 2.0, 3.25), [], metrics, [], mistakes, [])
 
 
-def text(*models, **options):
-    agreements = {other.name: None for other in models[1:]}
+def text(*models, agreement=None, **options):
+    agreements = {other.name: agreement for other in models[1:]}
     report = AccuracyReport(models, agreements, 12, 'truth.json', Thresholds())
     return report_text(report, **options)
 
@@ -40,9 +41,13 @@ def text(*models, **options):
 def test_reports_have_the_recorded_text():
     first = model('a.onnx', 0.75, range(2))
     many = model('a.onnx', 0.75, range(30)[::-1])
+    agreement = Agreement(ClassAgreement(11, 9, 8, 0.9375), {}, 0.0625)
     parts = {
         'one model': text(first),
         'two models': text(first, model('b.onnx', 0.7499, range(2))),
+        'detections of both models': text(
+            first, model('b.onnx', 0.75, range(2)), agreement=agreement
+        ),
         'a difference that cannot be seen': text(first, model('b.onnx', 0.74999, range(2))),
         'a rise': text(first, model('b.onnx', 0.875, range(2))),
         'other categories': text(first, model('b.onnx', 0.7499, range(1))),

@@ -66,7 +66,8 @@ examples:
 pycocotools computes mAP as COCO defines it: IoU 0.50 to 0.95, the 100 best detections of each
 category per image, all scores above 0.001. Precision, recall, mistakes and agreement count
 detections above --confidence. F1 is the share of two models' detections that form pairs of one
-class with IoU 0.5 or more. "max score diff" is the largest difference of scores within a pair.
+class with IoU 0.5 or more; the reference is the first model. "max score diff" is the largest
+difference of scores within a pair.
 For other tasks, the tool measures masks, keypoints or oriented boxes, and also the upright boxes.
 It compares masks by the IoU of their pixels, oriented boxes by the IoU of the rotated rectangles,
 and keypoints by the similarity OKS (--oks-sigma).

@@ -147,18 +147,18 @@ def _agreement_table(report: AccuracyReport) -> str:
         f'against {report.reference}',
         'F1',
         f'mean {report.measure.similarity}',
-        'its',
-        'own',
+        'detections',
+        'reference detections',
         'pairs',
+        'max score diff',
     ]
-    head.append('max score diff')
     rows = []
     for name, agreement in report.agreements.items():
         if agreement is None:
             rows.append([name, 'other class names', *[''] * 5])
             continue
         one = agreement.overall
-        counts = one.reference, one.candidate, one.matched
+        counts = one.candidate, one.reference, one.matched
         rows.append(
             [
                 name,
