@@ -78,7 +78,8 @@ def test_kernels_and_host_find_the_same_invalid_outputs(device, name):
     kernels.close()
 
 
-# Images with padding at the top, at the left, nowhere, or within a prototype pixel.
+# In this order: padding at the top, at the left, nowhere, and up to a place within a prototype
+# pixel; two images that are enlarged, with padding at the left and at the top.
 IMAGES = [(1280, 720), (310, 2000), (640, 384), (1231, 771), (97, 301), (500, 20)]
 
 

@@ -98,10 +98,16 @@ def test_neighbouring_classes_have_different_bright_colours():
             assert np.abs(color - other).max() > 20
 
 
-def test_each_of_several_boxes_is_drawn():
-    _, changed = drawn([([10 + 30 * i, 100, 30 + 30 * i, 120], 0.9, 0) for i in range(9)])
-    for index in range(9):
-        assert changed[120, 10 + 30 * index : 30 + 30 * index].all()
+def test_each_of_several_boxes_is_drawn_in_the_colour_of_its_class():
+    rows = [([10 + 30 * i, 100, 30 + 30 * i, 120], 0.9, i % len(NAMES)) for i in range(9)]
+
+    together, _ = drawn(rows)
+
+    for index, row in enumerate(rows):
+        bottom = np.s_[120, 10 + 30 * index : 30 + 30 * index]
+        alone, changed = drawn([row])
+        assert changed[bottom].all()
+        assert np.array_equal(together[bottom], alone[bottom])
 
 
 @pytest.mark.parametrize('size', [(1, 1), (3, 2), (40, 30), (4000, 20)])

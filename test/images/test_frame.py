@@ -226,3 +226,9 @@ def test_frame_from_bgr_has_the_size_and_pixels_of_the_image():
     assert (frame.width, frame.height, frame.step) == (5, 6, 15)
     assert frame.format is PIXEL_FORMATS['bgr8']
     assert (frame.data.reshape(6, 5, 3) == bgr[:, 1:6]).all()
+
+
+def test_frame_from_contiguous_bgr_does_not_copy_the_pixels():
+    bgr = np.zeros((6, 8, 3), np.uint8)
+
+    assert np.shares_memory(frame_from_bgr(bgr).data, bgr)

@@ -186,7 +186,8 @@ def test_limits_of_candidates_and_detections_are_obeyed(name, limits, passing):
     assert max(counts) > 5
 
 
-# Images with padding at the top, at the left, nowhere, or within a prototype pixel.
+# In this order: padding at the top, at the left, nowhere, and up to the middle of a prototype
+# pixel; unequal padding of 37 and 38 pixels; an image that is one prototype pixel high.
 IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 
 

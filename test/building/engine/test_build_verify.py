@@ -13,6 +13,7 @@ from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import PLAN, FakeTensorRtRtx
 from trt_perception import gpu
+from trt_perception.building.engine import inspector
 from trt_perception.building.engine.inspector import inspect_engine, time_layers
 from trt_perception.building.engine.verify import verify_engine
 from trt_perception.building.options.sources import load_options
@@ -53,6 +54,12 @@ class Module(FakeTensorRtRtx):
     def __init__(self, recording, **tensors):
         super().__init__(**tensors)
         self.recording = recording
+        self.addresses = {}  # by name of the tensor
+
+    def answer(self, name, make=lambda: True, arguments=()):
+        if name == 'set_tensor_address':
+            self.addresses.update([arguments])
+        return super().answer(name, make, arguments)
 
     def Runtime(self, logger):  # noqa: N802
         runtime = super().Runtime(logger)
@@ -162,14 +169,23 @@ def test_engine_without_layer_information_still_reports_latency(engine):
     assert seen.latency.p50 == 1.5
 
 
-def test_auxiliary_inputs_get_a_shape_and_memory(engine):
+@pytest.mark.parametrize('inputs', [(SIZES, IMAGE), (IMAGE, SIZES)])
+def test_auxiliary_inputs_get_a_shape_and_zeros(engine, monkeypatch, inputs):
     """Some exports of RT-DETR have the original image sizes as a second input."""
-    for inputs in ((SIZES, IMAGE), (IMAGE, SIZES)):
-        model = engine('fp16', inputs=inputs)
-        module = sys.modules['tensorrt_rtx']
-        assert verified(model, 'fp16').latency.p50 == 1.5
-        assert module.calls.count('set_input_shape') == 2
-        assert module.calls.count('set_tensor_address') == 3
+    zeroed = {}  # number of bytes by address
+    monkeypatch.setattr(
+        inspector, 'clear_async', lambda pointer, size, stream: zeroed.update({pointer: size})
+    )
+    model = engine('fp16', inputs=inputs)
+    module = sys.modules['tensorrt_rtx']
+
+    assert verified(model, 'fp16').latency.p50 == 1.5
+
+    assert module.calls.count('set_input_shape') == 2
+    assert len(module.addresses) == 3  # two inputs, one output
+    assert set(zeroed) == set(module.addresses.values())
+    assert zeroed[module.addresses['images']] >= 4 * 3 * 48 * 64
+    assert zeroed[module.addresses['orig_target_sizes']] >= 8 * 2
 
 
 def test_dynamic_engine_is_timed_only_at_shapes_within_its_profile(engine, golden_messages):

@@ -83,11 +83,12 @@ def test_digits_model_builds(tensorrt):
     assert built.strongly_typed
 
 
-def test_fp16_engine_has_the_inputs_of_the_fp32_engine(tensorrt):
-    single = build(DIGITS.read_bytes(), tensorrt)
-    double = build(half(DIGITS.read_bytes()), tensorrt, precision='fp16')
-    assert double.inputs == single.inputs
-    assert double.content != single.content
+def test_fp16_engine_has_the_inputs_and_outputs_of_the_fp32_engine(tensorrt):
+    fp32 = build(DIGITS.read_bytes(), tensorrt)
+    fp16 = build(half(DIGITS.read_bytes()), tensorrt, precision='fp16')
+    assert fp16.inputs == fp32.inputs
+    assert fp16.outputs == fp32.outputs
+    assert fp16.content != fp32.content
 
 
 def test_each_failed_build_reports_its_own_messages(tensorrt, golden_messages):

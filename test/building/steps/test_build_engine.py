@@ -195,12 +195,14 @@ def test_open_shapes_become_profiles(tmp_path):
     assert profile['images'].max == (1, 3, 64, 64)
 
 
-def test_existing_engine_is_replaced_without_leftover_files(tmp_path, capsys):
+def test_existing_engine_is_replaced_atomically_without_leftover_files(tmp_path, capsys):
     path = write_detector(tmp_path)
     assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
     first = (tmp_path / 'net.engine').read_bytes()
     capsys.readouterr()
-    assert run('--onnx', path, *KNOWN, '--precision', 'fp16') == 0
+    with open(tmp_path / 'net.engine', 'rb') as reader:
+        assert run('--onnx', path, *KNOWN, '--precision', 'fp16') == 0
+        assert reader.read() == first  # a program that has opened the old engine keeps it
     assert 'replaces' in capsys.readouterr().out
     assert (tmp_path / 'net.engine').read_bytes() != first
     read_model_file(tmp_path / 'net.engine')
