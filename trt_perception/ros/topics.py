@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
@@ -83,15 +84,18 @@ def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
         cameras: names of the cameras.
 
     Raises:
-        ConfigError: two topics resolve to the same name.
+        ConfigError: two topics resolve to the same name, or a name is too long.
     """
     own = [topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS]
-    resolved = [(name, node.resolve_topic_name(name)) for name in (*own, '/diagnostics')]
-    # Check compressed topics even for raw transport: activate may choose them later.
-    resolved += [
-        (f'{topic_name(camera, "image")}/compressed', compressed_topic(node, camera))
-        for camera in cameras
-    ]
+    try:
+        resolved = [(name, node.resolve_topic_name(name)) for name in (*own, '/diagnostics')]
+        # Check compressed topics even for raw transport: activate may choose them later.
+        resolved += [
+            (f'{topic_name(camera, "image")}/compressed', compressed_topic(node, camera))
+            for camera in cameras
+        ]
+    except rclpy_implementation.RCLError as error:
+        raise ConfigError('topics', str(error), fix='use shorter names (-r, --remap)') from error
     of_ros = '/parameter_events', '/rosout', '~/transition_event'
     named = {node.resolve_topic_name(name): name for name in of_ros}
     for name, full in resolved:

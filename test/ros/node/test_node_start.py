@@ -172,6 +172,18 @@ def test_node_name_too_long_for_its_services_is_refused():
     assert 'Traceback' not in output
 
 
+@pytest.mark.parametrize(
+    ('name', 'length'), [('detector:__node:=', 256), ('__ns:=/', 245), ('image:=/', 240)]
+)
+def test_name_too_long_for_ros_is_refused_in_one_line(name, length):
+    """With ``/compressed``, the image topic must not exceed 247 characters, ROS's limit."""
+    code, output = start('-r', f'{name}{"a" * length}')
+    assert code == 2, output
+    # Kilted warns about a variable of Fast DDS.
+    assert len([line for line in output.splitlines() if '[WARN]' not in line]) == 1, output
+    assert len(errors(output)) == 1
+
+
 @pytest.mark.parametrize('remap', ['detections:=image', 'image:=/parameter_events'])
 def test_two_topics_with_one_name_are_refused(remap, golden_messages):
     code, output = start('-r', remap)

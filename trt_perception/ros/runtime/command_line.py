@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import itertools
 import os
+import re
 import shlex
 import stat
 import sys
 import textwrap
 from ast import literal_eval
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.utilities import remove_ros_args
@@ -25,6 +27,10 @@ __all__ = [
     *('check_ros_arguments', 'ros_argument_mistakes', 'mark_ros_arguments', 'parse_own_arguments'),
     'report_wrong_usage',
 ]
+
+_NAME_RULE: Final = re.compile(r'(?:[^:]*:)?__(node|name|ns):=(.*)', re.DOTALL)
+# Limits of rmw in characters.
+_MAX_NAME_LENGTHS: Final[Mapping[str, int]] = {'node': 255, 'name': 255, 'ns': 245}
 
 
 def parse_own_arguments(parser: OptionParser, command_line: list[str]) -> argparse.Namespace:
@@ -57,13 +63,24 @@ def mark_ros_arguments(arguments: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 
 def check_ros_arguments(arguments: Sequence[str]) -> None:
-    """Refuse a parameter file that is a pipe.
+    """Refuse a parameter file that is a pipe, and node names that are too long.
 
-    ROS reads the file several times, and the second read of a pipe would never return.
+    ROS reads the file several times, and the second read of a pipe would never return. For a name
+    that is too long, rclpy raises the same RCLError as for a failure of the middleware.
 
     Raises:
-        ConfigError: a parameter file is a pipe.
+        ConfigError: a parameter file is a pipe, or the name or namespace of a node is too long.
     """
+    for word in arguments:
+        if rule := _NAME_RULE.fullmatch(word):
+            kind, name = rule.groups()
+            if len(name) > _MAX_NAME_LENGTHS[kind]:
+                what = 'namespace of the node' if kind == 'ns' else 'name of the node'
+                raise ConfigError(
+                    what,
+                    f'{len(name)} characters',
+                    expected=f'at most {_MAX_NAME_LENGTHS[kind]} characters',
+                )
     for option, value in itertools.pairwise(arguments):
         if option == '--params-file':
             with contextlib.suppress(OSError, ValueError):  # rcl reports the error
