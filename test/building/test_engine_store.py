@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.metadata
 import logging
 import os
 import subprocess
@@ -93,13 +94,28 @@ def test_report_options_change_the_key_but_are_not_recorded():
     assert AFFECTS['compare_fp16'] == 'report'
 
 
-def test_environment_and_package_revision_change_the_key(monkeypatch):
+def test_environment_changes_the_key(monkeypatch):
     monkeypatch.delenv('NVIDIA_TF32_OVERRIDE', raising=False)
     before = key()
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
     assert key() != before
-    monkeypatch.delenv('NVIDIA_TF32_OVERRIDE')
-    monkeypatch.setattr(store_module, 'BUILDER_REVISION', 99)
+
+
+@pytest.mark.parametrize(('name', 'value'), [('BUILDER_REVISION', 99), ('__version__', '99.0')])
+def test_version_of_this_package_changes_the_key(monkeypatch, name, value):
+    before = key()
+    monkeypatch.setattr(store_module, name, value)
+    assert key() != before
+
+
+@pytest.mark.parametrize('package', ['onnx', 'onnxslim', 'onnxruntime', 'ml_dtypes'])
+def test_upgrade_of_a_build_package_changes_the_key(monkeypatch, package):
+    installed, before = importlib.metadata.version, key()
+    monkeypatch.setattr(
+        importlib.metadata,
+        'version',
+        lambda name: '99.0' if name == package else installed(name),
+    )
     assert key() != before
 
 

@@ -19,9 +19,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
+from trt_perception import __version__
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.errors import ConfigError, WriteError
@@ -31,9 +33,13 @@ from trt_perception.files.regular_files import read_regular
 
 __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 
-#: Part of every key. Increase this number when a code change gives another engine for the same
-#: inputs.
+#: Part of every key, like the version of this package. Increase this number when a code change
+#: between two versions gives another engine for the same inputs.
 BUILDER_REVISION: Final = 2
+# Packages that change, round or quantise the model, or run it for the figures of the report.
+# Their versions are part of every key, because another version may give another engine.
+# Image decoders are left out: a new release changes only the rounding of pixels.
+_BUILD_PACKAGES: Final = ('onnx', 'onnxslim', 'onnxruntime', 'onnxruntime-gpu', 'ml_dtypes')
 _LOG: Final = logging.getLogger(__name__)
 _ENTRY: Final = 'entry.json'
 _FILE_NAMES: Final = {
@@ -77,7 +83,8 @@ def store_key(
     relevant = {name: values[name] for name in counted if name != 'onnx'}
     gpu = tensorrt.gpu
     facts = {
-        'revision': BUILDER_REVISION,
+        'revision': [__version__, BUILDER_REVISION],
+        'packages': _package_versions(),
         'onnx': [options.onnx.name, onnx_sha256],
         'options': relevant,
         'tensorrt': [tensorrt.flavour, tensorrt.version],
@@ -86,6 +93,15 @@ def store_key(
         'contents': dict(sorted(contents.items())),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _package_versions() -> dict[str, str]:
+    """Return the versions of the installed build packages, without importing these packages."""
+    versions = {}
+    for name in _BUILD_PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
+    return versions
 
 
 class EngineStore:
