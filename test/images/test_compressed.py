@@ -55,11 +55,11 @@ def picture(width=37, height=21):
     return rng.integers(0, 256, (height, width, 3), np.uint8)
 
 
-def refusing(asked):
-    """Return a decoder that appends each call to `asked` and refuses all files."""
+def refusing(calls):
+    """Return a decoder that appends each call to `calls` and refuses all files."""
 
     def decode(*_):
-        asked.append(1)
+        calls.append(1)
         raise ImageError('not_decodable', 'image', 'a file')
 
     return decode
@@ -152,12 +152,12 @@ def test_bombs_are_refused_before_they_are_decoded(monkeypatch, golden_messages)
 
 
 def test_image_of_the_largest_size_reaches_the_decoder(monkeypatch):
-    asked = []
-    monkeypatch.setattr(compressed, 'decode_png', refusing(asked))
+    calls = []
+    monkeypatch.setattr(compressed, 'decode_png', refusing(calls))
     refusal(png(2**14, 2**13), 'not_decodable')
     refusal(png(2**14, 2**13 + 1), 'too_large')
     assert MAX_PIXELS == 2**14 * 2**13
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
@@ -178,23 +178,23 @@ def test_jpeg_with_a_thousand_scans_is_refused(monkeypatch, golden_messages):
 )
 def test_jpeg_whose_coefficients_need_too_much_memory_is_refused(options, most_side, monkeypatch):
     """Without this limit, libjpeg needed 2 GB for a progressive file of 1 KB."""
-    asked = []
-    monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
+    calls = []
+    monkeypatch.setattr(compressed, 'decode_jpeg', refusing(calls))
     jpeg = bytearray(by_pillow('jpeg', **options))
     at = re.search(rb'\xff[\xc0\xc2]\0', jpeg).start()
     for side, reason in ((int(most_side), 'not_decodable'), (int(most_side) + 8, 'too_large')):
         jpeg[at + 5 : at + 9] = struct.pack('>HH', side, side)
         refusal(bytes(jpeg), reason)
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_scan_without_all_components_has_the_same_limit_of_coefficients(monkeypatch):
-    asked = []
-    monkeypatch.setattr(compressed, 'decode_jpeg', refusing(asked))
+    calls = []
+    monkeypatch.setattr(compressed, 'decode_jpeg', refusing(calls))
     whole = by_pillow('jpeg', subsampling=0)
     for side, reason in ((2**13, 'not_decodable'), (2**13 + 8, 'too_large')):
         refusal(with_scan_of_one_component(whole, side), reason)
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_jpeg_with_only_fill_bytes_is_refused():

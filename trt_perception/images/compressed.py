@@ -117,8 +117,10 @@ class CheckedImageFile:
         decoded = decode_jpeg(file, self.size_wh) if is_jpeg else decode_png(file)
         size_wh = decoded.bgr.shape[1], decoded.bgr.shape[0]
         if size_wh != self.size_wh:
-            said, found = (f'{width}x{height}' for width, height in (self.size_wh, size_wh))
-            raise damaged_error('image', f'the header says {said}, the decoder returned {found}')
+            declared, found = (f'{width}x{height}' for width, height in (self.size_wh, size_wh))
+            raise damaged_error(
+                'image', f'the header says {declared}, the decoder returned {found}'
+            )
         return decoded
 
 

@@ -64,12 +64,12 @@ class Module(FakeTensorRtRtx):
     def Runtime(self, logger):  # noqa: N802
         runtime = super().Runtime(logger)
         return SimpleNamespace(
-            deserialize_cuda_engine=lambda content: self.talking(
+            deserialize_cuda_engine=lambda content: self.with_layer_reports(
                 runtime.deserialize_cuda_engine(content)
             )
         )
 
-    def talking(self, engine):
+    def with_layer_reports(self, engine):
         verbosity = ProfilingVerbosity.DETAILED if self.recording else ProfilingVerbosity.NONE
         engine.profiling_verbosity = verbosity
         engine.refittable, engine.num_aux_streams = False, 1

@@ -324,7 +324,7 @@ def test_tensorrt_rtx_has_no_timing_cache(version):
 
 
 def test_remarks_name_restrictions_of_the_engine(monkeypatch, golden_messages):
-    def told(version, **given):
+    def add_remarks(version, **given):
         module, tensorrt = stand_in(version)
         module.dla_cores = 1
         golden_messages.add(
@@ -336,8 +336,8 @@ def test_remarks_name_restrictions_of_the_engine(monkeypatch, golden_messages):
         *(('1.4.0.76', 'fp32'), ('10.3.0.26', 'fp32'), ('1.4.0.76', 'fp16')),
         *(('1.7.1.116', 'int8'), ('10.3.0.26', 'int8')),
     ):
-        told(version, precision=precision)
+        add_remarks(version, precision=precision)
     for version in ('10.3.0.26', '11.4.0.106'):
-        told(version, precision='int8', dla_core=0)
+        add_remarks(version, precision='int8', dla_core=0)
     monkeypatch.setenv('NVIDIA_TF32_OVERRIDE', '0')
-    told('1.4.0.76', precision='fp32')
+    add_remarks('1.4.0.76', precision='fp32')

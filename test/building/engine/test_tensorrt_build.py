@@ -279,7 +279,7 @@ from trt_perception.building.engine.release import find_tensorrt
 options = load_options(None, {'onnx': sys.argv[1], 'precision': 'fp32'})
 tensorrt = find_tensorrt('tensorrt_rtx')
 signal.signal(signal.SIGTERM, signal.default_int_handler)
-make_progress_monitor, told = build.make_progress_monitor, threading.Event()
+make_progress_monitor, is_reported = build.make_progress_monitor, threading.Event()
 
 
 def make_waiting_monitor(trt, stop):
@@ -287,8 +287,8 @@ def make_waiting_monitor(trt, stop):
 
     class Waiting(type(monitor)):
         def step_complete(self, phase_name, step):
-            if not told.is_set():
-                told.set()
+            if not is_reported.is_set():
+                is_reported.set()
                 print('building', flush=True)
                 stop.wait(100)  # longer than the test waits
             return super().step_complete(phase_name, step)
