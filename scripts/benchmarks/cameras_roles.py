@@ -200,7 +200,7 @@ class Receiver:
         self.arrivals = []
         self.on_receiver_failed = on_fault
 
-    def on_image(self, message, _):
+    def on_image(self, message, *_):
         self.arrivals.append((stamp_ns(message.data), time.time_ns()))
 
     def ignore(self, event):

@@ -165,6 +165,30 @@ SCENES = {
         )
         for replaced in (1, 2, 14)
     },
+    'worker is too slow': (
+        healthy,
+        [{'worker_share': 0.8, 'model_share': 0.6}, (4, 15, {'replaced': 10})],
+    ),
+    'model is too slow': (
+        healthy,
+        [{'worker_share': 0.1, 'model_share': 0.9}, (4, 15, {'replaced': 10})],
+    ),
+    'images wait in the transport': (
+        healthy,
+        [HERE, {'transport_s': 0.04, 'intake_s': 0.001}, (2, 15, {'lost': 15})],
+    ),
+    'images from another machine are lost': (
+        healthy,
+        [ELSEWHERE, {'transport_s': 0.04, 'intake_s': 0.001}, (2, 15, {'lost': 15})],
+    ),
+    'images wait for the intake': (
+        healthy,
+        [{'transport_s': 0.005, 'intake_s': 0.04}, (2, 15, {'lost': 15})],
+    ),
+    'images wait for the intake because of the worker': (
+        healthy,
+        [{'intake_s': 0.04, 'worker_share': 0.8}, (2, 15, {'lost': 15})],
+    ),
     'camera is too fast, and images are lost': (healthy, [(2, 15, {'lost': 5, 'replaced': 5})]),
     # Nothing is wrong.
     'camera starts': (SimulatedActivation, [(0.5, 0), (0.5, 4), (1.5, 15)]),

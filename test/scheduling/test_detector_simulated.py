@@ -11,6 +11,7 @@ import pytest
 
 from support.scheduling.camera_schedules import Schedule, even, random_schedule
 from support.scheduling.simulated_cameras import World, share
+from trt_perception.monitoring.overload import StageLoad, late_stage
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -59,6 +60,31 @@ def test_equal_cameras_are_served_equally_and_in_time(
     batch_time_s = statistics.median(t.copy + t.compute for t in times)
     most_s = 1 / rate_hz + depth * batch_time_s
     assert share([age for camera in world.published for _, age in camera], 0.95) <= most_s
+
+
+@pytest.mark.parametrize('batch', [1, 4])
+@pytest.mark.parametrize(
+    ('worker_s', 'batch_s', 'depth', 'expected'),
+    [(0.001, 0.08, 1, 'model'), (0.02, 0.01, 1, 'worker'), (0.02, 0.01, 3, 'worker')],
+)
+def test_stage_that_replaces_images_is_known_from_the_counts(
+    worker_s, batch_s, depth, batch, expected
+):
+    sent = [even(30.0, 20, phase) for phase in (0.0, 0.01, 0.02, 0.03)]
+    read_s, publish_s = worker_s / 4, worker_s * 3 / 4
+    world = World(
+        Schedule(sent, batch, depth, lambda n: batch_s, read_s=read_s, publish_s=publish_s)
+    ).run()
+    assert all(counts.dropped['replaced'] > 50 for counts in world.counts)
+    (pipeline,) = world.detector.pipeline_statistics()
+    assert pipeline.worker_s == pytest.approx(worker_s * pipeline.frames)
+    assert pipeline.model_s == pytest.approx(batch_s * pipeline.batches / depth)
+    load = StageLoad(
+        1 / 30,
+        worker_share=pipeline.worker_s / world.now_s,
+        model_share=pipeline.model_s / world.now_s,
+    )
+    assert late_stage(load, were_taken=True) == expected
 
 
 @pytest.mark.parametrize('depth', [1, 4])

@@ -1,6 +1,7 @@
 """Simulate an activation with the node's watchdog, on the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.silence import TopicState
 from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog
@@ -28,6 +29,10 @@ class SimulatedActivation:
         self.refusal = 'the reason'
         self.enabled = True
         self.message_bytes = 6_000_000
+        self.transport_ns = self.intake_ns = 0
+        self.pipeline = PipelineStatistics()
+        # What each step adds: mean delays of its images, and shares of its time.
+        self.transport_s = self.intake_s = self.worker_share = self.model_share = 0.0
         self.times = ()
         self.received_s = self.published_s = 0.0
         self.findings = []
@@ -54,6 +59,10 @@ class SimulatedActivation:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
         if self.not_delivered is not None:
             self.not_delivered += lost
+        self.transport_ns += round(1e9 * self.transport_s * received)
+        self.intake_ns += round(1e9 * self.intake_s * received)
+        self.pipeline.worker_s += self.worker_share * seconds
+        self.pipeline.model_s += self.model_share * seconds
         counts = FrameStatistics(
             self.received,
             self.published,
@@ -65,9 +74,9 @@ class SimulatedActivation:
             self.published_s,
         )
         if not self.enabled:
-            self.watchdog.skip(self.time_s, counts)
+            self.watchdog.skip(self.time_s, counts, self.pipeline)
             return None
-        self.findings.append(self.watchdog.check(self.time_s, counts, self.refusal))
+        self.findings.append(self.watchdog.check(self.time_s, counts, self.pipeline, self.refusal))
         return self.findings[-1]
 
     def run(self, seconds, *args, **kwargs):

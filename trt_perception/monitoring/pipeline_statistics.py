@@ -19,18 +19,32 @@ class PipelineStatistics:
         frames: number of frames that left the pipeline, including unreadable frames.
         batches: number of batches that left the pipeline.
         compute_s: seconds that each recent batch took from preprocessing to decoding.
+        worker_s: seconds in which the worker read images and published results.
+        model_s: seconds in which batches were computed, as a mean over the pipeline's slots.
+        depth: number of slots of the pipeline.
     """
 
     frames: int = 0
     batches: int = 0
     compute_s: deque[float] = field(default_factory=lambda: deque(maxlen=512))
+    worker_s: float = 0.0
+    model_s: float = 0.0
+    depth: int = 1
 
-    def count(self, frames: int, compute_s: float | None) -> None:
-        """Count a batch. ``compute_s`` is None if all its frames were unreadable."""
+    def count(self, frames: int, compute_s: float | None, read_s: float = 0.0) -> None:
+        """Count a batch.
+
+        Args:
+            frames: number of frames.
+            compute_s: seconds for computing the batch; None if all its frames were unreadable.
+            read_s: seconds in which the worker read the images of the batch.
+        """
         self.frames += frames
         self.batches += 1
+        self.worker_s += read_s
         if compute_s is not None:
             self.compute_s.append(compute_s)
+            self.model_s += compute_s / self.depth
 
     def snapshot(self) -> PipelineStatistics:
         """Return a copy that later counts do not change."""

@@ -25,11 +25,13 @@ class Problem:
         level: severity of the problem.
         kind: short name of the problem; empty without a problem.
         message: the observation and the fix.
+        late_stage: the stage that cannot keep up, if images are lost or replaced; may be empty.
     """
 
     level: Level
     kind: str
     message: str
+    late_stage: str = ''
 
 
 def with_notes(problem: Problem, same_name: str, notes: Sequence[str]) -> Problem:

@@ -52,18 +52,22 @@ class WatchedCamera(Protocol):
         camera_name: empty if the node has only one camera.
         topic: resolved name of the topic.
         message_bytes: size of the last message.
+        transport_ns: sum of the times from publication to reception by the middleware.
+        intake_ns: sum of the times from reception to the take.
     """
 
     camera_name: str
     topic: str
     message_bytes: int
+    transport_ns: int
+    intake_ns: int
 
     @property
     def not_delivered(self) -> int | None:
         """Number of images that never reached the node; None if unknown."""
 
     def topic_state(self) -> TopicState:
-        """Return the state of the topic in the ROS graph. Called only while no image arrives."""
+        """Return the state of the topic in the ROS graph. Called only while images are missing."""
 
 
 class SilenceCheck:

@@ -36,6 +36,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.overload import (
+    StageLoad,
+    fix_of_stage,
+    late_stage,
+    mean_delay_s,
+)
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.monitoring.silence import LossFix, SilenceCheck, WatchedCamera
@@ -72,6 +79,10 @@ class _CountSnapshot:
     published: int
     dropped: Mapping[str, int]
     not_delivered: int | None
+    transport_ns: int = 0
+    intake_ns: int = 0
+    worker_s: float = 0.0
+    model_s: float = 0.0
 
     @property
     def finished(self) -> int:
@@ -119,15 +130,22 @@ class CameraWatchdog:
         # Drops are counted since this snapshot: the last output, or the end of a silence.
         self._drops_since = self._snapshots[0]
 
-    def check(self, time_s: float, counts: FrameStatistics, refusal: str = '') -> Problem:
+    def check(
+        self,
+        time_s: float,
+        counts: FrameStatistics,
+        pipeline: PipelineStatistics,
+        refusal: str = '',
+    ) -> Problem:
         """Return the worst problem. Without a problem, its kind is empty.
 
         Args:
             time_s: the current time.
             counts: counts since the activation.
+            pipeline: counts of the camera's pipeline since the activation.
             refusal: error of the last image that could not be read or published.
         """
-        now = self._follow(time_s, counts)
+        now = self._follow(time_s, counts, pipeline)
         return (
             self._no_output(now, counts)
             or self._no_images(now)
@@ -138,16 +156,19 @@ class CameraWatchdog:
             or self._no_problem(now)
         )
 
-    def skip(self, time_s: float, counts: FrameStatistics) -> None:
+    def skip(self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics) -> None:
         """Record the counts of a disabled camera without a check.
 
         Args:
             time_s: the current time.
             counts: counts since the activation.
+            pipeline: counts of the camera's pipeline since the activation.
         """
-        self._drops_since = self._follow(time_s, counts)
+        self._drops_since = self._follow(time_s, counts, pipeline)
 
-    def _follow(self, time_s: float, counts: FrameStatistics) -> _CountSnapshot:
+    def _follow(
+        self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics
+    ) -> _CountSnapshot:
         """Record the counts and the times of changes. Return the counts as a snapshot."""
         last = self._snapshots[-1]
         now = _CountSnapshot(
@@ -156,6 +177,10 @@ class CameraWatchdog:
             counts.published,
             counts.dropped,
             self._camera.not_delivered,
+            self._camera.transport_ns,
+            self._camera.intake_ns,
+            pipeline.worker_s,
+            pipeline.model_s,
         )
         if now.received > last.received:
             if now.time_s - self._received_s > self._allowed_silence_s:
@@ -250,18 +275,37 @@ class CameraWatchdog:
         if sent_hz is not None and done_hz is not None and done_hz < (1 - _MIN_SHARE) * sent_hz:
             # Do not show the share of replaced images: it covers another period than the rates.
             seen = (
-                f'the camera sends {sent_hz:.1f} Hz, but the model processes only '
+                f'the camera sends {sent_hz:.1f} Hz, but the node processes only '
                 f'{done_hz:.1f} Hz: the other images'
             )
         elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates are still unknown
-            seen = f'the camera is faster than the model: {replaced / received:.0%} of the images'
+            seen = f'the camera is faster than the node: {replaced / received:.0%} of the images'
         else:
             return None
+        load = self._stage_load(now)
+        stage = late_stage(load, were_taken=True)
+        cure = fix_of_stage(stage, load) or (
+            'to process every image, lower the rate of the camera or use a faster engine'
+        )
         return Problem(
             Level.WARN,
             'engine_slower',
-            f'{seen} are replaced by newer images; to process every image, lower the rate of the '
-            'camera or use a faster engine',
+            f'{seen} are replaced by newer images; {cure}',
+            stage,
+        )
+
+    def _stage_load(self, now: _CountSnapshot, *, same_clock: bool = True) -> StageLoad:
+        """Return the load of the stages in the last second, without delays of another clock."""
+        then = self._snapshots[-min(3, len(self._snapshots))]  # so that a new cause is seen soon
+        seconds, received = now.time_s - then.time_s, now.received - then.received
+        sent = received + (now.not_delivered or 0) - (then.not_delivered or 0)
+        transport_ns = now.transport_ns - then.transport_ns if same_clock else 0
+        return StageLoad(
+            seconds / max(1, sent),
+            mean_delay_s(transport_ns, received),
+            mean_delay_s(now.intake_ns - then.intake_ns, received),
+            (now.worker_s - then.worker_s) / seconds,
+            (now.model_s - then.model_s) / seconds,
         )
 
     def _lost_in_transport(self, now: _CountSnapshot) -> Problem | None:
@@ -272,15 +316,23 @@ class CameraWatchdog:
         sent = lost + now.received - then.received
         if lost < _MIN_IMAGES or lost <= _MIN_SHARE * sent:
             return None
-        cure = 'if images arrive in bursts, raise image_qos.depth'
-        if self._camera.message_bytes < LARGE_MESSAGE_BYTES:
-            cure += '; otherwise lower the rate of the camera: its images are small but too many'
-        else:
-            cure = f'{self._loss_fix(None)}; {cure}'
+        is_here = self._camera.topic_state().on_this_machine
+        load = self._stage_load(now, same_clock=is_here is not False)
+        stage = late_stage(load, were_taken=False)
+        cures = [fix_of_stage(stage, load)]
+        if stage in ('', 'transport') and self._camera.message_bytes >= LARGE_MESSAGE_BYTES:
+            cures.append(self._loss_fix(is_here))
+        cures.append('if images arrive in bursts, raise image_qos.depth')
+        if not stage and self._camera.message_bytes < LARGE_MESSAGE_BYTES:
+            cures.append(
+                'otherwise lower the rate of the camera: its images are small but too many'
+            )
+        cure = '; '.join(filter(None, cures))
         return Problem(
             Level.WARN,
             'lost_in_transport',
             f'{lost} of {sent} sent images never reached the node: {cure}',
+            stage,
         )
 
     def _some_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:

@@ -244,6 +244,8 @@ def _count_values(camera: CameraFacts) -> dict[str, str]:
         values['masks_skipped'] = str(camera.masks_skipped)
     if camera.decoder_warnings:
         values['decoder_warnings'] = str(camera.decoder_warnings)
+    if camera.finding is not None and camera.finding.late_stage:
+        values['late stage'] = camera.finding.late_stage
     return values
 
 

@@ -161,8 +161,12 @@ class NodeHealth:
             of_name, notes = '', ()  # do not repeat these notes for each camera
         else:
             changed = False
-        for camera, counts in zip(self._cameras, parts, strict=True):
-            changed |= camera.check(counts, now, same_name_note=of_name, notes=notes)
+        pipelines = self._detector.pipeline_statistics()
+        for served, camera, counts in zip(
+            self._detector.cameras, self._cameras, parts, strict=True
+        ):
+            pipeline = pipelines[served.pipeline_index]
+            changed |= camera.check(counts, pipeline, now, same_name_note=of_name, notes=notes)
         if changed:
             self.publish()
 

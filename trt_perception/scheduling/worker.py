@@ -119,7 +119,7 @@ class PipelineWorker(Generic[Message]):
         self._state = state
         self._owner = owner
         self._max_delay_s = max_delay_s
-        self.statistics = PipelineStatistics()
+        self.statistics = PipelineStatistics(depth=pipeline.depth)
         self._served_cameras: list[Camera[Message]] = []
         self._scheduler: Scheduler[PendingFrame[Message]] = Scheduler(pipeline.batch, max_delay_s)
         self._in_flight: deque[_Batch[Message]] = deque()  # Oldest batch first.
@@ -286,7 +286,8 @@ class PipelineWorker(Generic[Message]):
             previous_s = self._shortest_compute_s.get(len(results), compute_s)
             self._shortest_compute_s[len(results)] = min(compute_s, _MAX_SLOWDOWN * previous_s)
         with self._state.lock:
-            self.statistics.count(len(results), compute_s)
+            first = batch.frames[0]  # the worker reads all frames of a batch together
+            self.statistics.count(len(results), compute_s, first.copied_s - first.scheduled_s)
             message_waits = bool(self._scheduler.waiting_cameras)
         if not message_waits:
             self._publish_next()
@@ -317,6 +318,7 @@ class PipelineWorker(Generic[Message]):
         with self._state.lock:
             self._unpublished.popleft()
             self._state.camera_statistics[frame.camera_index].publish(times, published_s)
+            self.statistics.worker_s += times.publish
 
     def _drop(
         self, frame: PendingFrame[Message], error: FrameError, frames: MutableSequence[Any]

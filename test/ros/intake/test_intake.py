@@ -1,5 +1,7 @@
 """Tests of the intake over DDS: images are complete and in order, even if buffers grow."""
 
+import time
+
 import pytest
 
 from support.nodes.graph import command_image, image_message, picture_of
@@ -24,6 +26,21 @@ def test_all_images_arrive_while_buffers_grow(make_taker):
     taker.client.spin_until(lambda: len(numbers) == 8, 'all images')
     assert numbers == list(range(1, 9))
     assert taker.input.not_delivered == 0
+
+
+@pytest.mark.parametrize('image_intake', ['auto', 'rclpy'])
+def test_delays_of_an_image_last_from_its_publication_to_its_take(make_taker, image_intake):
+    taker = make_taker(image_intake=image_intake)
+    taken_ns = []
+    taker.open(lambda _: taken_ns.append(time.time_ns()))
+    camera = taker.publisher()
+    begun_ns = time.time_ns()
+    camera.publish(command_image(1, 1))
+    taker.client.spin_until(lambda: taken_ns, 'the image')
+    transport_ns, intake_ns = taker.input.transport_ns, taker.input.intake_ns
+    assert min(transport_ns, intake_ns) > 0
+    assert transport_ns + intake_ns <= taken_ns[0] - begun_ns
+    taker.client.node.destroy_publisher(camera)
 
 
 def test_image_above_the_limit_is_refused_and_the_next_one_arrives(make_taker):

@@ -148,6 +148,18 @@ def test_engine_slower_than_the_camera_is_reported(scripted_detector):
     assert_recovers(scripted_detector, picture=command_image(0, frame_id=HANDSHAKE))
 
 
+@pytest.mark.parametrize(
+    ('command', 'expected'), [(scripted_node.SLOW, 'model'), (scripted_node.SLOW_WORKER, 'worker')]
+)
+def test_stage_that_is_too_slow_for_the_camera_is_reported(scripted_detector, command, expected):
+    node, camera = scripted_detector.client.node, scripted_detector.camera
+    timer = node.create_timer(0.005, lambda: camera.publish(command_image(command)))
+    scripted_detector.wait_for_status(
+        lambda _, values: values.get('late stage') == expected, f'late stage: {expected}'
+    )
+    node.destroy_timer(timer)
+
+
 def test_images_lost_in_transport_are_reported(scripted_detector):
     """While the node is stopped, newer images overwrite older ones in the middleware."""
 

@@ -28,6 +28,7 @@ RAISE_IN_PUBLISH = 4
 HELD_THEN_RAISE = 5  # hold the frame until the pipeline is full or stops, then raise
 NEVER = 6
 HELD_FOR_ANOTHER_THEN_RAISE = 7  # as HELD_THEN_RAISE, but also wait until another image is stored
+SLOW_WORKER = 8  # takes the worker's time instead of the model's
 HELD = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
 LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
 #: Set when an image was stored after the pipeline received its last frame.
@@ -64,6 +65,8 @@ class ScriptedPipeline:
         order = int(frame.data[0])
         STORED.clear()
         print(f'enqueue {order}', flush=True)
+        if order == SLOW_WORKER:
+            time.sleep(LASTS_S[SLOW])
         if order == RAISE_IN_ENQUEUE:
             raise RuntimeError('enqueue broke')
         self._orders[slot] = order, time.monotonic() + LASTS_S.get(order, 0.0), frame

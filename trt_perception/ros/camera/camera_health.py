@@ -18,6 +18,7 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.problem import Level, Problem, with_notes, with_unnamed_class
 from trt_perception.monitoring.watchdog import CameraWatchdog
 from trt_perception.pipelines.pipeline import FrameError
@@ -207,6 +208,7 @@ class CameraHealth:
     def check(
         self,
         counts: FrameStatistics,
+        pipeline: PipelineStatistics,
         now_s: float,
         *,
         same_name_note: str = '',
@@ -216,6 +218,7 @@ class CameraHealth:
 
         Args:
             counts: counts since the activation.
+            pipeline: counts of the camera's pipeline.
             now_s: time of the monotonic clock in seconds.
             same_name_note: a sentence about other nodes with this node's name; empty if the name
                 is unique.
@@ -230,9 +233,9 @@ class CameraHealth:
             lost = f'the subscription to {self._input.topic} was lost; subscribed again'
             return self._problems.update(Problem(Level.ERROR, 'subscription_lost', lost), now_s)
         if self.enabled:
-            problem = self._watchdog.check(now_s, counts, self._last_error)
+            problem = self._watchdog.check(now_s, counts, pipeline, self._last_error)
         else:
-            self._watchdog.skip(now_s, counts)
+            self._watchdog.skip(now_s, counts, pipeline)
             problem = Problem(Level.OK, '', f'switched off: {OFF_REASON}')
         own_notes = [note for note in (self._age.clock_problem(now_s), *notes) if note]
         problem = with_notes(problem, same_name_note, own_notes)

@@ -66,6 +66,8 @@ class ImageInput:
         topic: resolved name of the topic.
         reliability: the requested reliability, ``reliable`` or ``best_effort``.
         message_bytes: size of the last message in bytes; 0 before the first.
+        transport_ns: sum of the times from publication to reception by the middleware.
+        intake_ns: sum of the times from reception to the take.
         enabled: whether the camera is switched on; otherwise its QoS problems are not logged.
     """
 
@@ -89,6 +91,7 @@ class ImageInput:
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
         self.message_bytes = message_bytes
+        self.transport_ns = self.intake_ns = 0
         self.enabled = config.enabled
         self._next_log_s = 0.0
         self._adapted_s = 0.0
@@ -192,9 +195,13 @@ class ImageInput:
 
     # ImageReceiver: the thread that takes the images calls these methods.
 
-    def on_image(self, message: Any, sequence_number: int | None) -> None:
+    def on_image(
+        self, message: Any, sequence_number: int | None, transport_ns: int, intake_ns: int
+    ) -> None:
         """Count an image and submit it to the detector."""
         self._delivery.add_received(sequence_number)
+        self.transport_ns += transport_ns
+        self.intake_ns += intake_ns
         is_serialized = isinstance(message, SerializedMessage)
         self.message_bytes = message.size if is_serialized else len(message.data)
         self._detector.submit(self._camera_index, message)

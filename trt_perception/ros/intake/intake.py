@@ -8,6 +8,7 @@ that the other thread has not taken yet would end each wait of this thread at on
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from trt_perception.ros.intake.buffers import Lease, MessageBuffers
 from trt_perception.ros.wire.rcl import (
     BAD_ALLOC,
     TAKE_FAILED,
+    MessageInfo,
     MessageTaker,
     RclError,
     WaitSet,
@@ -63,12 +65,17 @@ class ImageReceiver(Protocol):
     rclpy takes the images. The methods must not wait.
     """
 
-    def on_image(self, message: Any, sequence_number: int | None) -> None:
+    def on_image(
+        self, message: Any, sequence_number: int | None, transport_ns: int, intake_ns: int
+    ) -> None:
         """Receive an image.
 
         Args:
             message: a SerializedMessage; a message object if rclpy takes the images.
             sequence_number: the publisher's number of the message; None if unknown.
+            transport_ns: time from publication to reception by the middleware. Meaningless if the
+                publisher has another clock, or the middleware provides no time stamps.
+            intake_ns: time from reception to the take; meaningless without time stamps.
         """
 
     def on_message_lost(self, event: Any) -> None:
@@ -267,9 +274,12 @@ class Intake:
         except Exception as error:
             self._remove_failed_source(source, error)
 
-    def _deliver(self, source: Source, message: SerializedMessage, number: int | None) -> None:
+    def _deliver(self, source: Source, message: SerializedMessage, info: MessageInfo) -> None:
+        received_ns = info.received_timestamp
+        number = info.publication_sequence_number or None
+        transport_ns, intake_ns = received_ns - info.source_timestamp, time.time_ns() - received_ns
         try:
-            source.receiver.on_image(message, number)
+            source.receiver.on_image(message, number, transport_ns, intake_ns)
         except Exception as error:
             self._remove_failed_source(source, error)
 
@@ -301,21 +311,22 @@ class Intake:
         lease, self._lease = self._lease, None
         if status == TAKE_FAILED:
             return
-        number = taker.info.publication_sequence_number or None
         if status == BAD_ALLOC:
             if not isinstance(self._allocation_error, MemoryError):
                 raise self._allocation_error or RclError(
                     'a take', 'found no memory, but did not request any'
                 )
             empty = np.empty(0, np.uint8)
-            self._deliver(source, SerializedMessage(empty, self._requested_bytes, None), number)
+            self._deliver(
+                source, SerializedMessage(empty, self._requested_bytes, None), taker.info
+            )
             return
         address, size = taker.array.buffer, taker.array.length
         if address != lease.memory.pointer or size > lease.memory.size:
             raise RclError('a taken message', 'is outside the requested memory')
         lease.message_bytes = size
         data = lease.array()[:size]
-        self._deliver(source, SerializedMessage(data, size, lease), number)
+        self._deliver(source, SerializedMessage(data, size, lease), taker.info)
 
     def _allocate_for_take(self, size: int) -> int:
         """Return the address of memory for a message that does not fit; 0 if none is left."""

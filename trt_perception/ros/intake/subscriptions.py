@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -70,7 +71,13 @@ class TypedSubscription:
 
     def __init__(self, options: ImageTopicOptions, receiver: ImageReceiver) -> None:
         def on_message(message: Any, info: Any) -> None:
-            receiver.on_image(message, info['publication_sequence_number'])
+            received_ns = info['received_timestamp']
+            receiver.on_image(
+                message,
+                info['publication_sequence_number'],
+                received_ns - info['source_timestamp'],
+                time.time_ns() - received_ns,
+            )
 
         callback: Any = on_message  # Jazzy's type hints lack callbacks with message info
         self._node = options.node

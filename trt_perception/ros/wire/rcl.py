@@ -222,7 +222,8 @@ class MessageTaker:
 
     Attributes:
         array: address and length (bytes) of the last message.
-        info: `publication_sequence_number` of the last message, 0 if unknown.
+        info: time stamps and `publication_sequence_number` of the last message; the number is 0 if
+            unknown.
     """
 
     def __init__(self, rcl: Rcl, allocate_larger: Callable[[int], int]) -> None:

@@ -1,0 +1,76 @@
+"""Tests of the choice of the stage that loses images, with simulated and measured numbers."""
+
+import pytest
+
+from support.simulated_activation import healthy
+from trt_perception.monitoring.overload import StageLoad, late_stage, mean_delay_s
+from trt_perception.monitoring.silence import TopicState
+
+PERIOD_S = 1 / 30
+IDLE = {'transport_s': 0.006, 'intake_s': 0.001, 'worker_share': 0.2, 'model_share': 0.2}
+
+
+@pytest.mark.parametrize(
+    ('change', 'if_lost', 'if_replaced'),
+    [
+        ({}, '', ''),
+        ({'transport_s': 0.028}, 'transport', 'transport'),
+        ({'intake_s': 0.028}, 'intake', 'intake'),
+        ({'transport_s': 0.028, 'intake_s': 0.02}, 'transport', 'transport'),
+        ({'transport_s': 0.02, 'intake_s': 0.028}, 'intake', 'intake'),
+        ({'worker_share': 0.7}, '', 'worker'),
+        ({'model_share': 0.9}, '', 'model'),
+        ({'worker_share': 0.7, 'model_share': 0.6}, '', 'worker'),
+        ({'worker_share': 0.6, 'model_share': 0.9}, '', 'model'),
+        ({'worker_share': 0.4, 'model_share': 0.3}, '', ''),
+        # The intake waits for the interpreter's lock.
+        ({'intake_s': 0.028, 'worker_share': 0.7}, 'worker', 'worker'),
+        ({'intake_s': 0.028, 'model_share': 0.9}, 'intake', 'model'),
+        ({'transport_s': 0.028, 'worker_share': 0.7}, 'transport', 'worker'),
+        # A slow camera has more time between two images.
+        ({'transport_s': 0.028, 'period_s': 0.1}, '', ''),
+    ],
+)
+def test_late_stage_is_the_cause_of_missing_images(change, if_lost, if_replaced):
+    load = StageLoad(**{'period_s': PERIOD_S, **IDLE, **change})
+    assert late_stage(load, were_taken=False) == if_lost
+    assert late_stage(load, were_taken=True) == if_replaced
+
+
+@pytest.mark.parametrize(
+    ('total_ns', 'expected_s'),
+    [
+        (0, 0.0),
+        (40_000_000, 0.02),
+        (-40_000_000, 0.0),  # the clock of the camera is ahead
+        (2 * 1_700_000_000 * 10**9, 0.0),  # a time stamp is missing
+    ],
+)
+def test_mean_delay_is_unknown_without_comparable_time_stamps(total_ns, expected_s):
+    assert mean_delay_s(total_ns, 2) == pytest.approx(expected_s)
+
+
+def late_stages(activation, **counts):
+    """Return the late stages in four seconds, from the first second on."""
+    before = len(activation.findings)
+    activation.run(4, 15, **counts)
+    assert all(finding.kind for finding in activation.findings[before + 2 :])
+    return [finding.late_stage for finding in activation.findings[before + 2 :]]
+
+
+def test_only_numbers_of_the_last_window_count():
+    activation = healthy()
+    activation.worker_share = 0.9
+    activation.run(60, 15)  # a busy worker without missing images
+    assert activation.findings[-1].kind == ''
+    activation.worker_share, activation.model_share = 0.2, 0.8
+    assert set(late_stages(activation, replaced=5)) == {'model'}
+    activation.worker_share, activation.model_share = 0.8, 0.2
+    assert set(late_stages(activation, replaced=5)) == {'worker'}
+
+
+@pytest.mark.parametrize(('on_this_machine', 'expected'), [(True, 'transport'), (False, '')])
+def test_stamps_of_another_machine_are_not_compared(on_this_machine, expected):
+    activation = healthy(topic_state=TopicState(1, on_this_machine=on_this_machine))
+    activation.transport_s = 0.04
+    assert set(late_stages(activation, lost=15)) == {expected}
