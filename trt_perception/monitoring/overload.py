@@ -73,7 +73,8 @@ def fix_of_stage(stage: Stage, load: StageLoad) -> str:
         '': '',
         'transport': (
             f'images wait {1e3 * load.transport_s:.0f} ms in the transport: if cameras share a '
-            'DDS participant, raise image_participants, or free /dev/shm if the log says so'
+            'DDS participant, raise image_participants (the log says if /dev/shm is too small); '
+            'otherwise lower the rate or the size of the images'
         ),
         'intake': (
             f'images wait {1e3 * load.intake_s:.0f} ms for the thread that takes them, because '
