@@ -62,6 +62,13 @@ def bad_outputs(client, *, seconds=60.0, seed=0, intake='auto'):
     valid = {name: sum(sent[name][label] for label in VALID) for name in NAMES}
     bad = {name: counts[name]['dropped'].get('bad_output', 0) for name in NAMES}
     total = sum(each.total() for each in sent.values())
+    other_drops = sum(
+        count
+        for name in NAMES
+        for reason, count in counts[name]['dropped'].items()
+        # The next image may replace an invalid one that still waits.
+        if reason not in ('bad_output', 'replaced')
+    )
     return [
         Figure(f'of {total} images, those with a wrong answer or without one', 0, wrong),
         Figure(
@@ -74,12 +81,9 @@ def bad_outputs(client, *, seconds=60.0, seed=0, intake='auto'):
         ),
         Figure('cameras without a dropped image', 0, sum(not count for count in bad.values())),
         Figure(
-            f'beside {sum(bad.values())} bad outputs, images dropped for another reason',
+            f'beside {sum(bad.values())} bad outputs, images neither published nor replaced',
             0,
-            # The next image may replace an invalid one that still waits.
-            sum(
-                len(counts[name]['dropped'].keys() - {'bad_output', 'replaced'}) for name in NAMES
-            ),
+            other_drops,
         ),
         Figure('statuses whose counts do not add up', 0, unbalanced),
         Figure('nodes lost, or with a traceback', 0, 0 if alive else 1),
