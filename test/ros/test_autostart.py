@@ -38,7 +38,7 @@ class FakeNode:
     def __init__(self):
         self.configs = NodeConfig(AUTOSTART)
         self.state_label = 'unconfigured'
-        self.needs_parameter = self.gpu_lost = False
+        self.needs_parameter = self.is_gpu_lost = False
         self.errors = {}  # Errors to raise, by step: 'open', 'configure' or 'activate'.
         self.opened = []  # Opened models: (engine_path, pipeline).
         self.attempts = []  # Texts of `show_attempt`.
@@ -77,10 +77,10 @@ class FakeNode:
         try:
             if 'configure' in self.errors:
                 raise self.errors['configure']
-            model = self.autostart.take_model()
+            model = self.autostart.pop_opened_model()
         except (ConfigError, CudaError, EngineError) as error:
             self.needs_parameter = isinstance(error, ConfigError)
-            self.gpu_lost = isinstance(error, CudaError)
+            self.is_gpu_lost = isinstance(error, CudaError)
             return TransitionCallbackReturn.FAILURE
         assert not model.pipelines[0].is_closed
         self.state_label = 'inactive'
@@ -212,7 +212,7 @@ def test_transition_from_outside_frees_a_model_that_is_loaded(active):
     assert [pipeline.is_closed for _, pipeline in active.opened] == [False, True]
     active.run_executor()  # handle the signal of the loading thread
     assert active.state_label == 'unconfigured'
-    assert active.autostart.take_model() is None
+    assert active.autostart.pop_opened_model() is None
 
 
 @pytest.mark.parametrize('step', ['open', 'configure'])

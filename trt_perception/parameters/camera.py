@@ -185,7 +185,7 @@ class NodeConfig:
             for name, each in configs
         ]
 
-    def camera_parameters_overriding(self, name: str) -> list[str]:
+    def camera_overrides_of(self, name: str) -> list[str]:
         """Return the full names of the camera parameters that override a parameter of the node."""
         names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]
         return [each for each in names if each in self.camera_values]

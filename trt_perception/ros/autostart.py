@@ -4,7 +4,7 @@ An attempt has these steps, in this order:
 
 * `Autostart._attempt`: a timer starts the attempt in the executor.
 * `Autostart._open`: a thread opens the model, so that the executor is not blocked.
-* `Autostart._on_opened`: the executor runs *configure*, which calls `take_model`.
+* `Autostart._on_opened`: the executor runs *configure*, which calls `pop_opened_model`.
 * `Autostart._activate`: the executor runs *activate*.
 """
 
@@ -92,7 +92,7 @@ class AutostartOwner(Protocol):
         """Label of the lifecycle state."""
 
     @property
-    def gpu_lost(self) -> bool:
+    def is_gpu_lost(self) -> bool:
         """Whether only a new process can use the GPU."""
 
     def open_model(self, configs: NodeConfig) -> OpenModel:
@@ -188,7 +188,7 @@ class Autostart:
         finally:
             self._is_own_transition = False
 
-    def take_model(self) -> OpenModel | None:
+    def pop_opened_model(self) -> OpenModel | None:
         """Return the model that was opened for this *configure*; None if there is none.
 
         Raises:
@@ -262,7 +262,7 @@ class Autostart:
     def _schedule(self) -> None:
         """Log and show when the next attempt is made, and start its timer."""
         name, state = self._node.get_fully_qualified_name(), self._owner.state_label
-        if self._owner.gpu_lost or is_interrupted() or state == 'finalized':
+        if self._owner.is_gpu_lost or is_interrupted() or state == 'finalized':
             return
         if self._owner.needs_parameter:
             self._waits_for_parameter = True

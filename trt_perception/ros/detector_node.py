@@ -155,7 +155,7 @@ class DetectorNode(LifecycleNode):
         names = self._camera_names
         check_topics(self, names)
         self._health.start_publishing(self.config.diagnostics_period_s)
-        model = self._autostart.take_model() or self.open_model(self.configs)
+        model = self._autostart.pop_opened_model() or self.open_model(self.configs)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
         self._participants.start(self.configs)
         self.configs.check(self._check_parameters)
@@ -260,13 +260,13 @@ class DetectorNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     @property
-    def gpu_lost(self) -> bool:
+    def is_gpu_lost(self) -> bool:
         """Whether the GPU context is lost. Only a new process gets a working context."""
         return isinstance(self._fault, CudaError) and self._fault.sticky
 
     def close(self) -> int:
         """Free everything at the end of the process, in any state. Return the exit code."""
-        if self.gpu_lost:
+        if self.is_gpu_lost:
             self.get_logger().fatal(
                 'the GPU context is lost and cannot be repaired inside a process: exiting, '
                 'so that launch starts a new process'
@@ -276,7 +276,7 @@ class DetectorNode(LifecycleNode):
         self._call_each(self._autostart.stop)
         self._release()
         self._call_each(self._log.close, self.destroy_node)
-        return EXIT_GPU_LOST if self.gpu_lost else 0
+        return EXIT_GPU_LOST if self.is_gpu_lost else 0
 
     def on_fault(self, error: BaseException) -> None:
         """Report the exception that ended a thread, and let the executor deactivate the node."""
@@ -285,7 +285,7 @@ class DetectorNode(LifecycleNode):
         self._fault_signal.trigger()
 
     def _on_fault_signal(self) -> None:
-        if self._fault is not None and not self.gpu_lost and self.state_label == 'active':
+        if self._fault is not None and not self.is_gpu_lost and self.state_label == 'active':
             with self._autostart.own_transition():
                 self.trigger_deactivate()
             self._autostart.on_fault()

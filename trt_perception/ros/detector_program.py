@@ -52,7 +52,7 @@ def main(
         return node
 
     code = run_node(
-        make_node, DetectorNode.close, command_line, finished=lambda node: node.gpu_lost
+        make_node, DetectorNode.close, command_line, finished=lambda node: node.is_gpu_lost
     )
     if code == EXIT_GPU_LOST:
         # Skip the interpreter's shutdown: TensorRT's destructors would use the lost context.

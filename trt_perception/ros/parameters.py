@@ -147,9 +147,7 @@ class NodeParameters:
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
         """Return a sentence about camera parameters that override these changes; '' if none do."""
         names = [
-            name
-            for change in changes
-            for name in self.configs.camera_parameters_overriding(change.name)
+            name for change in changes for name in self.configs.camera_overrides_of(change.name)
         ]
         return f'cameras keep their own values: {join_first(names)}' if names else ''
 

@@ -172,11 +172,11 @@ class Fuzz:
         for kind in FRAMES:
             mine = [case for case in cases if case.kind is kind]
             for case in mine:
-                self._hold_against_rclpy(case)
+                self._compare_with_rclpy(case)
             self._count(kind, mine)
         return self
 
-    def _hold_against_rclpy(self, case):
+    def _compare_with_rclpy(self, case):
         """Check that an image equals rclpy's result, if rclpy can read the message."""
         try:
             view = VIEWS[case.kind](_array(case))

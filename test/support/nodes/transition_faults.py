@@ -178,7 +178,7 @@ def assert_good_life(node):
     assert node._health.error == ''
 
 
-def fault_at_every_step(make_node, transition, good, failed):
+def fail_each_step(make_node, transition, good, failed):
     """Let each step of a transition fail once, and check the state and resources afterwards.
 
     Args:
@@ -243,7 +243,7 @@ def main():
         good = of_good_lives(context, settings)
         make = functools.partial(new_node, context, settings)
         for transition in TRANSITIONS:
-            places = fault_at_every_step(make, transition, good, failed[transition])
+            places = fail_each_step(make, transition, good, failed[transition])
             print(f'{cameras} {transition}: {len(places)} faults')
     rclpy.shutdown(context=context)
 

@@ -13,7 +13,7 @@ from support.nodes.graph import HANDSHAKE, Detector
 from support.soak.soaks import Figure, balanced
 
 
-def cut_pngs():
+def damaged_pngs():
     """Return PNGs with a flipped bit, or without their end."""
     noise = np.random.default_rng(3).integers(0, 256, (40, 50, 3), np.uint8)
     whole = cv2.imencode('.png', noise)[1].tobytes()
@@ -32,7 +32,10 @@ def damaged(client, model, *, seconds=60.0, seed=0, intake='auto'):
     """Publish truncated files, files with harmless defects and whole files at about 200 Hz."""
     rng = random.Random(seed)
     jpegs = camera_jpegs.WHOLE.values()
-    truncated = [*(file for whole in jpegs for file in camera_jpegs.cut_files(whole)), *cut_pngs()]
+    truncated = [
+        *(file for whole in jpegs for file in camera_jpegs.cut_files(whole)),
+        *damaged_pngs(),
+    ]
     truncated.append(camera_jpegs.with_scan_of_one_component(camera_jpegs.BASELINE, 120))
     usable = [*jpegs, *camera_jpegs.HARMLESS.values()]
     usable.append(camera_jpegs.with_comments(camera_jpegs.BASELINE, 100_000))

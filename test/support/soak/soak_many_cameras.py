@@ -26,8 +26,8 @@ from support.soak.soaks import Figure, balanced
 from trt_perception.transport.shared_memory import unfinished_ports
 
 #: Two cameras with equal, steady rates. The names of the others describe their behaviour.
-EQUAL = ('left', 'right')
-CAMERAS = (*EQUAL, 'sizes', 'restarted', 'rubbish', 'switched')
+EQUAL_CAMERAS = ('left', 'right')
+CAMERAS = (*EQUAL_CAMERAS, 'sizes', 'restarted', 'rubbish', 'switched')
 RATE_HZ = 20
 #: Frames per batch and milliseconds per batch. The throughput is half of the cameras' total rate.
 PIPELINE = '2 of 40 ms'
@@ -78,7 +78,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
                 switches += 1
                 switch(detector, recorder, on=switches % 2 == 0)
             memory.append(own_mb(detector.program))
-        meanwhile = recorder.answers - before
+        answers = recorder.answers - before
         detector.to('deactivate')
         last = recorder.settled()
         alive = detector.program.alive and 'Traceback' not in detector.program.output
@@ -89,7 +89,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
     print({name: counts_of(values) for name, values in last.items()})
     return [
         *figures_of(recorder, last, restarts),
-        *figures_of_equal_cameras(last, meanwhile, limits[0]),
+        *figures_of_equal_cameras(last, answers, limits[0]),
         *figures_of_node(node, memory, limits[1]),
         Figure('nodes lost, or with a traceback', 0, 0 if alive and not code else 1),
     ]
@@ -226,16 +226,19 @@ def figures_of(recorder, last, restarts):
     ]
 
 
-def figures_of_equal_cameras(last, meanwhile, limit):
-    """Return the figures that compare the two cameras of EQUAL.
+def figures_of_equal_cameras(last, answers, limit):
+    """Return the figures that compare the two cameras with equal rates.
 
-    ``meanwhile`` has the number of answers to each camera. ``limit`` is in percent.
+    Args:
+        last: final status values of each camera.
+        answers: number of answers to each camera during the soak.
+        limit: largest allowed difference between the two numbers, in percent.
     """
-    rates = [meanwhile[name] for name in EQUAL]
-    lost = 100 * (1 - min(rates) / max(rates))
-    waited = any(counts_of(last[name])['dropped'].get('replaced') for name in EQUAL)
+    counts = [answers[name] for name in EQUAL_CAMERAS]
+    difference = 100 * (1 - min(counts) / max(counts))
+    waited = any(counts_of(last[name])['dropped'].get('replaced') for name in EQUAL_CAMERAS)
     return [
-        Figure('difference between two equal cameras', limit, lost, '%'),
+        Figure('difference between two equal cameras', limit, difference, '%'),
         Figure('equal cameras without contention', 0, 0 if waited else 1),
     ]
 

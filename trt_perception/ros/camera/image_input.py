@@ -159,7 +159,7 @@ class ImageInput:
 
     def resubscribe_if_lost(self) -> bool:
         """Subscribe again if the subscription was lost. Return whether it was lost."""
-        if self._subscription is None or not self._subscription.lost:
+        if self._subscription is None or not self._subscription.is_lost:
             return False
         self._subscription.close()
         self._subscription = self._subscribe()

@@ -54,7 +54,7 @@ class ImageSubscription(Protocol):
     """A subscription to one topic."""
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether an error ended the subscription, so that no message will arrive."""
 
     def close(self) -> None:
@@ -90,7 +90,7 @@ class TypedSubscription:
         )
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether rclpy has dropped the subscription."""
         return self._subscription not in self._node.subscriptions
 
@@ -123,7 +123,7 @@ class IntakeSubscription:
         self._resources = resources.pop_all()
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether the thread has ended, or has removed this subscription."""
         return not self._intake.serves(self._source)
 
