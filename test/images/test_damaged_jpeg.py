@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from support.fuzz.camera_jpegs import (
-    BASELINE,
+    BASELINE_JPEG,
     EOI,
-    HARMLESS,
+    JPEG_WITH_RESTARTS,
+    JPEGS_OF_UNKNOWN_VERSIONS,
+    JPEGS_WITH_HARMLESS_DEFECTS,
     RESTART,
-    RESTARTS,
-    VERSIONS,
-    WHOLE,
+    WHOLE_JPEGS,
     cut_files,
     pillow,
     with_sampling,
@@ -39,7 +39,11 @@ def by_opencv(content):
     )
 
 
-@pytest.mark.parametrize('content', [*WHOLE.values(), *VERSIONS.values()], ids=[*WHOLE, *VERSIONS])
+@pytest.mark.parametrize(
+    'content',
+    [*WHOLE_JPEGS.values(), *JPEGS_OF_UNKNOWN_VERSIONS.values()],
+    ids=[*WHOLE_JPEGS, *JPEGS_OF_UNKNOWN_VERSIONS],
+)
 def test_whole_file_is_decoded_as_in_opencv_without_a_warning(content, capfd):
     expected = by_opencv(content)
     capfd.readouterr()
@@ -52,7 +56,9 @@ def test_whole_file_is_decoded_as_in_opencv_without_a_warning(content, capfd):
 
 
 @needs_simplejpeg
-@pytest.mark.parametrize('content', HARMLESS.values(), ids=HARMLESS)
+@pytest.mark.parametrize(
+    'content', JPEGS_WITH_HARMLESS_DEFECTS.values(), ids=JPEGS_WITH_HARMLESS_DEFECTS
+)
 def test_harmless_warning_is_reported_with_the_pixels(content, capfd):
     expected = by_opencv(content)
     capfd.readouterr()
@@ -65,7 +71,7 @@ def test_harmless_warning_is_reported_with_the_pixels(content, capfd):
 
 
 @needs_simplejpeg
-@pytest.mark.parametrize('whole', WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize('whole', WHOLE_JPEGS.values(), ids=WHOLE_JPEGS)
 def test_truncated_file_is_refused_without_a_line_on_stderr(whole, capfd):
     reasons = []
     for content in cut_files(whole):
@@ -80,7 +86,7 @@ def test_truncated_file_is_refused_without_a_line_on_stderr(whole, capfd):
 
 def test_file_that_lacks_its_last_restart_markers_is_refused():
     """libjpeg does not report the missing markers, only extraneous bytes."""
-    whole = HARMLESS['spare bytes before restart markers']
+    whole = JPEGS_WITH_HARMLESS_DEFECTS['spare bytes before restart markers']
     restarts = [match.start() for match in RESTART.finditer(whole)]
     for at in restarts[:-1]:
         for cut in (whole[:at], whole[: at + 9]):
@@ -90,9 +96,9 @@ def test_file_that_lacks_its_last_restart_markers_is_refused():
 
 @needs_simplejpeg
 def test_file_that_lacks_one_restart_marker_is_decoded():
-    first, second = [match.start() for match in RESTART.finditer(RESTARTS)][3:5]
+    first, second = [match.start() for match in RESTART.finditer(JPEG_WITH_RESTARTS)][3:5]
 
-    image = decode(RESTARTS[:first] + RESTARTS[second:])
+    image = decode(JPEG_WITH_RESTARTS[:first] + JPEG_WITH_RESTARTS[second:])
 
     assert 'instead of RST' in image.warning
 
@@ -116,9 +122,9 @@ def test_opencv_decodes_if_simplejpeg_cannot_be_imported(monkeypatch, tmp_path, 
     monkeypatch.setattr(decoders, 'load_simplejpeg', load_again)
 
     assert load_again()[0] is None
-    image = decode(HARMLESS['spare bytes before EOI'])
+    image = decode(JPEGS_WITH_HARMLESS_DEFECTS['spare bytes before EOI'])
 
-    assert (image.bgr == by_opencv(BASELINE)).all()
+    assert (image.bgr == by_opencv(BASELINE_JPEG)).all()
 
 
 @needs_simplejpeg
@@ -130,18 +136,24 @@ def test_pinned_simplejpeg_gives_the_messages_that_the_package_translates():
             simplejpeg.decode_jpeg(content, 'BGR', strict=True)
         return str(caught.value)
 
-    third = [match.start() for match in RESTART.finditer(RESTARTS)][2]
+    third = [match.start() for match in RESTART.finditer(JPEG_WITH_RESTARTS)][2]
     assert importlib.metadata.version('simplejpeg') == '1.9.0'
-    assert message(BASELINE[:2000]) == 'Premature end of JPEG file'
-    assert message(BASELINE[:2000] + EOI) == 'Corrupt JPEG data: premature end of data segment'
+    assert message(BASELINE_JPEG[:2000]) == 'Premature end of JPEG file'
     assert (
-        message(RESTARTS[:third] + EOI) == 'Corrupt JPEG data: found marker 0xd9 instead of RST2'
+        message(BASELINE_JPEG[:2000] + EOI) == 'Corrupt JPEG data: premature end of data segment'
     )
     assert (
-        message(HARMLESS['spare bytes before EOI'])
+        message(JPEG_WITH_RESTARTS[:third] + EOI)
+        == 'Corrupt JPEG data: found marker 0xd9 instead of RST2'
+    )
+    assert (
+        message(JPEGS_WITH_HARMLESS_DEFECTS['spare bytes before EOI'])
         == 'Corrupt JPEG data: 15 extraneous bytes before marker 0xd9'
     )
-    assert message(VERSIONS['JFIF 2.1']) == 'Warning: unknown JFIF revision number 2.01'
+    assert (
+        message(JPEGS_OF_UNKNOWN_VERSIONS['JFIF 2.1'])
+        == 'Warning: unknown JFIF revision number 2.01'
+    )
     assert (
         message(with_sampling(pillow(subsampling=0), 0x13))
         == 'tjDecompressHeader3(): Could not determine subsampling level of JPEG image'
@@ -150,20 +162,20 @@ def test_pinned_simplejpeg_gives_the_messages_that_the_package_translates():
 
 @needs_simplejpeg
 def test_files_with_other_decoder_errors_are_refused(capfd):
-    whole = WHOLE['progressive']
+    whole = WHOLE_JPEGS['progressive']
     at = whole.rindex(b'\xff\xc4') + 5
 
     with pytest.raises(ImageError, match='damaged file: Bogus Huffman table definition'):
         decode(whole[:at] + b'\x0a' * 16 + whole[at + 16 :])
     with pytest.raises(ImageError, match='damaged file: OpenCV'):
-        decode(BASELINE.replace(b'\xff\xc4\0\x1f\0\0', b'\xff\xc4\0\x1f\0\x0a'))
+        decode(BASELINE_JPEG.replace(b'\xff\xc4\0\x1f\0\0', b'\xff\xc4\0\x1f\0\x0a'))
     assert capfd.readouterr() == ('', '')
 
 
 def test_header_of_another_size_is_refused():
-    at = BASELINE.index(b'\xff\xc0') + 5
-    smaller = BASELINE[:at] + b'\0\x40\0\x40' + BASELINE[at + 4 :]
-    checked = check_image_file(np.frombuffer(BASELINE, np.uint8))
+    at = BASELINE_JPEG.index(b'\xff\xc0') + 5
+    smaller = BASELINE_JPEG[:at] + b'\0\x40\0\x40' + BASELINE_JPEG[at + 4 :]
+    checked = check_image_file(np.frombuffer(BASELINE_JPEG, np.uint8))
     parts = check_image_file(np.frombuffer(smaller, np.uint8)).parts
 
     with pytest.raises(ImageError, match='the header says 160x120'):
@@ -172,7 +184,7 @@ def test_header_of_another_size_is_refused():
 
 @needs_simplejpeg
 def test_decoded_frame_has_the_warning_of_its_file():
-    content = np.frombuffer(HARMLESS['spare bytes before EOI'], np.uint8)
+    content = np.frombuffer(JPEGS_WITH_HARMLESS_DEFECTS['spare bytes before EOI'], np.uint8)
 
     frame = JpegFrameReader()(content)
 
@@ -182,7 +194,7 @@ def test_decoded_frame_has_the_warning_of_its_file():
 @needs_simplejpeg
 def test_tools_refuse_truncated_files_with_eoi(tmp_path, capfd):
     path = tmp_path / 'image.jpg'
-    for content in cut_files(BASELINE):
+    for content in cut_files(BASELINE_JPEG):
         path.write_bytes(content)
         with pytest.raises(ImageError):
             read_image_file(path)

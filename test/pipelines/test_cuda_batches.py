@@ -65,9 +65,9 @@ def noise(seed, padding=5):
     return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
-def open_batched_pipeline(late_pipeline, engine, **options):
+def open_batched_pipeline(open_late_pipeline, engine, **options):
     make_engine, sizes = ENGINES[engine]
-    gpu, pipeline = late_pipeline(tensorrt=make_engine(), **options)
+    gpu, pipeline = open_late_pipeline(tensorrt=make_engine(), **options)
     assert pipeline.batch == sizes[-1]
     assert [size.batch for size in pipeline.slots[0]._sizes] == sizes
     return gpu, pipeline, sizes
@@ -76,9 +76,11 @@ def open_batched_pipeline(late_pipeline, engine, **options):
 @pytest.mark.parametrize('engine', ENGINES)
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_each_frame_of_a_batch_reaches_its_own_place(late_pipeline, engine, graph, integrated):
+def test_each_frame_of_a_batch_reaches_its_own_place(
+    open_late_pipeline, engine, graph, integrated
+):
     gpu, pipeline, sizes = open_batched_pipeline(
-        late_pipeline, engine, graph=graph, integrated=integrated
+        open_late_pipeline, engine, graph=graph, integrated=integrated
     )
     captures = gpu.captures
     assert captures == (pipeline.depth * len(sizes) if graph else 0)
@@ -100,9 +102,9 @@ def test_each_frame_of_a_batch_reaches_its_own_place(late_pipeline, engine, grap
     assert gpu.captures == captures
 
 
-def test_smallest_sufficient_batch_size_runs(late_pipeline):
+def test_smallest_sufficient_batch_size_runs(open_late_pipeline):
     engine = profiles(1, 4, 8)
-    gpu, pipeline = late_pipeline(tensorrt=engine, graph=False)
+    gpu, pipeline = open_late_pipeline(tensorrt=engine, graph=False)
     memory = {}
     for number, (used, shape, address) in enumerate(engine.contexts):
         assert shape == (engine.profiles[used][0][0], 3, 48, 64)
@@ -122,8 +124,8 @@ def test_smallest_sufficient_batch_size_runs(late_pipeline):
         assert set(asked) == {size}
 
 
-def test_first_frame_of_a_place_allocates_its_memory(late_pipeline):
-    gpu, pipeline = late_pipeline(tensorrt=fixed(32), depth=1)
+def test_first_frame_of_a_place_allocates_its_memory(open_late_pipeline):
+    gpu, pipeline = open_late_pipeline(tensorrt=fixed(32), depth=1)
     places = pipeline.slots[0].places
     assert [place.address != 0 for place in places] == [True] + [False] * 31
     pipeline.enqueue(0, [noise(1)] * 3, [Thresholds()] * 3)
@@ -143,8 +145,8 @@ def test_first_frame_of_a_place_allocates_its_memory(late_pipeline):
 
 
 @pytest.mark.parametrize(('most', 'expected'), [(1, 1), (2, 4), (4, 4), (5, 8), (99, 8)])
-def test_unneeded_batch_sizes_are_not_prepared(late_pipeline, tmp_path, most, expected):
-    late_pipeline(tensorrt=profiles(1, 4, 8))
+def test_unneeded_batch_sizes_are_not_prepared(open_late_pipeline, tmp_path, most, expected):
+    open_late_pipeline(tensorrt=profiles(1, 4, 8))
     model = read_model_file(tmp_path / 'tiny.engine')
     tensorrt = profiles(1, 4, 8)
     sys.modules['tensorrt'] = tensorrt
@@ -155,8 +157,8 @@ def test_unneeded_batch_sizes_are_not_prepared(late_pipeline, tmp_path, most, ex
     pipeline.close()
 
 
-def test_two_slots_keep_their_own_frames(late_pipeline):
-    gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'profiles 1, 2, 5')
+def test_two_slots_keep_their_own_frames(open_late_pipeline):
+    gpu, pipeline, _ = open_batched_pipeline(open_late_pipeline, 'profiles 1, 2, 5')
     for turn in range(4):
         enqueued = []
         for slot, count in ((0, 1 + turn), (1, 5 - turn)):
@@ -171,13 +173,13 @@ def test_two_slots_keep_their_own_frames(late_pipeline):
                 np.testing.assert_array_equal(found, tensor_of(frame))
 
 
-def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
+def test_each_frame_is_decoded_by_its_own_thresholds(open_late_pipeline):
     """The host decodes the outputs of each place with the thresholds of this place."""
     engine = FakeTensorRt(
         inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (4, 10, 6), 'FLOAT'),),
     )
-    _, pipeline = late_pipeline(tensorrt=engine, model_decoder='end_to_end', depth=1)
+    _, pipeline = open_late_pipeline(tensorrt=engine, model_decoder='end_to_end', depth=1)
     rows = np.zeros((4, 10, 6), np.float32)
     rows[:, :, :4] = [4, 4, 20, 20]
     rows[:, :, 4] = np.linspace(0.05, 0.95, 10)
@@ -194,12 +196,12 @@ def test_each_frame_is_decoded_by_its_own_thresholds(late_pipeline):
         assert set(each.xyxy[:, 2]) <= {20 + place}
 
 
-def test_invalid_output_affects_no_other_frame_of_the_batch(late_pipeline):
+def test_invalid_output_affects_no_other_frame_of_the_batch(open_late_pipeline):
     engine = FakeTensorRt(
         inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
         outputs=(('output', (4, 2, 6), 'FLOAT'),),
     )
-    _, pipeline = late_pipeline(tensorrt=engine, model_decoder='end_to_end', depth=1)
+    _, pipeline = open_late_pipeline(tensorrt=engine, model_decoder='end_to_end', depth=1)
     rows = np.zeros((4, 2, 6), np.float32)
     rows[:, :] = [4, 4, 20, 20, 0.9, 0]
     rows[1, 0, 4] = 1.3
@@ -217,9 +219,9 @@ def test_invalid_output_affects_no_other_frame_of_the_batch(late_pipeline):
     assert [type(error) for error in bad] == [OutputError, UnnamedClassError, OutputError]
 
 
-def test_frame_in_memory_of_another_gpu_is_uploaded_directly(late_pipeline):
+def test_frame_in_memory_of_another_gpu_is_uploaded_directly(open_late_pipeline):
     """All GPUs can read page-locked memory, so pipelines of several GPUs share buffers."""
-    gpu, pipeline, _ = open_batched_pipeline(late_pipeline, 'fixed 5')
+    gpu, pipeline, _ = open_batched_pipeline(open_late_pipeline, 'fixed 5')
     flags = []
     runtime = gpu.modules[2]
     allocate = runtime.cudaHostAlloc
@@ -238,9 +240,11 @@ def test_frame_in_memory_of_another_gpu_is_uploaded_directly(late_pipeline):
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('integrated', [False, True])
 def test_frame_without_memory_affects_no_other_frame(
-    late_pipeline, integrated, graph, golden_messages
+    open_late_pipeline, integrated, graph, golden_messages
 ):
-    gpu, pipeline = late_pipeline(tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1)
+    gpu, pipeline = open_late_pipeline(
+        tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1
+    )
     runtime = gpu.modules[2]
     # An integrated GPU reads frames in host memory. Frames in other memory are copied first.
     call = 'cudaHostAlloc' if integrated else 'cudaMalloc'

@@ -34,10 +34,10 @@ WAYS = [
 
 @pytest.mark.parametrize(('integrated', 'graph', 'late'), WAYS)
 def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
-    jpeg_pipeline, library, integrated, graph, late
+    open_jpeg_pipeline, library, integrated, graph, late
 ):
     library.late = late
-    gpu, pipeline = jpeg_pipeline(integrated=integrated, graph=graph)
+    gpu, pipeline = open_jpeg_pipeline(integrated=integrated, graph=graph)
     for seed, size in enumerate([(37, 23), (63, 48), (9, 100), (37, 23)]):
         frame = jpeg(seed, *size)
         expected = tensor_of(decode_on_cpu(frame))
@@ -49,8 +49,8 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_alternating_raw_frames_and_jpegs_keep_their_pixels(jpeg_pipeline, integrated):
-    gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
+def test_alternating_raw_frames_and_jpegs_keep_their_pixels(open_jpeg_pipeline, integrated):
+    gpu, pipeline = open_jpeg_pipeline(integrated=integrated, depth=1)
     for seed in range(6):
         frame = jpeg(seed, 30 + seed, 20)
         whole = decode_on_cpu(frame)
@@ -59,8 +59,8 @@ def test_alternating_raw_frames_and_jpegs_keep_their_pixels(jpeg_pipeline, integ
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_larger_jpeg_gets_larger_memory(jpeg_pipeline, integrated):
-    gpu, pipeline = jpeg_pipeline(integrated=integrated, depth=1)
+def test_larger_jpeg_gets_larger_memory(open_jpeg_pipeline, integrated):
+    gpu, pipeline = open_jpeg_pipeline(integrated=integrated, depth=1)
     captures = gpu.captures
     for size in ((64, 48), (2100, 1400), (64, 48), (2100, 1500)):
         frame = jpeg(1, *size)
@@ -70,9 +70,9 @@ def test_larger_jpeg_gets_larger_memory(jpeg_pipeline, integrated):
 
 @pytest.mark.parametrize('status', [BAD_JPEG, ALLOCATOR_FAILURE, EXECUTION_FAILED])
 def test_cpu_decodes_files_that_nvjpeg_refuses(
-    jpeg_pipeline, library, status, caplog, golden_messages
+    open_jpeg_pipeline, library, status, caplog, golden_messages
 ):
-    gpu, pipeline = jpeg_pipeline(depth=1)
+    gpu, pipeline = open_jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = status
     for seed in range(3):
         frame = jpeg(seed)
@@ -84,8 +84,8 @@ def test_cpu_decodes_files_that_nvjpeg_refuses(
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
-def test_file_with_a_wrong_size_is_refused(jpeg_pipeline, library):
-    gpu, pipeline = jpeg_pipeline(depth=1)
+def test_file_with_a_wrong_size_is_refused(open_jpeg_pipeline, library):
+    gpu, pipeline = open_jpeg_pipeline(depth=1)
     frame = jpeg(0)
     wrong_frame = undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
     pipeline.enqueue(0, [wrong_frame], [Thresholds()])
@@ -97,8 +97,8 @@ def test_file_with_a_wrong_size_is_refused(jpeg_pipeline, library):
     np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
 
 
-def test_lost_gpu_is_raised_by_collect(jpeg_pipeline, library, monkeypatch):
-    _, pipeline = jpeg_pipeline(depth=1)
+def test_lost_gpu_is_raised_by_collect(open_jpeg_pipeline, library, monkeypatch):
+    _, pipeline = open_jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = EXECUTION_FAILED
     lost = CudaError('cudaStreamSynchronize failed', 'gone', status='gone', sticky=True)
 
@@ -119,8 +119,8 @@ def take_a_slot(pipeline, slot):
     pipeline.enqueue(slot, [decode_on_cpu(jpeg(slot))], [Thresholds()])
 
 
-def test_idle_worker_decodes_a_file_at_once(jpeg_pipeline, library):
-    gpu, pipeline = jpeg_pipeline(depth=2)
+def test_idle_worker_decodes_a_file_at_once(open_jpeg_pipeline, library):
+    gpu, pipeline = open_jpeg_pipeline(depth=2)
     threads = []
     library.on_decode = lambda: threads.append(threading.current_thread().name)
     here = threading.current_thread().name
@@ -145,9 +145,9 @@ def test_idle_worker_decodes_a_file_at_once(jpeg_pipeline, library):
     assert decode(0, 4) == here
 
 
-def test_large_file_is_decoded_in_a_thread(jpeg_pipeline, library):
+def test_large_file_is_decoded_in_a_thread(open_jpeg_pipeline, library):
     """If the worker decoded a large file itself, other cameras would wait."""
-    _, pipeline = jpeg_pipeline(depth=1)
+    _, pipeline = open_jpeg_pipeline(depth=1)
     threads = []
     library.on_decode = lambda: threads.append(threading.current_thread().name)
     for size in ((2600, 1700), (1920, 1088)):
@@ -157,9 +157,9 @@ def test_large_file_is_decoded_in_a_thread(jpeg_pipeline, library):
     assert threads[1] == threading.current_thread().name
 
 
-def test_worker_does_not_wait_for_cpu_decoding(jpeg_pipeline, library, monkeypatch):
+def test_worker_does_not_wait_for_cpu_decoding(open_jpeg_pipeline, library, monkeypatch):
     """If nvJPEG refuses a file in the worker, one of the threads decodes the file."""
-    gpu, pipeline = jpeg_pipeline(depth=1)
+    gpu, pipeline = open_jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = BAD_JPEG
     tried, decoded = [], []
     library.on_decode = lambda: tried.append(threading.current_thread().name)
@@ -177,9 +177,9 @@ def test_worker_does_not_wait_for_cpu_decoding(jpeg_pipeline, library, monkeypat
     assert name.startswith('jpeg_')
 
 
-def test_worker_does_not_wait_for_a_decoder(jpeg_pipeline, library):
+def test_worker_does_not_wait_for_a_decoder(open_jpeg_pipeline, library):
     """Frames overlap: each slot has its own decoder, and enqueue and is_done return at once."""
-    gpu, pipeline = jpeg_pipeline(depth=4)
+    gpu, pipeline = open_jpeg_pipeline(depth=4)
     take_a_slot(pipeline, 3)
     allowed, inside, threads = threading.Event(), threading.Semaphore(0), set()
 
@@ -215,9 +215,9 @@ def joins(ident, thread):
     return False
 
 
-def test_close_waits_for_the_threads(jpeg_pipeline, library):
+def test_close_waits_for_the_threads(open_jpeg_pipeline, library):
     """After a fault, threads may still decode frames. The memory must outlive these threads."""
-    _, pipeline = jpeg_pipeline(depth=3)
+    _, pipeline = open_jpeg_pipeline(depth=3)
     take_a_slot(pipeline, 2)
     began, ended = threading.Event(), []
     closing = threading.get_ident()
@@ -242,17 +242,17 @@ def test_close_waits_for_the_threads(jpeg_pipeline, library):
 
 @pytest.mark.parametrize('name', ['nvjpegCreateEx', 'nvjpegJpegStateCreate', 'nvjpegDecode'])
 def test_broken_nvjpeg_disables_gpu_decoding(
-    late_pipeline, library, name, caplog, golden_messages
+    open_late_pipeline, library, name, caplog, golden_messages
 ):
     caplog.set_level('INFO', 'trt_perception')
     library.status[name] = EXECUTION_FAILED
-    _, pipeline = late_pipeline(image_transport='auto')
+    _, pipeline = open_late_pipeline(image_transport='auto')
     assert not pipeline.decodes_jpeg
     assert not library.live
     golden_messages.add('\n'.join(r.message for r in caplog.records if 'JPEG' in r.message))
 
 
-def test_raw_images_need_no_nvjpeg(late_pipeline, library):
-    _, pipeline = late_pipeline()
+def test_raw_images_need_no_nvjpeg(open_late_pipeline, library):
+    _, pipeline = open_late_pipeline()
     assert not pipeline.decodes_jpeg
     assert library.flags is None

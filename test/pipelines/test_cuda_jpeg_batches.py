@@ -46,9 +46,11 @@ def check(gpu, pipeline, slot, frames, results):
 @pytest.mark.parametrize('late', [False, True])
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
-def test_jpegs_and_raw_frames_share_a_batch(jpeg_pipeline, library, integrated, graph, late):
+def test_jpegs_and_raw_frames_share_a_batch(open_jpeg_pipeline, library, integrated, graph, late):
     library.late = late
-    gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
+    gpu, pipeline = open_jpeg_pipeline(
+        tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph
+    )
     rng = np.random.default_rng(2)
     for turn in range(8):
         slot, count = turn % 2, int(rng.integers(1, 9))
@@ -62,8 +64,8 @@ def test_jpegs_and_raw_frames_share_a_batch(jpeg_pipeline, library, integrated, 
         check(gpu, pipeline, slot, frames, results)
 
 
-def test_unreadable_jpeg_affects_no_other_frame(jpeg_pipeline, library):
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=1)
+def test_unreadable_jpeg_affects_no_other_frame(open_jpeg_pipeline, library):
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(6), depth=1)
     for place in range(6):
         frames = [jpeg(at) if at % 2 else noise(at) for at in range(6)]
         submitted = [bad(at) if at == place else frame for at, frame in enumerate(frames)]
@@ -77,8 +79,8 @@ def test_unreadable_jpeg_affects_no_other_frame(jpeg_pipeline, library):
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
 
 
-def test_batch_of_unreadable_files_does_not_run_the_engine(jpeg_pipeline, library):
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
+def test_batch_of_unreadable_files_does_not_run_the_engine(open_jpeg_pipeline, library):
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     launch = gpu.modules[2].cudaGraphLaunch
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: (
@@ -95,8 +97,8 @@ def test_batch_of_unreadable_files_does_not_run_the_engine(jpeg_pipeline, librar
     assert len(launched) == 1
 
 
-def test_files_of_a_batch_are_decoded_in_parallel(jpeg_pipeline, library):
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
+def test_files_of_a_batch_are_decoded_in_parallel(open_jpeg_pipeline, library):
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(8), depth=1)
     together = threading.Barrier(4)
     library.on_decode = lambda: together.wait(30)
     frames = [jpeg(at) for at in range(8)]
@@ -107,8 +109,8 @@ def test_files_of_a_batch_are_decoded_in_parallel(jpeg_pipeline, library):
     assert len({place for _, _, place, *_ in library.decoded}) == 8
 
 
-def test_fault_in_one_thread_stops_the_batch(jpeg_pipeline, library, monkeypatch):
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(4), depth=1)
+def test_fault_in_one_thread_stops_the_batch(open_jpeg_pipeline, library, monkeypatch):
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(4), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
     lost = CudaError('cudaStreamSynchronize failed', 'gone', status='gone', sticky=True)

@@ -68,14 +68,16 @@ def deferred(file, read, *, is_fast=False):
 @pytest.mark.parametrize('graph', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
 def test_all_files_are_read_in_threads_or_in_the_worker(
-    jpeg_pipeline, library, integrated, graph, late
+    open_jpeg_pipeline, library, integrated, graph, late
 ):
     """Sizes, kinds and counts change from batch to batch, in one or two busy slots.
 
     Some files are wrongly expected to be fast to decode.
     """
     library.late = late
-    gpu, pipeline = jpeg_pipeline(tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph)
+    gpu, pipeline = open_jpeg_pipeline(
+        tensorrt=profiles(1, 4, 8), integrated=integrated, graph=graph
+    )
     rng, cameras = np.random.default_rng(3), [JpegFrameReader() for _ in range(8)]
     kinds = ('420', '444', 'png', 'progressive', 'cut', 'raw')
     flying = deque()
@@ -120,9 +122,9 @@ def check(gpu, pipeline, slot, frames, tensors):
 
 
 @pytest.mark.parametrize('kind', ['420', 'png'])
-def test_only_a_probably_small_jpeg_is_read_in_the_worker(jpeg_pipeline, kind):
+def test_only_a_probably_small_jpeg_is_read_in_the_worker(open_jpeg_pipeline, kind):
     """The camera's previous file decides, so that CPU decoding delays the worker only once."""
-    gpu, pipeline = jpeg_pipeline(depth=1)
+    gpu, pipeline = open_jpeg_pipeline(depth=1)
     files = JpegFrameReader()
     for turn in range(3):
         file = content(turn, kind)
@@ -138,8 +140,8 @@ def test_only_a_probably_small_jpeg_is_read_in_the_worker(jpeg_pipeline, kind):
     assert (Message.threads[1:] == [worker_thread] * 2) == (kind == '420')
 
 
-def test_unreadable_file_affects_no_other_frame(jpeg_pipeline, golden_messages):
-    gpu, pipeline = jpeg_pipeline(depth=1)
+def test_unreadable_file_affects_no_other_frame(open_jpeg_pipeline, golden_messages):
+    gpu, pipeline = open_jpeg_pipeline(depth=1)
 
     def broken(_):
         raise RuntimeError('broken')
@@ -171,9 +173,9 @@ def raise_image_error(*_):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
+def test_unreadable_file_leaves_an_empty_header(open_jpeg_pipeline, integrated):
     """The kernels also run on the place of this file, whose memory may be unset or freed."""
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
     for turn in range(3):
         places = [deferred(good, JpegFrameReader())] * 3
@@ -192,8 +194,8 @@ def test_unreadable_file_leaves_an_empty_header(jpeg_pipeline, integrated):
             pipeline.collect(0)
 
 
-def test_headers_have_the_thresholds_passed_to_enqueue(jpeg_pipeline):
-    _, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
+def test_headers_have_the_thresholds_passed_to_enqueue(open_jpeg_pipeline):
+    _, pipeline = open_jpeg_pipeline(tensorrt=fixed(3), depth=1)
     own = [Thresholds(0.25), Thresholds(0.5), Thresholds(0.75)]
     files = [content(1), content(2, 'png'), content(3)]
     pipeline.enqueue(0, [deferred(file, JpegFrameReader()) for file in files], own)
@@ -214,8 +216,8 @@ def frame_with_unreadable_message():
     return DeferredFrame(message.frame), weakref.ref(message)
 
 
-def test_kept_error_does_not_keep_the_message(jpeg_pipeline):
-    _, pipeline = jpeg_pipeline(depth=1)
+def test_kept_error_does_not_keep_the_message(open_jpeg_pipeline):
+    _, pipeline = open_jpeg_pipeline(depth=1)
     frame, gone = frame_with_unreadable_message()
     gc.disable()
     try:
@@ -229,8 +231,8 @@ def test_kept_error_does_not_keep_the_message(jpeg_pipeline):
         gc.enable()
 
 
-def test_idle_thread_keeps_no_message(jpeg_pipeline):
-    _, pipeline = jpeg_pipeline(tensorrt=fixed(6), depth=2)
+def test_idle_thread_keeps_no_message(open_jpeg_pipeline):
+    _, pipeline = open_jpeg_pipeline(tensorrt=fixed(6), depth=2)
     gc.disable()
     try:
         messages = [Message(content(seed), JpegFrameReader()) for seed in range(6)]
@@ -245,8 +247,8 @@ def test_idle_thread_keeps_no_message(jpeg_pipeline):
         gc.enable()
 
 
-def test_reading_fault_is_raised_by_collect(jpeg_pipeline, golden_messages):
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1)
+def test_reading_fault_is_raised_by_collect(open_jpeg_pipeline, golden_messages):
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(3), depth=1)
     launched = []
     gpu.modules[2].cudaGraphLaunch = lambda *arguments: launched.append(arguments)
 
@@ -263,8 +265,8 @@ def test_reading_fault_is_raised_by_collect(jpeg_pipeline, golden_messages):
     assert not launched
 
 
-def test_close_stops_reading_of_queued_files(jpeg_pipeline):
-    _, pipeline = jpeg_pipeline(tensorrt=fixed(8), depth=1)
+def test_close_stops_reading_of_queued_files(open_jpeg_pipeline):
+    _, pipeline = open_jpeg_pipeline(tensorrt=fixed(8), depth=1)
     allowed, inside = threading.Event(), threading.Semaphore(0)
 
     def hold(file):
@@ -325,9 +327,9 @@ def test_several_threads_can_read_files_of_one_camera(caplog):
     assert len(caplog.records) == 2
 
 
-def test_unchanged_header_is_not_uploaded_again(jpeg_pipeline):
+def test_unchanged_header_is_not_uploaded_again(open_jpeg_pipeline):
     """A changed header, or a different frame in this place, needs a new upload."""
-    gpu, pipeline = jpeg_pipeline(depth=1)
+    gpu, pipeline = open_jpeg_pipeline(depth=1)
     small, large, bad = content(1), content(2, size=(900, 600)), content(3)[:-40]
     half = Thresholds(0.5)
     turns = [
@@ -354,8 +356,8 @@ def test_unchanged_header_is_not_uploaded_again(jpeg_pipeline):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_file_without_memory_affects_no_other_frame(jpeg_pipeline, integrated):
-    gpu, pipeline = jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
+def test_file_without_memory_affects_no_other_frame(open_jpeg_pipeline, integrated):
+    gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     runtime = gpu.modules[2]
     allocate = runtime.cudaMalloc
     full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0

@@ -36,8 +36,10 @@ def place_in_memory(memory, offset, frame):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, graph, encoding):
-    gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
+def test_pixels_are_uploaded_directly_from_the_frame(
+    open_late_pipeline, integrated, graph, encoding
+):
+    gpu, pipeline = open_late_pipeline(integrated=integrated, graph=graph)
     memory = pipeline.allocate(20_000)
     captures = gpu.captures
     for seed, offset in enumerate([0, 4, 8, 60, 64, 100, 252, 256, 1000, 1, 7]):
@@ -56,9 +58,9 @@ def test_pixels_are_uploaded_directly_from_the_frame(late_pipeline, integrated, 
 
 @pytest.mark.parametrize('graph', [True, False])
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
-def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
+def test_unused_rows_are_not_uploaded(open_late_pipeline, graph, encoding):
     """The kernels must not need the rows that are not uploaded. These rows have older pixels."""
-    gpu, pipeline = late_pipeline(graph=graph)
+    gpu, pipeline = open_late_pipeline(graph=graph)
     memory = pipeline.allocate(8_000_000)
     for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (17, 1), (16, 2), (1, 1)]):
         shape = {'width': 64 * times, 'height': 48 * times, 'padding': 3 + seed}
@@ -78,9 +80,9 @@ def test_unused_rows_are_not_uploaded(late_pipeline, graph, encoding):
 
 
 @pytest.mark.parametrize('graph', [True, False])
-def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
+def test_unchanged_header_is_not_uploaded_with_rows(open_late_pipeline, graph):
     """A changed header, another offset, or a frame in between needs a new header upload."""
-    gpu, pipeline = late_pipeline(graph=graph, depth=1)
+    gpu, pipeline = open_late_pipeline(graph=graph, depth=1)
     memory = pipeline.allocate(8_000_000)
     usual, half = Thresholds(), Thresholds(0.5)
     turns = [
@@ -105,9 +107,9 @@ def test_unchanged_header_is_not_uploaded_with_rows(late_pipeline, graph):
     memory.close()
 
 
-def test_small_frame_is_uploaded_in_one_copy(late_pipeline):
+def test_small_frame_is_uploaded_in_one_copy(open_late_pipeline):
     """A second copy would take longer than copying the unused rows."""
-    gpu, pipeline = late_pipeline()
+    gpu, pipeline = open_late_pipeline()
     frame = noise(1, width=192, height=144)
     with copy_to_pipeline_memory(pipeline, [frame]) as (placed,):
         np.testing.assert_array_equal(run(gpu, pipeline, placed), tensor_of(frame))
@@ -115,8 +117,8 @@ def test_small_frame_is_uploaded_in_one_copy(late_pipeline):
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
-def test_frames_in_other_memory_are_copied(late_pipeline, integrated, graph):
-    gpu, pipeline = late_pipeline(integrated=integrated, graph=graph)
+def test_frames_in_other_memory_are_copied(open_late_pipeline, integrated, graph):
+    gpu, pipeline = open_late_pipeline(integrated=integrated, graph=graph)
     before = dict(gpu.host_bytes)
     plain = NumpyMemory(20_000)
     page_locked = pipeline.allocate(20_000)
@@ -145,8 +147,8 @@ def test_frames_in_other_memory_are_copied(late_pipeline, integrated, graph):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_larger_frame_gets_larger_memory(late_pipeline, integrated):
-    gpu, pipeline = late_pipeline(integrated=integrated, depth=1)
+def test_larger_frame_gets_larger_memory(open_late_pipeline, integrated):
+    gpu, pipeline = open_late_pipeline(integrated=integrated, depth=1)
     sizes = [(64, 48), (2100, 1400), (64, 48), (2100, 1500)]  # 8.8 MB and more
     frames = [noise(seed, 'bgr8', *size) for seed, size in enumerate(sizes)]
     captures = [gpu.captures]
@@ -159,8 +161,8 @@ def test_larger_frame_gets_larger_memory(late_pipeline, integrated):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
-    gpu, pipeline = late_pipeline(integrated=integrated)
+def test_frames_of_two_slots_do_not_mix(open_late_pipeline, integrated):
+    gpu, pipeline = open_late_pipeline(integrated=integrated)
     frames = [noise(seed) for seed in range(6)]
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for turn in range(0, 6, 2):
@@ -176,8 +178,8 @@ def test_frames_of_two_slots_do_not_mix(late_pipeline, integrated):
                 np.testing.assert_array_equal(found, tensor_of(frames[turn + slot]))
 
 
-def test_changed_values_are_in_the_next_header(late_pipeline):
-    gpu, pipeline = late_pipeline(depth=1)
+def test_changed_values_are_in_the_next_header(open_late_pipeline):
+    gpu, pipeline = open_late_pipeline(depth=1)
     memory = pipeline.allocate(20_000)
     heads = []
     pixels = noise(1, 'mono16', 20, 10, 0)

@@ -156,7 +156,7 @@ def resolve_model_spec(
         ManifestError: the manifest describes other tensors than the model has.
     """
     if manifest is not None:
-        _check_tensors(model, manifest)
+        _check_manifest_tensors(model, manifest)
     image, auxiliary_inputs = split_inputs(model.name, model.inputs)
     if manifest is not None:
         known = apply_overrides(manifest, overrides)
@@ -232,7 +232,8 @@ def _fill_dynamic_sides(
     )
 
 
-def _check_tensors(model: ModelInfo, manifest: Manifest) -> None:
+def _check_manifest_tensors(model: ModelInfo, manifest: Manifest) -> None:
+    """Refuse a manifest whose inputs or outputs differ from the model's."""
     # Without profiles in the manifest, only the batch may be dynamic.
     first = None if manifest.build and manifest.build.profiles else 1
     for role, described, found in (

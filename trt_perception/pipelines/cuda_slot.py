@@ -185,7 +185,7 @@ class CudaSlot:
             self.upload()
             self.run()
             self.stream.synchronize()
-            self.places[0].release()
+            self.places[0].remove_frame()
             use_graph = use_graph and self._capture()
         return use_graph
 
@@ -236,10 +236,10 @@ class CudaSlot:
         if not self._launched:
             # Wait, because uploads of headers may still read the memory of the frames.
             self.stream.synchronize()
-            self._release()
+            self._remove_frames()
             return [place.error for place in places if place.error is not None]
         self.finished.synchronize()
-        frames = self._release()
+        frames = self._remove_frames()
         decode_started = time.perf_counter()
         found = self.detections()
         host_decode_s = time.perf_counter() - decode_started
@@ -336,18 +336,18 @@ class CudaSlot:
                 if size.graph is not None:
                     own.callback(size.graph.close)
             if any(place.has_frame for place in self.places):
-                own.callback(self._release_after_fault)
+                own.callback(self._remove_frames_after_fault)
 
-    def _release_after_fault(self) -> None:
-        """Release frames after a fault. Waits first, because uploads may still read them."""
+    def _remove_frames_after_fault(self) -> None:
+        """Remove all frames after a fault. Waits first, because uploads may still read them."""
         try:
             self.stream.synchronize()
         finally:
-            self._release()
+            self._remove_frames()
 
-    def _release(self) -> list[Frame | None]:
-        """Release all frames of the batch and return them."""
-        return [place.release() for place in self.places[: self._frame_count]]
+    def _remove_frames(self) -> list[Frame | None]:
+        """Remove all frames of the batch and return them."""
+        return [place.remove_frame() for place in self.places[: self._frame_count]]
 
     def _capture(self) -> bool:
         """Capture the graph of the current size. Return False and log if this fails."""

@@ -179,7 +179,7 @@ class FramePlace:
             raise ImageError('too_large', subject, error.statement, fix=error.fix) from error
 
     def _stage_pixels(self, frame: Frame) -> None:
-        memory, offset = self._pipeline_memory(frame) or self._copy_to_staging(frame)
+        memory, offset = self._buffer_with_frame(frame) or self._copy_to_staging(frame)
         # Bytes of the message between the header and the pixels are uploaded, too.
         self.reserve(offset - self._headers.size + frame.data.size)
         if self._mapped_header is not None:
@@ -279,8 +279,8 @@ class FramePlace:
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
 
-    def release(self) -> Frame | None:
-        """Forget the frame and return it. The queued work on the frame must be done."""
+    def remove_frame(self) -> Frame | None:
+        """Remove the frame and return it. The queued work on the frame must be done."""
         staged, self._staged = self._staged, None
         return None if staged is None else staged.frame
 
@@ -301,10 +301,11 @@ class FramePlace:
                 if each is not None:
                     own.callback(each.close)
 
-    def _pipeline_memory(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
-        """Return the page-locked memory of a frame and the offset of its pixels in bytes.
+    def _buffer_with_frame(self, frame: Frame) -> tuple[PinnedBuffer, int] | None:
+        """Return the pinned buffer that already contains the frame, and the offset of its pixels.
 
         Returns None if the frame is not in a FrameMemory, or has no room for the header before it.
+        The offset is in bytes.
         """
         memory = frame.memory
         if not isinstance(memory, FrameMemory):

@@ -335,7 +335,7 @@ def test_content_without_an_image_is_refused(content):
 @needs('simplejpeg')
 @pytest.mark.parametrize('image_format', ['jpeg', 'bayer_rggb8; jpeg compressed'])
 def test_warning_about_a_file_is_passed_on(image_format):
-    content = camera_jpegs.HARMLESS['spare bytes before EOI']
+    content = camera_jpegs.JPEGS_WITH_HARMLESS_DEFECTS['spare bytes before EOI']
 
     frame = messages.frame_from_compressed(compressed(content, image_format))
 

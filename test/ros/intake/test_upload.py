@@ -60,8 +60,10 @@ def buffers_of(pipeline):
 
 @pytest.mark.parametrize('encoding', sorted({*ENCODINGS.values()}))
 @pytest.mark.parametrize('integrated', [False, True])
-def test_message_is_uploaded_from_the_memory_of_the_intake(late_pipeline, integrated, encoding):
-    gpu, pipeline = late_pipeline(integrated=integrated)
+def test_message_is_uploaded_from_the_memory_of_the_intake(
+    open_late_pipeline, integrated, encoding
+):
+    gpu, pipeline = open_late_pipeline(integrated=integrated)
     buffers = buffers_of(pipeline)
     for seed in range(9):
         message, expected = image(seed, encoding, frame_id='f' * seed)
@@ -79,8 +81,8 @@ def test_message_is_uploaded_from_the_memory_of_the_intake(late_pipeline, integr
     buffers.close()
 
 
-def test_message_of_rclpy_is_copied_and_uploaded(late_pipeline):
-    gpu, pipeline = late_pipeline()
+def test_message_of_rclpy_is_copied_and_uploaded(open_late_pipeline):
+    gpu, pipeline = open_late_pipeline()
     message, expected = image(1)
     frame = frame_from_image(message)
     assert frame.memory is None
@@ -88,8 +90,8 @@ def test_message_of_rclpy_is_copied_and_uploaded(late_pipeline):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_memory_in_a_slot_is_not_lent_again(late_pipeline, integrated):
-    gpu, pipeline = late_pipeline(integrated=integrated)
+def test_memory_in_a_slot_is_not_lent_again(open_late_pipeline, integrated):
+    gpu, pipeline = open_late_pipeline(integrated=integrated)
     buffers = buffers_of(pipeline)
     numbers = iter(range(1, 100))
     for turn in range(5):
@@ -110,8 +112,8 @@ def test_memory_in_a_slot_is_not_lent_again(late_pipeline, integrated):
     assert buffers.count == 0
 
 
-def test_frames_left_by_a_fault_are_freed_with_the_pipeline(late_pipeline):
-    gpu, pipeline = late_pipeline()
+def test_frames_left_by_a_fault_are_freed_with_the_pipeline(open_late_pipeline):
+    gpu, pipeline = open_late_pipeline()
     buffers = buffers_of(pipeline)
     runtime = gpu.modules[2]
     synchronize = runtime.cudaEventSynchronize
@@ -133,8 +135,8 @@ def test_frames_left_by_a_fault_are_freed_with_the_pipeline(late_pipeline):
 
 
 @pytest.mark.parametrize('where', ['here', 'thread', 'garbage'])
-def test_last_reader_frees_memory_after_the_pipeline_was_closed(late_pipeline, where):
-    gpu, pipeline = late_pipeline()
+def test_last_reader_frees_memory_after_the_pipeline_was_closed(open_late_pipeline, where):
+    gpu, pipeline = open_late_pipeline()
     buffers = buffers_of(pipeline)
     message, expected = image(1)
     frames = [frame_from_image(taken(buffers, message))]
@@ -157,8 +159,8 @@ def test_last_reader_frees_memory_after_the_pipeline_was_closed(late_pipeline, w
     assert buffers.count == 0
 
 
-def test_memory_of_a_lost_gpu_is_released_silently(late_pipeline):
-    gpu, pipeline = late_pipeline()
+def test_memory_of_a_lost_gpu_is_released_silently(open_late_pipeline):
+    gpu, pipeline = open_late_pipeline()
     buffers = buffers_of(pipeline)
     kept = [taken(buffers, image(seed)[0]) for seed in range(3)]
     del kept[1:]

@@ -182,12 +182,12 @@ def test_damaged_jpegs_are_counted_and_nothing_is_printed(start, make_publisher,
     jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
     detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
     before = detector.settled_counts()
-    whole = [*camera_jpegs.WHOLE.values(), *camera_jpegs.VERSIONS.values()]
-    harmless = list(camera_jpegs.HARMLESS.values())
+    whole = [*camera_jpegs.WHOLE_JPEGS.values(), *camera_jpegs.JPEGS_OF_UNKNOWN_VERSIONS.values()]
+    harmless = list(camera_jpegs.JPEGS_WITH_HARMLESS_DEFECTS.values())
     truncated = [
         content
         for name in ('subsampling 2', 'restart markers', 'no Huffman tables', 'grey', 'CMYK')
-        for content in list(camera_jpegs.cut_files(camera_jpegs.WHOLE[name]))[::16]
+        for content in list(camera_jpegs.cut_files(camera_jpegs.WHOLE_JPEGS[name]))[::16]
     ]
 
     for content in (*whole, *harmless):

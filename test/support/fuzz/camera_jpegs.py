@@ -63,12 +63,12 @@ def with_scan_of_one_component(content, side):
     return joined(parts)
 
 
-RESTARTS = cv2.imencode('.jpg', BGR, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1].tobytes()
-BASELINE = pillow()
-WHOLE = {
+JPEG_WITH_RESTARTS = cv2.imencode('.jpg', BGR, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1].tobytes()
+BASELINE_JPEG = pillow()
+WHOLE_JPEGS = {
     **{f'subsampling {number}': pillow(subsampling=number) for number in range(3)},
-    'restart markers': RESTARTS,
-    'no Huffman tables': without_tables(BASELINE),
+    'restart markers': JPEG_WITH_RESTARTS,
+    'no Huffman tables': without_tables(BASELINE_JPEG),
     'grey': pillow('L'),
     'CMYK': pillow('CMYK'),
     'progressive': pillow(progressive=True),
@@ -76,12 +76,16 @@ WHOLE = {
     'progressive, restart markers': pillow(progressive=True, restart_marker_blocks=4),
 }
 #: Complete files with defects that libjpeg warns about, although no pixels are missing.
-HARMLESS = {
-    'spare bytes before EOI': BASELINE[:-2] + bytes(16) + EOI,
-    'spare bytes before restart markers': RESTART.sub(lambda found: bytes(5) + found[0], RESTARTS),
+JPEGS_WITH_HARMLESS_DEFECTS = {
+    'spare bytes before EOI': BASELINE_JPEG[:-2] + bytes(16) + EOI,
+    'spare bytes before restart markers': RESTART.sub(
+        lambda found: bytes(5) + found[0], JPEG_WITH_RESTARTS
+    ),
 }
 #: Files with JFIF versions that libjpeg does not know, by version.
-VERSIONS = {f'JFIF {major}.1': with_version(BASELINE, major) for major in (0, 2, 9)}
+JPEGS_OF_UNKNOWN_VERSIONS = {
+    f'JFIF {major}.1': with_version(BASELINE_JPEG, major) for major in (0, 2, 9)
+}
 
 
 def cut_files(whole):

@@ -19,7 +19,7 @@ def letterbox():
 
 
 @pytest.fixture
-def late_pipeline(letterbox, monkeypatch, tmp_path):
+def open_late_pipeline(letterbox, monkeypatch, tmp_path):
     """Return a function that opens a pipeline and returns (GPU, pipeline)."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     path = tmp_path / 'tiny.engine'
@@ -55,11 +55,11 @@ def library(monkeypatch):
 
 
 @pytest.fixture
-def jpeg_pipeline(late_pipeline, library):
+def open_jpeg_pipeline(open_late_pipeline, library):
     """Return a function that opens a pipeline for JPEGs and returns (GPU, pipeline)."""
 
     def put(**options):
-        gpu, pipeline = late_pipeline(image_transport='compressed', **options)
+        gpu, pipeline = open_late_pipeline(image_transport='compressed', **options)
         assert pipeline.decodes_jpeg
         library.decoded.clear()
         library.gpu = gpu

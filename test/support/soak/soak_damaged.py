@@ -31,14 +31,14 @@ def message(content, frame_id='camera'):
 def damaged(client, model, *, seconds=60.0, seed=0, intake='auto'):
     """Publish truncated files, files with harmless defects and whole files at about 200 Hz."""
     rng = random.Random(seed)
-    jpegs = camera_jpegs.WHOLE.values()
+    jpegs = camera_jpegs.WHOLE_JPEGS.values()
     truncated = [
         *(file for whole in jpegs for file in camera_jpegs.cut_files(whole)),
         *damaged_pngs(),
     ]
-    truncated.append(camera_jpegs.with_scan_of_one_component(camera_jpegs.BASELINE, 120))
-    usable = [*jpegs, *camera_jpegs.HARMLESS.values()]
-    usable.append(camera_jpegs.with_comments(camera_jpegs.BASELINE, 100_000))
+    truncated.append(camera_jpegs.with_scan_of_one_component(camera_jpegs.BASELINE_JPEG, 120))
+    usable = [*jpegs, *camera_jpegs.JPEGS_WITH_HARMLESS_DEFECTS.values()]
+    usable.append(camera_jpegs.with_comments(camera_jpegs.BASELINE_JPEG, 100_000))
     parameters = {
         'engine_path': str(model),
         'autostart': True,

@@ -12,8 +12,8 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 
 from support.fuzz.camera_jpegs import (
-    BASELINE,
-    WHOLE,
+    BASELINE_JPEG,
+    WHOLE_JPEGS,
     with_comments,
     with_scan_of_one_component,
 )
@@ -32,11 +32,11 @@ LIMIT_MB = 64.0
 USUAL_IMAGES = 12
 CAMERAS = ('front', 'raw', 'jpeg')
 USUAL = picture_of((114, 114, 114))
-HELLO = CompressedImage(format='jpeg', data=BASELINE)
+HELLO = CompressedImage(format='jpeg', data=BASELINE_JPEG)
 HELLO.header.frame_id = HANDSHAKE
 
 
-def jpeg_message(content=BASELINE, name='jpeg'):
+def jpeg_message(content=BASELINE_JPEG, name='jpeg'):
     return CompressedImage(format=name, data=content)
 
 
@@ -55,8 +55,8 @@ def huge_messages():
     yield 'raw', pixels, 'bad_message'
     for message in (Image(encoding=text), picture_of((0, 0, 0), frame_id=text)):
         yield 'raw', with_junk(message), 'bad_message'
-    yield 'jpeg', jpeg_message(with_comments(BASELINE, HUGE_BYTES)), ''
-    lacking = with_scan_of_one_component(WHOLE['subsampling 0'], 11_584)
+    yield 'jpeg', jpeg_message(with_comments(BASELINE_JPEG, HUGE_BYTES)), ''
+    lacking = with_scan_of_one_component(WHOLE_JPEGS['subsampling 0'], 11_584)
     yield 'jpeg', jpeg_message(lacking), 'too_large'
     yield 'jpeg', with_junk(jpeg_message(name=text)), 'bad_message'
 

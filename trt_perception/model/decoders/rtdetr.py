@@ -24,12 +24,12 @@ from trt_perception.model.candidates import (
     normalised_to_xyxy,
 )
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
-from trt_perception.model.decoders.usual_preprocessing import RGB_255
+from trt_perception.model.decoders.usual_preprocessing import RGB_0_TO_1
 from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 
 __all__ = ['PRESETS', 'RtdetrEndToEnd', 'RtdetrUltralytics']
 
-_TRAINING: Final = {**RGB_255, 'resize': 'stretch'}
+_TRAINING: Final = {**RGB_0_TO_1, 'resize': 'stretch'}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from trt_perception.model.candidates import (
     mask_indices,
 )
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
-from trt_perception.model.decoders.usual_preprocessing import RGB_255
+from trt_perception.model.decoders.usual_preprocessing import RGB_0_TO_1
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.task import Task
@@ -94,7 +94,7 @@ PRESETS: Final = (
         'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
         'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
         # The model contains the normalisation and another resize.
-        {**RGB_255, 'resize': 'letterbox_top_left', 'pad_value': 116},
+        {**RGB_0_TO_1, 'resize': 'letterbox_top_left', 'pad_value': 116},
         background='Label 0 of torchvision is the background and stands first in the class names',
     ),
 )

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ['DETR', 'IMAGENET', 'RGB_255', 'STRETCH', 'ULTRALYTICS', 'YOLOX']
+__all__ = ['DETR', 'IMAGENET', 'RGB_0_TO_1', 'STRETCH', 'ULTRALYTICS', 'YOLOX']
 
 PreprocessingFields = Mapping[str, Any]
 
-RGB_255: Final[PreprocessingFields] = {'color_order': 'rgb', 'scale': 1 / 255}
+RGB_0_TO_1: Final[PreprocessingFields] = {'color_order': 'rgb', 'scale': 1 / 255}
 IMAGENET: Final[PreprocessingFields] = {
-    **RGB_255,
+    **RGB_0_TO_1,
     'mean': (0.485, 0.456, 0.406),
     'std': (0.229, 0.224, 0.225),
 }
-ULTRALYTICS: Final[PreprocessingFields] = {**RGB_255, 'resize': 'letterbox'}
+ULTRALYTICS: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'letterbox'}
 #: PIL resized the training images of these models, so resizing antialiases. Ultralytics resizes
 #: with OpenCV, which does not antialias.
-STRETCH: Final[PreprocessingFields] = {**RGB_255, 'resize': 'stretch', 'antialias': True}
+STRETCH: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'stretch', 'antialias': True}
 DETR: Final[PreprocessingFields] = {
     **IMAGENET,
     'resize': 'letterbox_top_left',

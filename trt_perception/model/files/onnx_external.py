@@ -81,7 +81,7 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
         locations = tuple(dict.fromkeys(_external_locations(memoryview(content), 'Model', 0)))
         _check_functions(memoryview(content))
         return locations
-    except _UnboundedError as error:
+    except _UncheckedPartError as error:
         raise EngineError(name, str(error), fix='export the model without this part') from error
     except (IndexError, ValueError) as error:
         raise EngineError(
@@ -91,7 +91,7 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
         ) from error
 
 
-class _UnboundedError(Exception):
+class _UncheckedPartError(Exception):
     """Raised for a part of the model that ONNX Runtime neither checks nor limits."""
 
 
@@ -108,7 +108,9 @@ def _check_functions(model: memoryview) -> None:
 
     def size(name: tuple[bytes, bytes], callers: tuple[tuple[bytes, bytes], ...]) -> int:
         if name in callers or len(callers) > _MAX_MESSAGE_DEPTH:
-            raise _UnboundedError('a function that calls itself, or a long chain of nested calls')
+            raise _UncheckedPartError(
+                'a function that calls itself, or a long chain of nested calls'
+            )
         if name not in sizes:
             inner = calls[name].items()
             sizes[name] = 1 + sum(
@@ -117,7 +119,7 @@ def _check_functions(model: memoryview) -> None:
         return sizes[name]
 
     if functions and sum(size(name, ()) for name in calls) > _MAX_CALLS:
-        raise _UnboundedError(f'functions that make more than {_MAX_CALLS} calls')
+        raise _UncheckedPartError(f'functions that make more than {_MAX_CALLS} calls')
 
 
 def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[bytes, bytes]]:
@@ -157,7 +159,7 @@ def _external_locations(
         raise ValueError(f'more than {_MAX_MESSAGE_DEPTH} nested messages')
     nested += kind == 'Graph'
     if nested > _MAX_GRAPH_DEPTH:
-        raise _UnboundedError(f'more than {_MAX_GRAPH_DEPTH} nested graphs')
+        raise _UncheckedPartError(f'more than {_MAX_GRAPH_DEPTH} nested graphs')
     is_external, location = False, ''
     message_fields = _FIELDS[kind][0]
     for number, value in _read_fields(message, kind):
@@ -166,7 +168,7 @@ def _external_locations(
         if number not in message_fields or isinstance(value, int):
             continue
         if (kind, number) in _SPARSE_TENSOR_FIELDS:
-            raise _UnboundedError('a sparse tensor')
+            raise _UncheckedPartError('a sparse tensor')
         if message_fields[number] == 'StringStringEntry':
             key, text = _read_entry(value)
             location = text if key == 'location' else location

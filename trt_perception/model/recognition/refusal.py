@@ -169,7 +169,7 @@ def _class_names_text(
     wrong = f', not {given_count}: correct the class names' if given_count else ''
     more = [PRESETS[fit].background for fit in class_counts if PRESETS[fit].background]
     if state.task == DETECT and any(
-        _may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts
+        _class_axis_may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts
     ):
         more.append(
             'With fewer classes, the other channels may be an angle, keypoints or mask '
@@ -178,7 +178,7 @@ def _class_names_text(
     return '. '.join([f'the outputs have {listed}{wrong}', *more])
 
 
-def _may_hold_task_values(decoder: Decoder) -> bool:
+def _class_axis_may_hold_task_values(decoder: Decoder) -> bool:
     """Return whether the axis of the classes may also hold task values."""
     return decoder.allows_task_values and decoder.outputs(0) != decoder.outputs(1)
 
