@@ -103,19 +103,19 @@ PNGS = {
 }
 JPEGS = {
     'a frame for each of two readers': two_faced(),
-    'frame behind marker 00': put(JPEG, FIRST, b'\xff\0\xff\xc2' + FRAME),
-    'frame behind marker 00 and all other segments': put(
+    'frame after marker 00': put(JPEG, FIRST, b'\xff\0\xff\xc2' + FRAME),
+    'frame after marker 00 and all other segments': put(
         JPEG, FIRST, b'\xff\0\0\x04\0\0\xff\xc0' + FRAME
     ),
-    'frame behind bytes of no segment': put(JPEG, FIRST, b'\1\2\3\xff\xc0' + FRAME),
+    'frame after bytes of no segment': put(JPEG, FIRST, b'\1\2\3\xff\xc0' + FRAME),
     'two frames': put(JPEG, FIRST, b'\xff\xc0' + FRAME),
-    'a frame behind the pixels': put(JPEG, -2, b'\xff\xc0' + FRAME),
+    'a frame after the pixels': put(JPEG, -2, b'\xff\xc0' + FRAME),
     'a start inside': put(JPEG, FIRST, b'\xff\xd8'),
     'a restart before the pixels': put(JPEG, FIRST, b'\xff\xd0'),
     'arithmetic coding': JPEG.replace(b'\xff\xc0', b'\xff\xc9'),
     'lossless': JPEG.replace(b'\xff\xc0', b'\xff\xc3'),
     'hierarchical': put(JPEG, FIRST, b'\xff\xde' + FRAME),
-    'number of lines behind the scan': put(JPEG, -2, b'\xff\xdc\0\4\xff\xff'),
+    'number of lines after the scan': put(JPEG, -2, b'\xff\xdc\0\4\xff\xff'),
     'ten components': JPEG.replace(
         JPEG[JPEG.index(b'\xff\xc0') :][:19],
         b'\xff\xc0' + struct.pack('>HBHHB', 38, 8, 9, 9, 10) + bytes(30),
@@ -125,7 +125,7 @@ JPEGS = {
     'segment longer than the file': put(JPEG, FIRST, b'\xff\xfe\xff\xff'),
     'end inside a comment': JPEG[:-2] + b'\xff\xfe\0\x10ab\xff\xd9cd',
     'no pixels': b'\xff\xd8\xff\xc0' + FRAME + b'\xff\xd9',
-    'scans behind marker 00': PROGRESSIVE[:-2] + b'\xff\0' + SCAN * 1000 + b'\xff\xd9',
+    'scans after marker 00': PROGRESSIVE[:-2] + b'\xff\0' + SCAN * 1000 + b'\xff\xd9',
     'scans with fill bytes': PROGRESSIVE[:-2] + (b'\xff' + SCAN) * 1000 + b'\xff\xd9',
     'scans with tables between': PROGRESSIVE[:-2]
     + (b'\xff\xdd\0\4\0\0' + SCAN) * 65

@@ -69,7 +69,10 @@ def triangle(levels, size_wh):
 
 
 def frames(encoding, mode='stretch', make=random_frame):
-    """Yield noise images of small sizes and of SHRINKING. The encodings share the sizes."""
+    """Yield noise images: all SIZES that the encoding allows, and two of the SHRINKING sizes.
+
+    Each encoding and resize mode gets other SHRINKING sizes, so that together they cover all.
+    """
     rng = np.random.default_rng(5)
     start = FORMATS.index(encoding) + 2 * MODES.index(mode)
     shrinking = [SHRINKING[(start + step) % len(SHRINKING)] for step in (0, 1)]

@@ -112,7 +112,8 @@ class MaskImagePool(Resource):
     def _idle_buffer(self) -> _MaskBuffer | None:
         """Remove and return a free buffer whose GPU work is done; None if all are in use.
 
-        A buffer may return before its GPU work is done, because readers need not wait.
+        The GPU may still write a free buffer, because a mask image can be deleted before anyone
+        reads it. Only `MaskImage.number` waits for the GPU.
         """
         with self._lock:
             for index, buffer in enumerate(self._free):
