@@ -243,7 +243,7 @@ def run_intake(options):
             raise SystemExit('the intake does not work with this version of ROS 2')
         say_ready_when(lambda: True)
         time.sleep(max(0.0, read_schedule().end_s + DRAIN_S - time.time()))
-        faults += [topic for topic in subscriptions if topic.lost]
+        faults += [topic for topic in subscriptions if topic.is_lost]
         for subscription in subscriptions:
             subscription.close()
         if faults:
