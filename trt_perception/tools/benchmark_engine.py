@@ -44,7 +44,7 @@ _PROVIDERS: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
 _MIN_FRAMES: Final = 8
 # Maximum time of a measurement if neither --frames nor --seconds is given.
 _DEFAULT_SECONDS: Final = 10.0
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 examples:
   benchmark_engine yolo.engine
   benchmark_engine fp32.engine fp16.engine --json result.json
@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         'benchmark_engine',
         __doc__,
-        _EXAMPLES,
+        _HELP_END,
         assignment=suggest_tool_assignment,
         before='--param',
     )

@@ -24,7 +24,7 @@ from trt_perception.tools.command_line import ResultSaver, print_message
 
 __all__ = ['main']
 
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 examples:
   build_engine yolo.onnx
   build_engine yolo.onnx --precision int8 \\
@@ -153,7 +153,7 @@ def _build(options: Any, report: Any) -> None:
 def _parser() -> argparse.ArgumentParser:
     from trt_perception.building.options.sources import add_arguments
 
-    parser = OptionParser('build_engine', __doc__, _EXAMPLES)
+    parser = OptionParser('build_engine', __doc__, _HELP_END)
     parser.allow_abbrev = False
     parser.add_model('ONNX model to build from', 'onnx', nargs='?', default=argparse.SUPPRESS)
     parser.add_argument('--config', type=Path, metavar='YAML', help='read options from this file')

@@ -51,7 +51,7 @@ from trt_perception.tools.model_arguments import (
 
 __all__ = ['main']
 
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 examples:
   detect_images yolo.engine --source ~/pictures --output found
   detect_images yolo.onnx --source drive.mp4 --output found --confidence 0.5
@@ -229,7 +229,7 @@ def _summary_text(summary: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'detect_images', __doc__, _EXAMPLES, assignment=suggest_tool_assignment, before='--param'
+        'detect_images', __doc__, _HELP_END, assignment=suggest_tool_assignment, before='--param'
     )
     parser.add_model('engine or ONNX file')
     add = parser.add_argument

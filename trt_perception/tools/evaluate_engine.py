@@ -55,7 +55,7 @@ from trt_perception.tools.model_arguments import (
 
 __all__ = ['main']
 
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 examples:
   evaluate_engine yolo.engine --images val2017 --annotations instances_val2017.json
   evaluate_engine fp32.engine int8.engine --images val --annotations val.json \\
@@ -284,7 +284,7 @@ def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, cou
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'evaluate_engine', __doc__, _EXAMPLES, assignment=suggest_tool_assignment, before='--param'
+        'evaluate_engine', __doc__, _HELP_END, assignment=suggest_tool_assignment, before='--param'
     )
     text = 'engine or ONNX file; each further model is compared with the first'
     parser.add_model(text, 'models', nargs='+')

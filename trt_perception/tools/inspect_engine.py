@@ -43,7 +43,7 @@ from trt_perception.tools.write_manifest import recognised_manifest
 
 __all__ = ['main', 'update_manifest']
 
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 examples:
   inspect_engine yolo.engine
   inspect_engine yolo.engine --times 50 --layers 20
@@ -188,7 +188,7 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OptionParser('inspect_engine', __doc__, _EXAMPLES)
+    parser = OptionParser('inspect_engine', __doc__, _HELP_END)
     parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
     add(

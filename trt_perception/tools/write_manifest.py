@@ -40,7 +40,7 @@ from trt_perception.tools.model_arguments import add_parameter_option, read_para
 
 __all__ = ['main', 'recognised_manifest']
 
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 examples:
   write_manifest yolo.engine --task segment --class-names-file names.txt
   write_manifest pose.onnx --task pose --class-names car \\
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'write_manifest', 'Writes the manifest of a model, without building an engine.', _EXAMPLES
+        'write_manifest', 'Writes the manifest of a model, without building an engine.', _HELP_END
     )
     parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
