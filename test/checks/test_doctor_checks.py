@@ -14,7 +14,7 @@ from support.gpu.fake_nvjpeg import BAD_JPEG, FakeNvJpeg
 from support.models.support_models import write_model
 from trt_perception.checks import software, trial
 from trt_perception.checks.model import check_model
-from trt_perception.checks.software import InstalledGpu, Module
+from trt_perception.checks.software import InstalledGpu, ModuleImport
 from trt_perception.errors import ConfigError, CudaError, EngineError, MissingModelInfoError
 from trt_perception.gpu import bindings, nvjpeg
 
@@ -25,9 +25,9 @@ def by_name(findings):
 
 # Packages.
 
-ABSENT = Module('', "ModuleNotFoundError: No module named 'it'", missing=True)
-CLASH = Module('', 'ImportError: numpy.core.multiarray failed to import', clash=True)
-ALL = {name: Module('10.13.3') for name in software.MODULES}
+ABSENT = ModuleImport('', "ModuleNotFoundError: No module named 'it'", missing=True)
+CLASH = ModuleImport('', 'ImportError: numpy.core.multiarray failed to import', clash=True)
+ALL = {name: ModuleImport('10.13.3') for name in software.CHECKED_MODULES}
 NEEDED = ('numpy', 'cv2', 'rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge')
 PACKAGES = {
     'Python 3.9': {'python': (3, 9)},
@@ -70,8 +70,8 @@ def test_import_check_separates_installed_missing_and_failing_modules(
     (tmp_path / 'loads.py').write_text(loads)
     names = ['ends', 'raises', 'fine', 'no_such_module', 'json.tool', 'old', 'leaves', 'loads']
     found = software.import_modules(names)
-    assert found['fine'] == Module('7.8')
-    assert found['json.tool'] == Module('installed')
+    assert found['fine'] == ModuleImport('7.8')
+    assert found['json.tool'] == ModuleImport('installed')
     assert found['raises'].error == 'ImportError: compiled for 1'
     golden_messages.add(found['ends'].error)
     assert [name for name in names if found[name].missing] == ['no_such_module']
@@ -91,7 +91,7 @@ def check_gpu_with(*, engine=True, modules=None, jpeg=None, devices=(3,), **erro
         'cuda_versions': {'driver': '13.0', 'runtime': '12.9'},
         'open_device': card,
         'check_kernels': None,
-        'check_jpeg': '13.3.2' if jpeg is None else jpeg,
+        'check_nvjpeg': '13.3.2' if jpeg is None else jpeg,
     }
     found = []
     with contextlib.ExitStack() as stack:
@@ -116,14 +116,14 @@ GPUS = {
         for engine in (True, False)
     },
     'no nvJPEG': {'jpeg': ''},
-    'broken nvJPEG': {'check_jpeg': BROKEN_JPEG},
+    'broken nvJPEG': {'check_nvjpeg': BROKEN_JPEG},
     'no TensorRT': {'modules': NO_TENSORRT},
     'no TensorRT, no engine': {'modules': NO_TENSORRT, 'engine': False},
     **{
-        f'TensorRT {version}': {'modules': {'tensorrt': Module(version)}}
+        f'TensorRT {version}': {'modules': {'tensorrt': ModuleImport(version)}}
         for version in ('8.6.1', '10.2.0', '10.3.0')
     },
-    'broken TensorRT': {'modules': {'tensorrt': Module('', 'OSError: libnvinfer.so.10')}},
+    'broken TensorRT': {'modules': {'tensorrt': ModuleImport('', 'OSError: libnvinfer.so.10')}},
     'TensorRT-RTX alone': {'modules': {'tensorrt': ABSENT}},
 }
 
@@ -165,21 +165,21 @@ def test_jpeg_check_decodes_a_jpeg_and_frees_nvjpeg(monkeypatch):
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', load)
     modules = fake_cuda.bindings()
     monkeypatch.setattr(bindings, 'load_bindings', lambda: modules)
-    assert trial.check_jpeg() == '13.3.2'
+    assert trial.check_nvjpeg() == '13.3.2'
     assert len(library.decoded) == 1
     assert not library.live
     library.status['nvjpegDecode'] = BAD_JPEG
     with pytest.raises(CudaError, match=r'13\.3\.2: .*NVJPEG'):
-        trial.check_jpeg()
+        trial.check_nvjpeg()
     assert not library.live
     load.side_effect = CudaError('nvJPEG', 'not installed')
-    assert trial.check_jpeg() == ''
+    assert trial.check_nvjpeg() == ''
 
 
 # The model.
 
 PLAN = b'vtrt' + bytes(20) + bytes([1, 7, 1, 116]) + bytes(100)
-RTX = {**ALL, 'tensorrt_rtx': Module('1.7.1.116')}
+RTX = {**ALL, 'tensorrt_rtx': ModuleImport('1.7.1.116')}
 CARD = InstalledGpu('Card', (8, 7))
 BUILD = {
     'tensorrt': {'flavour': 'tensorrt_rtx', 'version': '1.7.1.116'},
@@ -241,7 +241,7 @@ MODELS = {
     'changed file': (write_changed_engine, {}),
     'no manifest': (write_engine_without_manifest, {}),
     'missing parameters': (write_engine_without_manifest, {'trial': failing_trial(MISSING_INFO)}),
-    'other release': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': Module('1.6.0.1')}}),
+    'other release': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': ModuleImport('1.6.0.1')}}),
     'no TensorRT-RTX': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': ABSENT}}),
     'no plan': (lambda folder: write_engine(folder, content=b'no plan' * 20), {}),
     'several GPUs': (write_engine, {'cards': CARDS, 'trial': None}),

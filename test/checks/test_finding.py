@@ -4,7 +4,13 @@ import json
 
 import pytest
 
-from trt_perception.checks.finding import LEVELS, Finding, as_json, format_findings, run_check
+from trt_perception.checks.finding import (
+    LEVELS,
+    Finding,
+    findings_as_json,
+    format_findings,
+    run_check,
+)
 
 
 def test_exception_of_a_check_is_a_red_finding():
@@ -52,7 +58,7 @@ def test_report_is_formatted_as_text_with_colours_and_as_json():
     ]
     assert '\033' not in text
     assert '\033[31mred   \033[0m' in '\n'.join(format_findings(findings, color=True))
-    read = json.loads(as_json(findings))
+    read = json.loads(findings_as_json(findings))
     assert {level: read[level] for level in LEVELS} == {'green': 1, 'yellow': 1, 'red': 1}
     assert read['findings'][1] == {
         'area': 'one',

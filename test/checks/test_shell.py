@@ -9,7 +9,7 @@ import pytest
 from support import golden
 from support.findings import text_of
 from trt_perception.checks.machine import check_machine
-from trt_perception.checks.shell import check_shell, export_profile, read_profile
+from trt_perception.checks.shell import check_shell, export_profile_command, read_profile
 
 pytestmark = pytest.mark.ros
 
@@ -117,7 +117,7 @@ def test_fix_for_the_transport_profile_is_a_valid_command(tmp_path):
     folder.symlink_to(get_package_prefix('trt_perception'))
     for prefixes in (f'{tmp_path}:{folder}:', str(folder)):
         environment = {'ROS_DISTRO': 'jazzy', 'AMENT_PREFIX_PATH': prefixes}
-        command = f'{export_profile(environment)} && printf %s "${OLD}"'
+        command = f'{export_profile_command(environment)} && printf %s "${OLD}"'
         printed = subprocess.run(
             ['bash', '-c', command], capture_output=True, text=True, check=True
         )
@@ -126,9 +126,9 @@ def test_fix_for_the_transport_profile_is_a_valid_command(tmp_path):
         )
     long = '/tmp/' + 300 * 'x'  # Path.exists() raises an error for this path
     odd = {'AMENT_PREFIX_PATH': f'{long}:{folder}', 'RMW_IMPLEMENTATION': 'rmw_a_cpp'}
-    assert str(folder) in export_profile(odd)
+    assert str(folder) in export_profile_command(odd)
     assert by_name(check_shell(odd))['middleware'].level == 'red'
-    unknown = export_profile({'ROS_DISTRO': 'kilted', 'AMENT_PREFIX_PATH': str(tmp_path)})
+    unknown = export_profile_command({'ROS_DISTRO': 'kilted', 'AMENT_PREFIX_PATH': str(tmp_path)})
     assert unknown.startswith(f'export {NEW}=$(ros2 pkg prefix trt_perception)/share/')
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from trt_perception.transport.advice import start_arguments
 
 __all__ = [
-    *('both_transports', 'fix_other_type', 'fix_topic', 'fix_transport'),
+    *('topics_of_both_transports', 'topic_type_fix', 'topic_fix', 'transport_fix'),
     *('other_transport_topic', 'suggest_topics'),
 ]
 
@@ -24,7 +24,7 @@ def suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
     """
     rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
     found: dict[str, str] = {}
-    for fits in (_is_part, str.__contains__, lambda *_: True):
+    for fits in (_has_part, str.__contains__, lambda *_: True):
         for name in names:
             topic = next((topic for topic in rest if fits(topic, name)), None)
             if name not in found and topic is not None:
@@ -33,11 +33,11 @@ def suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _is_part(topic: str, name: str) -> bool:
+def _has_part(topic: str, name: str) -> bool:
     return name in topic.split('/')
 
 
-def fix_topic(
+def topic_fix(
     name: str, suggested: Mapping[str, str], free: Sequence[str], camera_count: int
 ) -> str:
     """Return the fix for a camera whose topic has no publisher while other topics have images.
@@ -55,19 +55,19 @@ def fix_topic(
         return ''
     raw = suggested[name]
     start = start_arguments(raw, '' if raw in free else 'compressed', name)
-    patterns = {_pattern(topic, camera) for camera, topic in suggested.items()}
+    patterns = {_topic_pattern(topic, camera) for camera, topic in suggested.items()}
     has_one_pattern = len(suggested) == camera_count and len(patterns) == 1
     if has_one_pattern and '{camera}' in (pattern := patterns.pop()):
         start += f", or for all cameras image_topic:='{pattern}' (detect.launch.py)"
     return f'images are on {", ".join(free)}: start with {start}'
 
 
-def _pattern(topic: str, name: str) -> str:
+def _topic_pattern(topic: str, name: str) -> str:
     """Return a topic with ``{camera}`` instead of each part that equals the camera's name."""
     return '/'.join('{camera}' if name and part == name else part for part in topic.split('/'))
 
 
-def fix_other_type(name: str, topic: str) -> str:
+def topic_type_fix(name: str, topic: str) -> str:
     """Return the fix for a camera's topic whose type is not sensor_msgs/msg/Image."""
     if topic.endswith('/compressed'):
         raw = topic.removesuffix('/compressed')
@@ -75,7 +75,7 @@ def fix_other_type(name: str, topic: str) -> str:
     return f'repair its publisher, or start with {start_arguments("/its/topic", camera=name)}'
 
 
-def both_transports(topic: str) -> tuple[str, str]:
+def topics_of_both_transports(topic: str) -> tuple[str, str]:
     """Return the topics of a camera's raw and compressed images."""
     return topic, f'{topic}/compressed'
 
@@ -86,7 +86,7 @@ def other_transport_topic(topic: str) -> str:
     return f'{raw}/compressed' if raw == topic else raw
 
 
-def fix_transport(name: str, raw: str, transport: str) -> str:
+def transport_fix(name: str, raw: str, transport: str) -> str:
     """Return the setting that selects another transport.
 
     Args:

@@ -1,7 +1,8 @@
 """Checks of camera topics: publishers, QoS and the images that arrived.
 
 `check_cameras` reports the cameras of the detector without a publisher first. Then it runs two
-tables of checks, `_UNUSABLE` and `_PROBLEMS`, on each topic, and reports the first problem.
+tables of checks, `_UNUSABLE_CHECKS` and `_OTHER_CHECKS`, on each topic, and reports the first
+problem.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from trt_perception.checks.camera_topics import (
-    both_transports,
-    fix_other_type,
-    fix_topic,
-    fix_transport,
     other_transport_topic,
     suggest_topics,
+    topic_fix,
+    topic_type_fix,
+    topics_of_both_transports,
+    transport_fix,
 )
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.parameters.camera import CameraPlan
@@ -27,15 +28,15 @@ __all__ = ['CameraReport', 'CameraScene', 'check_cameras']
 _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
 # Added to the finding of a missing topic if the user gave no topic.
-_GUESSED: Final = ' on the default topic (choose another with --image-topic)'
-_SHELL: Final = 'compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION in its shell and in this shell'
-_OFF: Final = ' (this camera is switched off: enabled is false)'
+_GUESSED_TOPIC_NOTE: Final = ' on the default topic (choose another with --image-topic)'
+_SHELL_FIX: Final = 'compare ROS_DOMAIN_ID and RMW_IMPLEMENTATION in its shell and in this shell'
+_DISABLED_NOTE: Final = ' (this camera is switched off: enabled is false)'
 # Single images are lost at the start. Losses above 1 % mean a problem of the transport.
-_LOSS_SHARE: Final = 0.01
+_MAX_LOSS_SHARE: Final = 0.01
 _DEFAULT_SEGMENT_BYTES: Final = 2**20
 
 #: Result of a check: the observation and the fix; None without a problem.
-_Problem: TypeAlias = 'tuple[str, str] | None'
+_ProblemOrNone: TypeAlias = 'tuple[str, str] | None'
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class CameraScene:
         return [plan for plan in self.plans if plan.topic]
 
     @property
-    def published(self) -> set[str]:
+    def published_topics(self) -> set[str]:
         """Topics with a publisher of images."""
         return {report.topic for report in self.reports if report.is_published}
 
@@ -125,10 +126,14 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     wanted = scene.plans_with_known_topic
     if not scene.reports and not any(plan.enabled for plan in wanted):
         yield Finding(
-            _AREA, 'topics', 'yellow', 'no topic of images', f'start the camera; {_SHELL}'
+            _AREA,
+            'topics',
+            'yellow',
+            'no topic of images',
+            f'start the camera; {_SHELL_FIX}',
         )
     yield from _missing_cameras(scene)
-    plans = {topic: plan for plan in wanted for topic in both_transports(plan.topic)}
+    plans = {topic: plan for plan in wanted for topic in topics_of_both_transports(plan.topic)}
     order = {topic: wanted.index(plan) for topic, plan in plans.items()}
     # Report the topics of the detector's cameras first, in their order, then all other topics.
     for report in sorted(scene.reports, key=lambda r: (order.get(r.topic, len(wanted)), r.topic)):
@@ -139,9 +144,11 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
 
 def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report the cameras of the detector whose images have no publisher in either transport."""
-    published, wanted = scene.published, scene.plans_with_known_topic
-    missing = [plan for plan in wanted if published.isdisjoint(both_transports(plan.topic))]
-    read = {topic for plan in wanted for topic in both_transports(plan.topic)}
+    published, wanted = scene.published_topics, scene.plans_with_known_topic
+    missing = [
+        plan for plan in wanted if published.isdisjoint(topics_of_both_transports(plan.topic))
+    ]
+    read = {topic for plan in wanted for topic in topics_of_both_transports(plan.topic)}
     free = [
         report.topic
         for report in scene.reports
@@ -149,19 +156,19 @@ def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
     ]
     suggested = suggest_topics([plan.name for plan in missing if plan.enabled], free)
     for plan in missing:
-        name = _shown(plan.name, plan.topic)
-        fix = fix_topic(plan.name, suggested, free, len(wanted))
+        name = _topic_label(plan.name, plan.topic)
+        fix = topic_fix(plan.name, suggested, free, len(wanted))
         if plan.topic in scene.other_types:
             found = f'{scene.other_types[plan.topic]}, expected {_RAW_TYPE}'
-            fix = fix or fix_other_type(plan.name, plan.topic)
+            fix = fix or topic_type_fix(plan.name, plan.topic)
         else:
             found = 'no publisher'
             fix = fix or 'start the camera, or correct the remapping of its topic'
-            fix += '' if scene.reports else f'; {_SHELL}'
+            fix += '' if scene.reports else f'; {_SHELL_FIX}'
         if not plan.enabled:
-            yield Finding(_AREA, name, 'green', found + _OFF)
+            yield Finding(_AREA, name, 'green', found + _DISABLED_NOTE)
         else:
-            where = '' if scene.topics_given else _GUESSED
+            where = '' if scene.topics_given else _GUESSED_TOPIC_NOTE
             yield Finding(_AREA, name, scene.missing_level, found + where, fix)
 
 
@@ -194,7 +201,7 @@ class _Topic:
     @property
     def is_sent_both_ways(self) -> bool:
         """Whether the same images are also published in the other transport."""
-        return other_transport_topic(self.camera_report.topic) in self.scene.published
+        return other_transport_topic(self.camera_report.topic) in self.scene.published_topics
 
     @property
     def has_wrong_type(self) -> bool:
@@ -219,29 +226,31 @@ class _Topic:
 def _check_topic(topic: _Topic) -> Finding:
     """Return the finding of a topic: its first problem, or its rate, size and QoS."""
     report = topic.camera_report
-    unusable = _first_problem(_UNUSABLE, topic) if report.received else None
-    problem = unusable or _first_problem(_PROBLEMS, topic)
-    name, found = _shown(topic.name, report.topic), _facts(report)
+    unusable = _first_problem(_UNUSABLE_CHECKS, topic) if report.received else None
+    problem = unusable or _first_problem(_OTHER_CHECKS, topic)
+    name, found = _topic_label(topic.name, report.topic), _traffic_text(report)
     if problem is None:
         return Finding(_AREA, name, 'green', found)
     found += f': {problem[0]}'
     has_no_images = not report.received or bool(report.unreadable_reason) or unusable is not None
     is_missed = topic.is_read and has_no_images
     if is_missed and topic.plan is not None and not topic.plan.enabled:
-        return Finding(_AREA, name, 'green', found + _OFF)
+        return Finding(_AREA, name, 'green', found + _DISABLED_NOTE)
     return Finding(_AREA, name, 'red' if is_missed else 'yellow', found, problem[1])
 
 
-def _first_problem(checks: Sequence[Callable[[_Topic], _Problem]], topic: _Topic) -> _Problem:
+def _first_problem(
+    checks: Sequence[Callable[[_Topic], _ProblemOrNone]], topic: _Topic
+) -> _ProblemOrNone:
     return next((problem for check in checks if (problem := check(topic)) is not None), None)
 
 
-def _shown(name: str, topic: str) -> str:
+def _topic_label(name: str, topic: str) -> str:
     """Return a topic, after the name of the detector's camera if the camera has a name."""
     return f'{name}: {topic}' if name else topic
 
 
-def _facts(report: CameraReport) -> str:
+def _traffic_text(report: CameraReport) -> str:
     rate = f'{report.received} images in {report.seconds:.0f} s'
     if report.rate_hz is not None:
         rate = f'{report.rate_hz:.1f} Hz'
@@ -253,14 +262,14 @@ def _facts(report: CameraReport) -> str:
 # Doctor receives images on a topic with one of these problems, but a detector would not.
 
 
-def _wrong_type(topic: _Topic) -> _Problem:
+def _topic_type_problem(topic: _Topic) -> _ProblemOrNone:
     if not topic.has_wrong_type:
         return None
     found = f'sensor_msgs/msg/CompressedImage, expected {_RAW_TYPE}'
-    return found, fix_other_type(topic.name, topic.camera_report.topic)
+    return found, topic_type_fix(topic.name, topic.camera_report.topic)
 
 
-def _less_reliable(topic: _Topic) -> _Problem:
+def _reliability_problem(topic: _Topic) -> _ProblemOrNone:
     plan = topic.plan
     if plan is None or not topic.is_read or plan.reliability != 'reliable':
         return None
@@ -272,17 +281,17 @@ def _less_reliable(topic: _Topic) -> _Problem:
     return found, f'set {parameter} to auto or best_effort'
 
 
-def _other_transport(topic: _Topic) -> _Problem:
+def _transport_problem(topic: _Topic) -> _ProblemOrNone:
     if not topic.is_read and topic.scene.plans_with_known_topic:
         return None
-    report, published = topic.camera_report, topic.scene.published
+    report, published = topic.camera_report, topic.scene.published_topics
     raw = report.topic.removesuffix('/compressed')
     if report.compressed and raw not in published and topic.transport == 'raw':
-        fix = f'start with {fix_transport(topic.name, raw, "compressed")}'
+        fix = f'start with {transport_fix(topic.name, raw, "compressed")}'
         return 'only compressed images', fix
     is_untaken = topic.is_read and not report.compressed and topic.transport == 'compressed'
     if is_untaken and f'{raw}/compressed' not in published:
-        fix = f'start with {fix_transport(topic.name, raw, "raw")}'
+        fix = f'start with {transport_fix(topic.name, raw, "raw")}'
         return 'only raw images, but the detector expects compressed images', fix
     return None
 
@@ -290,7 +299,7 @@ def _other_transport(topic: _Topic) -> _Problem:
 # Other problems, worst first.
 
 
-def _not_published(topic: _Topic) -> _Problem:
+def _publisher_problem(topic: _Topic) -> _ProblemOrNone:
     report = topic.camera_report
     if report.is_published:
         return None
@@ -306,7 +315,7 @@ def _not_published(topic: _Topic) -> _Problem:
     )
 
 
-def _wrong_name(topic: _Topic) -> _Problem:
+def _topic_name_problem(topic: _Topic) -> _ProblemOrNone:
     report = topic.camera_report
     if report.is_readable:
         return None
@@ -316,31 +325,31 @@ def _wrong_name(topic: _Topic) -> _Problem:
     return found, f'remap the topic of its publisher to {meant}'
 
 
-def _silent(topic: _Topic) -> _Problem:
+def _silence_problem(topic: _Topic) -> _ProblemOrNone:
     if topic.camera_report.received:
         return None
     fix = f'look at the camera’s own log; if its images are large: {topic.scene.profile_fix}'
     return f'no image for {topic.camera_report.seconds:.0f} s', fix
 
 
-def _unreadable(topic: _Topic) -> _Problem:
+def _unreadable_image_problem(topic: _Topic) -> _ProblemOrNone:
     if not topic.camera_report.unreadable_reason:
         return None
     fix = 'repair the publisher of this topic; the detector drops such images and counts them'
     return f'the last image cannot be read: {topic.camera_report.unreadable_reason}', fix
 
 
-def _images_lost(topic: _Topic) -> _Problem:
+def _image_loss_problem(topic: _Topic) -> _ProblemOrNone:
     lost, sent = (
         topic.camera_report.lost or 0,
         (topic.camera_report.lost or 0) + topic.camera_report.received,
     )
-    if lost <= _LOSS_SHARE * sent:
+    if lost <= _MAX_LOSS_SHARE * sent:
         return None
     return f'{lost} of {sent} images were lost', topic.scene.profile_fix
 
 
-def _several_publishers(topic: _Topic) -> _Problem:
+def _several_publishers_problem(topic: _Topic) -> _ProblemOrNone:
     count = len(topic.camera_report.reliability)
     if count <= 1:
         return None
@@ -348,7 +357,7 @@ def _several_publishers(topic: _Topic) -> _Problem:
     return f'{count} publishers send images, so losses cannot be counted', fix
 
 
-def _too_large(topic: _Topic) -> _Problem:
+def _image_size_problem(topic: _Topic) -> _ProblemOrNone:
     segment_bytes = topic.scene.segment_bytes
     if topic.camera_report.message_bytes <= segment_bytes:
         return None
@@ -356,7 +365,7 @@ def _too_large(topic: _Topic) -> _Problem:
     return found, topic.scene.profile_fix
 
 
-def _best_effort(topic: _Topic) -> _Problem:
+def _best_effort_problem(topic: _Topic) -> _ProblemOrNone:
     has_profile = topic.scene.segment_bytes > _DEFAULT_SEGMENT_BYTES
     is_small = topic.camera_report.message_bytes <= LARGE_MESSAGE_BYTES
     if has_profile or is_small or 'best_effort' not in topic.camera_report.reliability:
@@ -365,7 +374,7 @@ def _best_effort(topic: _Topic) -> _Problem:
     return found, topic.scene.profile_fix
 
 
-def _needs_cv_bridge(topic: _Topic) -> _Problem:
+def _cv_bridge_problem(topic: _Topic) -> _ProblemOrNone:
     encoding = topic.camera_report.cv_bridge_encoding
     if not encoding:
         return None
@@ -377,8 +386,15 @@ def _transport_of(topic: str) -> str:
     return 'compressed' if topic.endswith('/compressed') else 'raw'
 
 
-_UNUSABLE: Final = (_wrong_type, _less_reliable, _other_transport)
-_PROBLEMS: Final = (
-    *(_not_published, _wrong_name, _silent, _unreadable, _images_lost, _several_publishers),
-    *(_too_large, _best_effort, _needs_cv_bridge),
+_UNUSABLE_CHECKS: Final = (_topic_type_problem, _reliability_problem, _transport_problem)
+_OTHER_CHECKS: Final = (
+    *(
+        _publisher_problem,
+        _topic_name_problem,
+        _silence_problem,
+        _unreadable_image_problem,
+        _image_loss_problem,
+        _several_publishers_problem,
+    ),
+    *(_image_size_problem, _best_effort_problem, _cv_bridge_problem),
 )

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['LEVELS', 'Finding', 'Level', 'as_json', 'format_findings', 'run_check']
+__all__ = ['LEVELS', 'Finding', 'Level', 'findings_as_json', 'format_findings', 'run_check']
 
 Level = Literal['green', 'yellow', 'red']
 #: From good to bad. Yellow means: works, but not in all cases or not at full quality.
@@ -59,14 +59,14 @@ def run_check(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> I
         )
 
 
-def as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
+def findings_as_json(findings: Sequence[Finding], *, interrupted: bool = False) -> str:
     """Return the findings, and the number of findings of each level, as JSON.
 
     Args:
         findings: findings in any order.
         interrupted: whether checks are missing because of a signal.
     """
-    counts = {level: _count(findings, level) for level in LEVELS}
+    counts = {level: _count_of_level(findings, level) for level in LEVELS}
     listed = [asdict(finding) for finding in findings]
     return json.dumps({**counts, 'interrupted': interrupted, 'findings': listed}, indent=2)
 
@@ -97,8 +97,8 @@ def format_findings(findings: Iterable[Finding], *, color: bool) -> Iterator[str
             fix = escape_controls(finding.fix).replace('\n', '\n' + ' ' * 14)
             lines.append(f'         fix: {fix}')
         yield '\n'.join(lines)
-    yield '\n' + ', '.join(f'{_count(seen, level)} {level}' for level in LEVELS)
+    yield '\n' + ', '.join(f'{_count_of_level(seen, level)} {level}' for level in LEVELS)
 
 
-def _count(findings: Sequence[Finding], level: Level) -> int:
+def _count_of_level(findings: Sequence[Finding], level: Level) -> int:
     return sum(finding.level == level for finding in findings)

@@ -21,8 +21,8 @@ from trt_perception.transport.shared_memory import (
 __all__ = ['check_machine']
 
 # A 1080p image in bgr8 has 6.2 MB. The kernel's default buffer has 0.2 MB.
-_SOCKET_BYTES: Final = 4 * 1024 * 1024
-_CACHE_BYTES: Final = 256 * 1024 * 1024
+_MIN_SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
+_MIN_FREE_CACHE_BYTES: Final = 256 * 1024 * 1024
 _AREA: Final = 'machine'
 
 
@@ -41,8 +41,8 @@ def check_machine(
         system: folder of the kernel's settings.
         shared_memory: folder of the shared memory.
     """
-    yield _socket_buffer(system / 'net/core/rmem_max')
-    yield _shared_memory(shared_memory, segment_bytes, raw_cameras)
+    yield _check_socket_buffer(system / 'net/core/rmem_max')
+    yield _check_shared_memory(shared_memory, segment_bytes, raw_cameras)
     if ports := unfinished_ports(shared_memory):
         yield Finding(
             _AREA,
@@ -52,23 +52,23 @@ def check_machine(
             'creating these files; programs that start, or send to these ports, hang forever',
             repair_command(ports),
         )
-    yield _caches(cache_folder('kernels').parent)
+    yield _check_caches(cache_folder('kernels').parent)
 
 
-def _socket_buffer(file: Path) -> Finding:
+def _check_socket_buffer(file: Path) -> Finding:
     name = 'net.core.rmem_max'
     fix = f'for a camera on another machine: sudo sysctl -w {name}=2147483647'
     try:
         size = int(file.read_text())
     except (OSError, ValueError) as error:
         return Finding(_AREA, name, 'yellow', f'cannot be read: {error}', fix)
-    if size < _SOCKET_BYTES:
+    if size < _MIN_SOCKET_BUFFER_BYTES:
         found = f'{size} bytes, less than one image: images over the network are lost in bursts'
         return Finding(_AREA, name, 'yellow', found, fix)
     return Finding(_AREA, name, 'green', f'{size} bytes')
 
 
-def _shared_memory(folder: Path, segment_bytes: int, raw_cameras: int) -> Finding:
+def _check_shared_memory(folder: Path, segment_bytes: int, raw_cameras: int) -> Finding:
     name = str(folder)
     larger = 'in a container: docker run --shm-size=1g (or --ipc=host); else remount it larger'
     try:
@@ -97,7 +97,7 @@ def _shared_memory(folder: Path, segment_bytes: int, raw_cameras: int) -> Findin
     return Finding(_AREA, name, 'green', found)
 
 
-def _caches(folder: Path) -> Finding:
+def _check_caches(folder: Path) -> Finding:
     name = 'caches'
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -109,7 +109,7 @@ def _caches(folder: Path) -> Finding:
         fix = 'make it writable, or set XDG_CACHE_HOME to a writable folder'
         return Finding(_AREA, name, 'yellow', found, fix)
     free = facts.f_bavail * facts.f_frsize
-    if free < _CACHE_BYTES:
+    if free < _MIN_FREE_CACHE_BYTES:
         found = f'{folder}: {free / 2**20:.0f} MiB free'
         return Finding(_AREA, name, 'yellow', found, 'free some space on that disk')
     return Finding(_AREA, name, 'green', f'{folder}, writable')

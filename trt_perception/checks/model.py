@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from trt_perception.checks.finding import Finding
-from trt_perception.checks.software import InstalledGpu, Module
+from trt_perception.checks.software import InstalledGpu, ModuleImport
 from trt_perception.errors import (
     ConfigError,
     EngineError,
@@ -16,7 +16,7 @@ from trt_perception.errors import (
 __all__ = ['check_model', 'is_onnx']
 
 _AREA: Final = 'model'
-_REBUILD: Final = 'build it again on this machine'
+_REBUILD_FIX: Final = 'build it again on this machine'
 
 
 def is_onnx(path: str) -> bool:
@@ -26,7 +26,7 @@ def is_onnx(path: str) -> bool:
 
 def check_model(
     path: str,
-    modules: Mapping[str, Module],
+    modules: Mapping[str, ModuleImport],
     gpus: Sequence[InstalledGpu],
     *,
     trial: Callable[[], str],
@@ -91,13 +91,13 @@ def _check_agreement(build: Any) -> Iterator[Finding]:
 
 
 def _check_plan(
-    model: Any, modules: Mapping[str, Module], gpus: Sequence[InstalledGpu]
+    model: Any, modules: Mapping[str, ModuleImport], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
     """Compare the TensorRT version and the GPU of the build with this machine."""
     from trt_perception.model.files.plan_header import read_plan_header
     from trt_perception.model.manifest import rebuild_command
 
-    rebuild = f'{_REBUILD}: {rebuild_command(model.manifest, model.path)}'
+    rebuild = f'{_REBUILD_FIX}: {rebuild_command(model.manifest, model.path)}'
     try:
         header = read_plan_header(model.content, model.path.name)
     except EngineError as error:

@@ -15,22 +15,28 @@ from trt_perception.checks.finding import Finding
 from trt_perception.files.regular_files import read_regular
 from trt_perception.transport.advice import CAMERA_PROFILE, PROFILE_VARIABLES
 
-__all__ = ['DEFAULT_SEGMENT_BYTES', 'Profile', 'check_shell', 'export_profile', 'read_profile']
+__all__ = [
+    'DEFAULT_SEGMENT_BYTES',
+    'FastDdsProfile',
+    'check_shell',
+    'export_profile_command',
+    'read_profile',
+]
 
-TESTED: Final = ('jazzy', 'kilted')
+TESTED_DISTRIBUTIONS: Final = ('jazzy', 'kilted')
 #: Bytes of shared memory that Fast DDS allocates without a profile. Larger images do not fit.
 DEFAULT_SEGMENT_BYTES: Final = 512 * 1024
 _FAST_DDS: Final = 'rmw_fastrtps_cpp'
-_OLD, _NEW = PROFILE_VARIABLES
+_OLD_VARIABLE, _NEW_VARIABLE = PROFILE_VARIABLES
 # Older distributions read only the old variable name. Kilted and newer read only the new name.
-_OLD_NAME_READ_BY: Final = ('humble', 'iron', 'jazzy')
-_SHIPPED: Final = f'share/trt_perception/{CAMERA_PROFILE}'
+_READERS_OF_OLD_VARIABLE: Final = ('humble', 'iron', 'jazzy')
+_SHIPPED_PROFILE: Final = f'share/trt_perception/{CAMERA_PROFILE}'
 _PROFILE_MAX_BYTES: Final = 1024 * 1024
 _AREA: Final = 'ROS 2 in this shell'
 
 
 @dataclass(frozen=True)
-class Profile:
+class FastDdsProfile:
     """Settings of this shell's Fast DDS profile.
 
     Attributes:
@@ -42,16 +48,16 @@ class Profile:
     segment_bytes: int = DEFAULT_SEGMENT_BYTES
 
 
-def read_profile(environment: Mapping[str, str]) -> Profile:
+def read_profile(environment: Mapping[str, str]) -> FastDdsProfile:
     """Return the profile that programs of this shell use.
 
     Raises:
         OSError: the file cannot be read.
         ValueError: the file is not XML, or larger than 1 MiB.
     """
-    path = environment.get(_variable(environment), '')
+    path = environment.get(_profile_variable(environment), '')
     if not path:
-        return Profile()
+        return FastDdsProfile()
     content = read_regular(Path(path), _PROFILE_MAX_BYTES)
     if b'<!ENTITY' in content:
         raise ValueError(f'{path}: expected an XML file without entities')
@@ -68,7 +74,7 @@ def read_profile(environment: Mapping[str, str]) -> Profile:
         raise ValueError(
             f'{path}: segment_size must be a number of bytes (got {", ".join(texts)})'
         )
-    return Profile(path, max(map(int, texts), default=DEFAULT_SEGMENT_BYTES))
+    return FastDdsProfile(path, max(map(int, texts), default=DEFAULT_SEGMENT_BYTES))
 
 
 def check_shell(
@@ -80,45 +86,49 @@ def check_shell(
         environment: environment of this process.
         folder: folder in which programs start; None for the working folder.
     """
-    yield _distribution(environment)
-    yield from _middleware(environment)
-    yield from _domain(environment)
+    yield _check_distribution(environment)
+    yield from _check_middleware(environment)
+    yield from _check_domain(environment)
     if environment.get('RMW_IMPLEMENTATION', _FAST_DDS) == _FAST_DDS:
-        yield from _transport(environment, folder or Path.cwd())
-    yield from _security(environment)
+        yield from _check_transport(environment, folder or Path.cwd())
+    yield from _check_security(environment)
 
 
-def export_profile(environment: Mapping[str, str]) -> str:
+def export_profile_command(environment: Mapping[str, str]) -> str:
     """Return the command that selects the shipped profile in a shell."""
-    files = (prefix / _SHIPPED for prefix in _prefixes(environment))
+    files = (prefix / _SHIPPED_PROFILE for prefix in _install_prefixes(environment))
     there = [shlex.quote(os.path.abspath(file)) for file in files if os.path.exists(file)]
-    file = there[0] if there else f'$(ros2 pkg prefix trt_perception)/{_SHIPPED}'
-    return f'export {_variable(environment)}={file}'
+    file = there[0] if there else f'$(ros2 pkg prefix trt_perception)/{_SHIPPED_PROFILE}'
+    return f'export {_profile_variable(environment)}={file}'
 
 
-def _prefixes(environment: Mapping[str, str]) -> list[Path]:
+def _install_prefixes(environment: Mapping[str, str]) -> list[Path]:
     # Unlike Path, os.path reports a folder without read permission as missing.
     return [Path(p) for p in environment.get('AMENT_PREFIX_PATH', '').split(':') if p]
 
 
-def _variable(environment: Mapping[str, str]) -> str:
-    return _OLD if environment.get('ROS_DISTRO', 'jazzy') in _OLD_NAME_READ_BY else _NEW
+def _profile_variable(environment: Mapping[str, str]) -> str:
+    return (
+        _OLD_VARIABLE
+        if environment.get('ROS_DISTRO', 'jazzy') in _READERS_OF_OLD_VARIABLE
+        else _NEW_VARIABLE
+    )
 
 
-def _distribution(environment: Mapping[str, str]) -> Finding:
+def _check_distribution(environment: Mapping[str, str]) -> Finding:
     name = environment.get('ROS_DISTRO', '')
     if not name:
         fix = 'source /opt/ros/jazzy/setup.bash, then install/setup.bash of the workspace'
         return Finding(_AREA, 'distribution', 'red', 'no ROS 2 is sourced', fix)
-    if name not in TESTED:
-        fix = f'use {" or ".join(TESTED)} if possible'
+    if name not in TESTED_DISTRIBUTIONS:
+        fix = f'use {" or ".join(TESTED_DISTRIBUTIONS)} if possible'
         return Finding(_AREA, 'distribution', 'yellow', f'{name}, which was not tested', fix)
     return Finding(_AREA, 'distribution', 'green', name)
 
 
-def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
+def _check_middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
     name = environment.get('RMW_IMPLEMENTATION', '')
-    prefixes = _prefixes(environment)
+    prefixes = _install_prefixes(environment)
     index = 'share/ament_index/resource_index/packages'
     if not name:
         yield Finding(_AREA, 'middleware', 'green', f'{_FAST_DDS}, the default')
@@ -139,7 +149,7 @@ def _middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
         yield Finding(_AREA, 'middleware', 'yellow', found, fix)
 
 
-def _domain(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _check_domain(environment: Mapping[str, str]) -> Iterator[Finding]:
     text = environment.get('ROS_DOMAIN_ID', '')
     number = _parse_like_strtoul(text) if text else 0
     if not 0 <= number <= 232:
@@ -181,11 +191,13 @@ def _parse_like_strtoul(text: str) -> int:
     return int(text, 16 if text[1:2] in ('x', 'X') else 8 if text[0] == '0' else 10)
 
 
-def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding]:
+def _check_transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding]:
     name = 'transport profile'
-    used = _variable(environment)
-    other = _NEW if used == _OLD else _OLD
-    fix = export_profile(environment) + ' for camera and detector (detect.launch.py does so)'
+    used = _profile_variable(environment)
+    other = _NEW_VARIABLE if used == _OLD_VARIABLE else _OLD_VARIABLE
+    fix = (
+        export_profile_command(environment) + ' for camera and detector (detect.launch.py does so)'
+    )
     try:
         profile = read_profile(environment)
     except (OSError, ValueError) as error:
@@ -206,7 +218,7 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
         mebibytes = profile.segment_bytes / 2**20
         yield Finding(_AREA, name, 'green', f'{profile.path}, {mebibytes:.0f} MiB shared memory')
     if profile.path and environment.get(other, profile.path) != profile.path:
-        found = f'{_OLD} and {_NEW} name different files'
+        found = f'{_OLD_VARIABLE} and {_NEW_VARIABLE} name different files'
         again = f'unset {other}, or set both to one file'
         yield Finding(_AREA, 'transport variables', 'yellow', found, again)
     builtin = environment.get('FASTDDS_BUILTIN_TRANSPORTS', '')
@@ -224,7 +236,7 @@ def _transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding
             yield Finding(_AREA, 'profile here', 'yellow', found, f'move {folder / file} away')
 
 
-def _security(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _check_security(environment: Mapping[str, str]) -> Iterator[Finding]:
     if environment.get('ROS_SECURITY_ENABLE', '').lower() != 'true':
         return
     keystore = environment.get('ROS_SECURITY_KEYSTORE', '')

@@ -20,9 +20,16 @@ from trt_perception.checks.finding import Finding, Level
 from trt_perception.errors import CudaError
 from trt_perception.images.decoders import INSTALL_SIMPLEJPEG
 
-__all__ = ['MODULES', 'InstalledGpu', 'Module', 'check_gpu', 'check_packages', 'import_modules']
+__all__ = [
+    'CHECKED_MODULES',
+    'InstalledGpu',
+    'ModuleImport',
+    'check_gpu',
+    'check_packages',
+    'import_modules',
+]
 
-MODULES: Final = (
+CHECKED_MODULES: Final = (
     'numpy',
     'cv2',
     'PIL',
@@ -37,8 +44,8 @@ MODULES: Final = (
 )
 _PYTHON_VERSIONS: Final = ((3, 10), (3, 13))
 _OLDEST_TENSORRT: Final = (10, 3)
-# Prints the fields of Module as the last line, after any output of the imported module.
-_IMPORT: Final = """
+# Prints the fields of ModuleImport as the last line, after any output of the imported module.
+_IMPORT_SCRIPT: Final = """
 import importlib, json, sys, traceback
 try:
     module = importlib.import_module(sys.argv[1])
@@ -60,16 +67,16 @@ _NUMPY_FIX: Final = (
 )
 _AREA: Final = 'Python and packages'
 _GPU_AREA: Final = 'GPU'
-_JPEG_ON_CPU: Final = (
+_JPEG_ON_CPU_NOTE: Final = (
     'the CPU decodes compressed images. To use the GPU: python3 -m pip install nvidia-nvjpeg '
     '(CUDA 12: nvidia-nvjpeg-cu12); on a Jetson: sudo apt install libnvjpeg-13-2, or the package '
     'of your CUDA version'
 )
-_WITHOUT_GPU: Final = 'otherwise only ONNX models run, on the CPU'
+_WITHOUT_GPU_NOTE: Final = 'otherwise only ONNX models run, on the CPU'
 
 
 @dataclass(frozen=True)
-class Module:
+class ModuleImport:
     """The result of importing a module.
 
     Attributes:
@@ -100,30 +107,33 @@ class InstalledGpu:
     index: int = 0
 
 
-def import_modules(names: Sequence[str] = MODULES) -> dict[str, Module]:
+def import_modules(names: Sequence[str] = CHECKED_MODULES) -> dict[str, ModuleImport]:
     """Import each module in a separate process, four at a time. Map each name to its result."""
     with ThreadPoolExecutor(4) as pool:
-        return dict(zip(names, pool.map(_import, names), strict=True))
+        return dict(zip(names, pool.map(_import_module, names), strict=True))
 
 
-def _import(name: str) -> Module:
+def _import_module(name: str) -> ModuleImport:
     try:
         ended = subprocess.run(
-            [sys.executable, '-c', _IMPORT, name], capture_output=True, text=True, timeout=120
+            [sys.executable, '-c', _IMPORT_SCRIPT, name],
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
     except subprocess.TimeoutExpired:
-        return Module('', 'the import took more than 120 s')
+        return ModuleImport('', 'the import took more than 120 s')
     if ended.returncode < 0:
         said = f'the import ended the process with signal {-ended.returncode}'
-        return Module('', said, clash=True)
+        return ModuleImport('', said, clash=True)
     try:
-        return Module(**json.loads(ended.stdout.splitlines()[-1]))
+        return ModuleImport(**json.loads(ended.stdout.splitlines()[-1]))
     except (IndexError, TypeError, ValueError):
-        return Module('', f'the import ended the process with exit code {ended.returncode}')
+        return ModuleImport('', f'the import ended the process with exit code {ended.returncode}')
 
 
 def check_packages(
-    modules: Mapping[str, Module],
+    modules: Mapping[str, ModuleImport],
     *,
     needs_onnx: bool,
     python: tuple[int, int] = sys.version_info[:2],
@@ -151,10 +161,10 @@ def check_packages(
         'vision_msgs.msg': 'sudo apt install ros-$ROS_DISTRO-vision-msgs',
     }
     for name, fix in fixes.items():
-        yield _needed(name.removesuffix('.msg'), modules[name], fix)
-    yield _cv_bridge(modules['cv_bridge'])
-    yield _pillow(modules['PIL'])
-    yield _simplejpeg(modules['simplejpeg'])
+        yield _check_needed(name.removesuffix('.msg'), modules[name], fix)
+    yield _check_cv_bridge(modules['cv_bridge'])
+    yield _check_pillow(modules['PIL'])
+    yield _check_simplejpeg(modules['simplejpeg'])
     runtime = modules['onnxruntime']
     if runtime.version:
         yield Finding(_AREA, 'ONNX Runtime', 'green', runtime.version)
@@ -165,13 +175,13 @@ def check_packages(
         yield Finding(_AREA, 'ONNX Runtime', level, found, fix)
 
 
-def _needed(name: str, module: Module, fix: str) -> Finding:
+def _check_needed(name: str, module: ModuleImport, fix: str) -> Finding:
     if module.version:
         return Finding(_AREA, name, 'green', module.version)
     return Finding(_AREA, name, 'red', module.error, _NUMPY_FIX if module.clash else fix)
 
 
-def _cv_bridge(module: Module) -> Finding:
+def _check_cv_bridge(module: ModuleImport) -> Finding:
     if module.version:
         return Finding(_AREA, 'cv_bridge', 'green', module.version)
     if module.missing:
@@ -179,7 +189,7 @@ def _cv_bridge(module: Module) -> Finding:
     return Finding(_AREA, 'cv_bridge', 'yellow', module.error, _NUMPY_FIX)
 
 
-def _pillow(module: Module) -> Finding:
+def _check_pillow(module: ModuleImport) -> Finding:
     if module.version:
         return Finding(_AREA, 'Pillow', 'green', module.version)
     cannot = 'PNG and image files cannot be read, and the CPU cannot run models that antialias'
@@ -187,7 +197,7 @@ def _pillow(module: Module) -> Finding:
     return Finding(_AREA, 'Pillow', 'yellow', found, 'sudo apt install python3-pil')
 
 
-def _simplejpeg(module: Module) -> Finding:
+def _check_simplejpeg(module: ModuleImport) -> Finding:
     if module.version:
         return Finding(_AREA, 'simplejpeg', 'green', module.version)
     instead = 'OpenCV decodes JPEG on the CPU, and prints a line for each damaged file'
@@ -197,7 +207,7 @@ def _simplejpeg(module: Module) -> Finding:
 
 
 def check_gpu(
-    modules: Mapping[str, Module],
+    modules: Mapping[str, ModuleImport],
     *,
     needs_engine: bool,
     device_ids: Sequence[int],
@@ -220,11 +230,13 @@ def check_gpu(
         text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
         yield Finding(_GPU_AREA, 'CUDA', 'green', text)
         for index in device_ids:
-            yield from _device(index, f' {index}' if len(device_ids) > 1 else '', bad, found)
-    yield from _tensorrt(modules, bad)
+            yield from _check_device(index, f' {index}' if len(device_ids) > 1 else '', bad, found)
+    yield from _check_tensorrt(modules, bad)
 
 
-def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> Iterator[Finding]:
+def _check_device(
+    index: int, label: str, bad: Level, found: list[InstalledGpu]
+) -> Iterator[Finding]:
     """Check one GPU until the first error. Further checks would fail for the same reason.
 
     Args:
@@ -244,20 +256,20 @@ def _device(index: int, label: str, bad: Level, found: list[InstalledGpu]) -> It
         step = 'NVRTC'
         trial.check_kernels(gpu.compute_capability)
         yield Finding(_GPU_AREA, f'{step}{label}', 'green', 'compiles for this GPU')
-        yield _nvjpeg(label)
+        yield _check_nvjpeg(label)
     except CudaError as error:
         yield _cuda_error_finding(f'{step}{label}', bad, error)
 
 
 def _cuda_error_finding(name: str, bad: Level, error: CudaError) -> Finding:
     fix = error.fix or 'install or repair the NVIDIA driver: nvidia-smi must work'
-    return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT_GPU})')
+    return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT_GPU_NOTE})')
 
 
-def _nvjpeg(label: str) -> Finding:
+def _check_nvjpeg(label: str) -> Finding:
     """Return the finding of nvJPEG, which is optional and decodes compressed images."""
     try:
-        version = trial.check_jpeg()
+        version = trial.check_nvjpeg()
     except CudaError as error:
         fix = error.fix or 'install nvJPEG of a CUDA release that the driver supports'
         found = f'{error.statement}; compressed images are decoded on the CPU'
@@ -265,12 +277,12 @@ def _nvjpeg(label: str) -> Finding:
     found = (
         f'{version}, decodes JPEG'
         if version
-        else f'no usable library is installed; {_JPEG_ON_CPU}'
+        else f'no usable library is installed; {_JPEG_ON_CPU_NOTE}'
     )
     return Finding(_GPU_AREA, f'nvJPEG{label}', 'green', found)
 
 
-def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:
+def _check_tensorrt(modules: Mapping[str, ModuleImport], bad: Level) -> Iterator[Finding]:
     there = {name: modules[name] for name in ('tensorrt', 'tensorrt_rtx')}
     for name, module in there.items():
         version = tuple(int(part) for part in re.findall(r'\d+', module.version)[:2])
@@ -285,7 +297,7 @@ def _tensorrt(modules: Mapping[str, Module], bad: Level) -> Iterator[Finding]:
     if all(module.missing for module in there.values()):
         fix = (
             'JetPack: sudo apt install python3-libnvinfer; else python3 -m pip install tensorrt '
-            f'(or tensorrt-rtx-cu13); {_WITHOUT_GPU}'
+            f'(or tensorrt-rtx-cu13); {_WITHOUT_GPU_NOTE}'
         )
         found = 'neither tensorrt nor tensorrt_rtx is installed'
         yield Finding(_GPU_AREA, 'TensorRT', bad, found, fix)

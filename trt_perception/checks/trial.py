@@ -9,7 +9,7 @@ from typing import Any
 from trt_perception.files.plain_text import join_first
 from trt_perception.model.pipeline_options import PipelineOptions
 
-__all__ = ['check_jpeg', 'check_kernels', 'cuda_versions', 'open_device', 'run_once']
+__all__ = ['check_kernels', 'check_nvjpeg', 'cuda_versions', 'open_device', 'run_model_once']
 
 # All other imports are late, because they need NumPy, which may be broken.
 
@@ -47,7 +47,7 @@ def check_kernels(compute_capability: tuple[int, int]) -> None:
     gpu.compile_kernels('extern "C" __global__ void nothing() {}', compute_capability)
 
 
-def check_jpeg() -> str:
+def check_nvjpeg() -> str:
     """Test nvJPEG with a small JPEG. Return nvJPEG's version; empty without a usable library.
 
     Raises:
@@ -65,7 +65,7 @@ def check_jpeg() -> str:
         return '.'.join(map(str, nvjpeg.version))
 
 
-def run_once(
+def run_model_once(
     path: str,
     options: PipelineOptions,
     device_ids: Sequence[int],

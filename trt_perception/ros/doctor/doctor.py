@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from trt_perception.checks.finding import Finding, as_json, format_findings, run_check
+from trt_perception.checks.finding import Finding, findings_as_json, format_findings, run_check
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model, is_onnx
 from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
 from trt_perception.checks.software import (
     InstalledGpu,
-    Module,
+    ModuleImport,
     check_gpu,
     check_packages,
     import_modules,
 )
-from trt_perception.checks.trial import run_once
+from trt_perception.checks.trial import run_model_once
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
 from trt_perception.parameters.spelling import split_assignment
@@ -77,7 +77,7 @@ def main(args: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print('doctor: interrupted; some checks are missing', file=sys.stderr)
     if options.json:
-        print(as_json(findings, interrupted=code == 130))
+        print(findings_as_json(findings, interrupted=code == 130))
     return code
 
 
@@ -123,7 +123,7 @@ class _Inputs:
         return str(self.node_values.get('engine_path', ''))
 
     @functools.cached_property
-    def modules(self) -> dict[str, Module]:
+    def modules(self) -> dict[str, ModuleImport]:
         """Result of importing each module."""
         return import_modules()
 
@@ -214,7 +214,7 @@ def trial_run(values: Mapping[str, Any]) -> str:
     configs = NodeConfig.from_values(values)
     node = configs.node
     options = replace(configs.pipeline_options(), max_batch=max(1, len(node.cameras)))
-    return run_once(
+    return run_model_once(
         node.engine_path,
         options,
         node.device_ids,

@@ -26,7 +26,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
 from trt_perception.checks.finding import Finding, Level
-from trt_perception.checks.shell import export_profile
+from trt_perception.checks.shell import export_profile_command
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.frame import PIXEL_FORMATS
@@ -81,7 +81,7 @@ def check_graph(
         graph.reports,
         plans,
         segment_bytes,
-        f'in the shells of camera and detector: {export_profile(os.environ)}',
+        f'in the shells of camera and detector: {export_profile_command(os.environ)}',
         topics_given,
         graph.other_types,
     )
