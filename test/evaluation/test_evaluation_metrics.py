@@ -17,7 +17,7 @@ BOX = (100, 100, 100, 100)
 
 
 def measure(tmp_path, content, answers):
-    """Return the metrics, and the rows of their detections."""
+    """Return the metrics of detections, and the COCO result rows that were measured."""
     annotations = read_annotations(written(tmp_path, content))
     classes = match_classes(CLASSES, annotations)
     rows = [

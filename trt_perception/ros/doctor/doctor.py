@@ -245,7 +245,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
             fix = "name the cameras with -p 'cameras:=[front, rear]' or in a --params-file"
         yield Finding('cameras', 'image topic', 'red', error.statement, fix)
     request = {
-        # Without plans, the transport of the detector is unknown.
+        # If the cameras are unknown, check one camera that may use any transport.
         'plans': [asdict(plan) for plan in plans or [CameraPlan(transport='auto')]],
         'node_name': options.node,
         'seconds': options.seconds,
