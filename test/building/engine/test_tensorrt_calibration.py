@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from support.building.standin_builds import ORIN, build, stand_in
+from support.building.standin_builds import ORIN_GPU, build, make_stand_in
 from trt_perception.building.engine import calibrator
 from trt_perception.building.engine.build import build_plan
 from trt_perception.building.engine.calibrator import CalibrationData
@@ -85,7 +85,7 @@ def calibrating(module, cache=b'ranges', plan=True):
     """Return a build function that calls the calibrator as TensorRT does."""
 
     def build_with(monitor, logger):
-        (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
+        (calibrator,) = module.arguments_of_calls('IBuilderConfig.int8_calibrator =')[-1]
         assert calibrator.get_batch_size() == 1
         cached = calibrator.read_calibration_cache()
         if cached is None:
@@ -103,25 +103,25 @@ IMPLICIT = {'precision': 'int8', 'calibration_tool': 'tensorrt'}
 @pytest.mark.parametrize('version', ['10.3.0.26', '10.7.0.23', '10.13.3.9', '10.16.1.11'])
 @pytest.mark.parametrize('method', ['entropy', 'minmax'])
 def test_tensorrt_up_to_10_calibrates_with_the_images(version, method, no_gpu_memory):
-    module, tensorrt = stand_in(version)
+    module, tensorrt = make_stand_in(version)
     module.build = calibrating(module)
     calibration = dataclasses.replace(data(), warnings=['images are few'])
     built = build(tensorrt, calibration=calibration, calibration_method=method, **IMPLICIT)
     assert 'images are few' in built.remarks
     assert not built.strongly_typed
-    assert module.flags() == {'BuilderFlag.INT8', 'BuilderFlag.FP16'}
+    assert module.builder_flags() == {'BuilderFlag.INT8', 'BuilderFlag.FP16'}
     assert [values[0] for values in no_gpu_memory] == [1, 2, 3]
     assert all(values.size == 3 * 8 * 8 for values in no_gpu_memory)
     assert built.calibration_cache_status == 'off'
     assert Memory.live == 0
-    assert module.called('IOptimizationProfile.set_shape') == [
+    assert module.arguments_of_calls('IOptimizationProfile.set_shape') == [
         ('images', (1, 3, 8, 8), (1, 3, 8, 8), (1, 3, 8, 8))
     ]
-    assert len(module.called('IBuilderConfig.set_calibration_profile')) == 1
+    assert len(module.arguments_of_calls('IBuilderConfig.set_calibration_profile')) == 1
 
 
 def test_ranges_are_reused_only_for_equal_inputs(no_gpu_memory, tmp_path):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = calibrating(module)
 
     def cache(method='entropy', tensorrt=tensorrt, **given):
@@ -134,7 +134,7 @@ def test_ranges_are_reused_only_for_equal_inputs(no_gpu_memory, tmp_path):
     assert len(no_gpu_memory) == 3
     assert cache(identity='other images') == 'computed'
     assert cache(method='minmax') == 'computed'
-    newer = TensorRt(module, 'tensorrt', '10.3.0.30', ORIN)
+    newer = TensorRt(module, 'tensorrt', '10.3.0.30', ORIN_GPU)
     assert cache(tensorrt=newer) == 'computed'
     for path in (tmp_path / 'ranges').iterdir():
         path.write_bytes(b'')
@@ -142,7 +142,7 @@ def test_ranges_are_reused_only_for_equal_inputs(no_gpu_memory, tmp_path):
 
 
 def test_cache_write_error_does_not_fail_the_build(no_gpu_memory, tmp_path):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = calibrating(module)
     (tmp_path / 'file').write_text('')
     calibration = data(cache_dir=tmp_path / 'file' / 'ranges')
@@ -153,7 +153,7 @@ def test_cache_write_error_does_not_fail_the_build(no_gpu_memory, tmp_path):
 
 
 def test_error_of_an_image_is_raised_after_the_build(no_gpu_memory, tmp_path, golden_messages):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = calibrating(module)
 
     def batches():
@@ -190,14 +190,14 @@ def test_callbacks_raise_no_exception_into_tensorrt(
     no_gpu_memory, monkeypatch, tmp_path, raised, callback
 ):
     """An exception in C++ would end the process, so it is raised after TensorRT has stopped."""
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     seen = []
 
     def fail(*_):
         raise raised
 
     def build_with(monitor, logger):
-        (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
+        (calibrator,) = module.arguments_of_calls('IBuilderConfig.int8_calibrator =')[-1]
         with contextlib.suppress(BaseException):  # such an exception would end the process in C++
             seen.append(calibrator.read_calibration_cache())
             seen.append(bool(calibrator.get_batch(['images'])))
@@ -219,7 +219,7 @@ def test_callbacks_raise_no_exception_into_tensorrt(
 
 
 def test_cache_file_replaced_by_a_folder_does_not_fail_the_build(no_gpu_memory, tmp_path):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = calibrating(module)
     calibration = data(cache_dir=tmp_path / 'ranges')
     assert build(tensorrt, calibration=calibration, **IMPLICIT)
@@ -231,19 +231,19 @@ def test_cache_file_replaced_by_a_folder_does_not_fail_the_build(no_gpu_memory, 
 
 
 def test_batches_of_a_wrong_shape_are_refused(no_gpu_memory, golden_messages):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = calibrating(module)
     with golden_messages.raises(ConfigError):
         build(tensorrt, calibration=data(shape=(1, 3, 4, 4)), **IMPLICIT)
 
 
 def test_auxiliary_inputs_are_uploaded_with_each_batch(no_gpu_memory):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.other_inputs = {'orig_target_sizes': (1, 2)}
     seen = []
 
     def build_with(monitor, logger):
-        (calibrator,) = module.called('IBuilderConfig.int8_calibrator =')[-1]
+        (calibrator,) = module.arguments_of_calls('IBuilderConfig.int8_calibrator =')[-1]
         while places := calibrator.get_batch(['orig_target_sizes', 'images']):
             seen.append(len(set(places)))
         calibrator.write_calibration_cache(memoryview(b'ranges'))
@@ -270,7 +270,7 @@ def calibration_cache(**scales):
 def test_ranges_are_not_cached_if_a_tensor_has_no_valid_scale(
     no_gpu_memory, tmp_path, scale, golden_messages
 ):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     good = calibration_cache(images=0.0078, **{'/body/Conv_output_0': 0.031})
     poor = calibration_cache(images=0.0078, **{'/body/Conv: output': scale})
 
@@ -298,14 +298,14 @@ def test_ranges_are_not_cached_if_a_tensor_has_no_valid_scale(
 
 
 def test_calibration_data_are_required_only_with_tensorrts_tool(golden_messages):
-    _, tensorrt = stand_in('10.3.0.26')
+    _, tensorrt = make_stand_in('10.3.0.26')
     for given, calibration in ((IMPLICIT, None), ({'precision': 'fp16'}, data())):
         with golden_messages.raises(ConfigError):
             build(tensorrt, calibration=calibration, **given)
 
 
 def test_ctrl_c_during_calibration_stops_it_and_keeps_no_ranges(no_gpu_memory, tmp_path):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = calibrating(module)
     started = threading.Event()
 

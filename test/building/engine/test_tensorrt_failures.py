@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from support.building.standin_builds import ALL, build, refusal, stand_in
+from support.building.standin_builds import TESTED_RELEASES, build, make_stand_in, refusal_text
 
 
 @pytest.fixture(autouse=True)
@@ -16,20 +16,20 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 
-@pytest.mark.parametrize('version', ALL)
+@pytest.mark.parametrize('version', TESTED_RELEASES)
 def test_all_unsupported_operators_are_named_with_their_nodes(version, golden_messages):
-    module, tensorrt = stand_in(version)
+    module, tensorrt = make_stand_in(version)
     module.parse_errors = [
         ('/a/Fancy', 'Fancy', 'INVALID_NODE', 'creator && "Plugin not found, are the …?"'),
         ('/b/Fancy', 'Fancy', 'INTERNAL_ERROR', 'Op type Fancy is not supported in TensorRT.'),
         ('/c/Det', 'Det', 'UNSUPPORTED_NODE', 'false'),
         ('/d/Conv', 'Conv', 'INVALID_NODE', 'Kernel weight dimension failed'),
     ]
-    golden_messages.add(refusal(tensorrt))
+    golden_messages.add(refusal_text(tensorrt))
 
 
 def test_build_error_has_the_messages_of_tensorrt_and_a_remedy(golden_messages):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
 
     def fail(monitor, logger):
         for name, text in (
@@ -39,13 +39,13 @@ def test_build_error_has_the_messages_of_tensorrt_and_a_remedy(golden_messages):
             logger.log(type('Severity', (), {'name': name}), text)
 
     module.build = fail
-    found = refusal(tensorrt, workspace_mib=1)
+    found = refusal_text(tensorrt, workspace_mib=1)
     golden_messages.add(found)
     assert 'slow' not in found
 
 
 def test_warnings_are_reported_once():
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
 
     def warn(monitor, logger):
         for _ in range(3):
@@ -57,19 +57,19 @@ def test_warnings_are_reported_once():
 
 
 def test_builder_creation_error_asks_for_a_gpu(monkeypatch, golden_messages):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
 
     def refuse(logger):
         raise TypeError('pybind11::init(): factory function returned nullptr')
 
     monkeypatch.setattr(module, 'make_Builder', refuse)
-    golden_messages.add(refusal(tensorrt))
+    golden_messages.add(refusal_text(tensorrt))
 
 
 def test_plan_of_another_flavour_is_refused(golden_messages):
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = lambda monitor, logger: b'vtrt' + bytes(100)
-    golden_messages.add(refusal(tensorrt))
+    golden_messages.add(refusal_text(tensorrt))
 
 
 def endless(module, started):
@@ -87,7 +87,7 @@ def endless(module, started):
 
 
 def test_ctrl_c_stops_the_build():
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     started = threading.Event()
     module.build = endless(module, started)
 
@@ -103,7 +103,7 @@ def test_ctrl_c_stops_the_build():
 
 
 def test_progress_combines_nested_phases_into_one_scale():
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     seen = []
     told = threading.Event()
 
@@ -125,7 +125,7 @@ def test_progress_combines_nested_phases_into_one_scale():
 
 
 def test_error_while_showing_progress_stops_the_build():
-    module, tensorrt = stand_in('10.3.0.26')
+    module, tensorrt = make_stand_in('10.3.0.26')
     module.build = endless(module, threading.Event())
 
     def broken(*_):

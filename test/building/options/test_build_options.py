@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support import golden
-from support.building.given_options import options, refusal
+from support.building.given_options import make_options, refusal_text
 from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import (
     given_options,
@@ -20,8 +20,8 @@ from trt_perception.tools import build_engine
 
 
 def test_only_the_onnx_option_is_required(golden_messages):
-    golden_messages.add(refusal({}))
-    found = options()
+    golden_messages.add(refusal_text({}))
+    found = make_options()
     assert found.precision == 'fp16'
     assert found.engine_path() == Path('model.engine')
 
@@ -46,23 +46,23 @@ def test_only_the_onnx_option_is_required(golden_messages):
     ],
 )
 def test_profile_is_read_in_each_notation(given, low, best, high):
-    (profile,) = options(shapes=given).shapes
+    (profile,) = make_options(shapes=given).shapes
     assert profile == ShapeProfile(low, best, high)
-    assert options(shapes=str(profile)).shapes == (profile,)
+    assert make_options(shapes=str(profile)).shapes == (profile,)
 
 
 def test_several_profiles_are_read():
-    found = options(shapes=['1x3x64x64', '4x3x32x32:4x3x64x64:4x3x96x96']).shapes
+    found = make_options(shapes=['1x3x64x64', '4x3x32x32:4x3x64x64:4x3x96x96']).shapes
     assert [profile.opt for profile in found] == [(1, 3, 64, 64), (4, 3, 64, 64)]
 
 
 @pytest.mark.parametrize('given', [8.6, '8.6', '86', 'sm_86', 'SM86', ['8.6', 8.6]])
 def test_compute_capability_is_read_in_each_notation(given):
-    assert options(compute_capabilities=given).compute_capabilities == ('8.6',)
+    assert make_options(compute_capabilities=given).compute_capabilities == ('8.6',)
 
 
 def test_compute_capability_with_two_major_digits_is_read():
-    found = options(compute_capabilities=[12.0, '100', 7.5]).compute_capabilities
+    found = make_options(compute_capabilities=[12.0, '100', 7.5]).compute_capabilities
     assert found == ('12.0', '10.0', '7.5')
 
 
@@ -119,16 +119,16 @@ REFUSED = [
 
 
 def test_error_of_a_refused_value_says_what_is_expected():
-    told = [refusal({'onnx': 'm.onnx', **given}) for given in REFUSED]
+    told = [refusal_text({'onnx': 'm.onnx', **given}) for given in REFUSED]
     golden.check('building/refused_options.txt', '\n'.join(told))
 
 
 def test_dla_accepts_fp16():
-    assert options(dla_core=0, gpu_fallback=True).dla_core == 0
+    assert make_options(dla_core=0, gpu_fallback=True).dla_core == 0
 
 
 def test_options_built_from_as_dict_are_equal():
-    first = options(
+    first = make_options(
         shapes=['1x3x64x64', '1x3x32x32:1x3x32x32:2x3x32x32'],
         input_size='64x48',
         plugins=['a.so'],
@@ -178,7 +178,7 @@ def test_command_line_returns_only_the_given_options():
     ],
 )
 def test_batch_sizes_are_sorted_and_distinct(given, found):
-    assert options(batch=given).batch == found
+    assert make_options(batch=given).batch == found
 
 
 def test_text_instead_of_a_number_is_a_usage_error(capsys):
@@ -199,10 +199,10 @@ def test_options_have_adjacent_groups_descriptions_and_ranges():
 def test_class_names_are_read_from_a_file(tmp_path):
     path = tmp_path / 'names.txt'
     path.write_text('person\n traffic light \nKöter\n\n')
-    found = read_class_names(options(class_names_file=str(path)))
+    found = read_class_names(make_options(class_names_file=str(path)))
     assert found == ('person', 'traffic light', 'Köter')
-    assert read_class_names(options(class_names=['x'])) == ('x',)
-    assert read_class_names(options()) == ()
+    assert read_class_names(make_options(class_names=['x'])) == ('x',)
+    assert read_class_names(make_options()) == ()
 
 
 def test_invalid_file_of_class_names_is_refused(tmp_path):
@@ -210,6 +210,6 @@ def test_invalid_file_of_class_names_is_refused(tmp_path):
     for text in ('', 'a\n\nb\n', 'a\na\n', 'x' * 300, 'y\n' * 3_000_000):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
-            read_class_names(options(class_names_file=str(path)))
+            read_class_names(make_options(class_names_file=str(path)))
         told.append(golden.without_folder(str(caught.value), tmp_path))
     golden.check('building/refused_class_names.txt', '\n'.join(told))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import golden
-from support.building.given_options import options, refusal
+from support.building.given_options import make_options, refusal_text
 from trt_perception.building.options.build_options import OPTIONS
 from trt_perception.building.options.sources import load_options
 
@@ -76,14 +76,14 @@ def test_paths_in_a_yaml_stay_in_its_folder(tmp_path, value):
     for option in paths:
         other = '' if option.name == 'onnx' else 'onnx: good.onnx'
         text = json.dumps([value] if option.is_list else value)
-        found = refusal({}, yaml_file(folder, f'{other}\n{option.name}: {text}\n'))
+        found = refusal_text({}, yaml_file(folder, f'{other}\n{option.name}: {text}\n'))
         assert found.startswith(f"{folder}/build.yaml, line 2: '{option.name}': "), found
         assert option.flag in found or 'is invalid' in found
 
 
 def test_command_line_paths_may_leave_the_folder(tmp_path):
     config = yaml_file(tmp_path, 'onnx: ../a.onnx\nvalidate: /data/val\nstore: ~/engines\n')
-    assert len(refusal({}, config).splitlines()) == 3
+    assert len(refusal_text({}, config).splitlines()) == 3
     found = load_options(config, {'onnx': '../a.onnx', 'validate': '/data/val', 'store': '~/e'})
     assert (found.onnx, found.validate) == (Path('../a.onnx'), '/data/val')
 
@@ -101,7 +101,9 @@ def test_rules_apply_to_merged_yaml_and_command_line_options(tmp_path):
 
 def test_error_has_a_line_for_each_wrong_key(tmp_path, golden_messages):
     config = yaml_file(tmp_path, 'onnx: a.onnx\nprecison: fp16\n\nbatch: many\n')
-    golden_messages.add('\n'.join(sorted(refusal({'workspace_mib': -1}, config).splitlines())))
+    golden_messages.add(
+        '\n'.join(sorted(refusal_text({'workspace_mib': -1}, config).splitlines()))
+    )
 
 
 REFUSED = [
@@ -130,7 +132,7 @@ REFUSED = [
 
 
 def test_error_of_a_refused_yaml_gives_reason_and_line(tmp_path):
-    told = [refusal({}, yaml_file(tmp_path, text)) for text in REFUSED]
+    told = [refusal_text({}, yaml_file(tmp_path, text)) for text in REFUSED]
     golden.check('building/refused_yaml.txt', golden.without_folder('\n'.join(told), tmp_path))
 
 
@@ -154,14 +156,14 @@ def test_numbers_follow_yaml_1_2(tmp_path, text, value):
 
 
 def test_unreadable_yaml_is_refused(tmp_path, golden_messages):
-    golden_messages.add(refusal({}, tmp_path / 'none.yaml'))
-    golden_messages.add(refusal({}, tmp_path))
+    golden_messages.add(refusal_text({}, tmp_path / 'none.yaml'))
+    golden_messages.add(refusal_text({}, tmp_path))
     (tmp_path / 'b.yaml').write_bytes(b'onnx: \xff')
-    golden_messages.add(refusal({}, tmp_path / 'b.yaml'))
+    golden_messages.add(refusal_text({}, tmp_path / 'b.yaml'))
 
 
 def test_empty_yaml_gives_the_defaults(tmp_path):
-    assert load_options(yaml_file(tmp_path, ''), {'onnx': 'm.onnx'}) == options(onnx='m.onnx')
+    assert load_options(yaml_file(tmp_path, ''), {'onnx': 'm.onnx'}) == make_options(onnx='m.onnx')
 
 
 @pytest.mark.parametrize('slash', ['', '/'])
@@ -169,6 +171,6 @@ def test_error_shows_a_path_outside_the_folder_once(tmp_path, slash, golden_mess
     (tmp_path / 'a').mkdir()
     elsewhere = f'{tmp_path}/b'
     config = yaml_file(tmp_path / 'a', f'output: {elsewhere}{slash}')
-    golden_messages.add(refusal({'onnx': 'm.onnx'}, config))
+    golden_messages.add(refusal_text({'onnx': 'm.onnx'}, config))
     config = yaml_file(tmp_path / 'a', 'output: ../b')
-    golden_messages.add(refusal({'onnx': 'm.onnx'}, config))
+    golden_messages.add(refusal_text({'onnx': 'm.onnx'}, config))

@@ -27,8 +27,8 @@ from trt_perception.pipelines import host_pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 
-class OnnxModelWithMemory(OnnxModel):
-    """An ONNX model that reuses stored outputs for equal models and equal images."""
+class CachedOnnxModel(OnnxModel):
+    """An ONNX model that stores its outputs. Equal models with equal inputs share them."""
 
     def __init__(self, answers, model, *arguments):
         super().__init__(model, *arguments)
@@ -36,13 +36,13 @@ class OnnxModelWithMemory(OnnxModel):
         self._content = hashlib.sha256(model.content).digest()
 
     def run(self, tensors):
-        key = self._content, *((name, digest(tensor)) for name, tensor in tensors.items())
+        key = self._content, *((name, tensor_digest(tensor)) for name, tensor in tensors.items())
         if key not in self._answers:
             self._answers[key] = super().run(tensors)
         return [answer.copy() for answer in self._answers[key]]
 
 
-def digest(tensor):
+def tensor_digest(tensor):
     return tensor.shape, tensor.dtype, hashlib.sha256(np.ascontiguousarray(tensor)).digest()
 
 
@@ -62,12 +62,12 @@ def reuse_equal_results(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
         patch.setattr(onnxslim, 'slim', slim)
-        patch.setattr(host_pipeline, 'OnnxModel', functools.partial(OnnxModelWithMemory, {}))
+        patch.setattr(host_pipeline, 'OnnxModel', functools.partial(CachedOnnxModel, {}))
         yield
 
 
 #: Options that TensorRT receives only if it calibrates itself.
-NOT_FOR_TENSORRT = {
+OPTIONS_NOT_FOR_TENSORRT = {
     *('onnx', 'output', 'json', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
     *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
     *('calibration_method', 'validate', 'annotations'),
@@ -82,7 +82,7 @@ def reuse_equal_plans(reuse_equal_results):
     real, plans = engine_steps.build_plan, {}
 
     def build_plan(content, options, tensorrt, *, fp32_nodes=(), calibration=None, **named):
-        told = {k: v for k, v in options.as_dict().items() if k not in NOT_FOR_TENSORRT}
+        told = {k: v for k, v in options.as_dict().items() if k not in OPTIONS_NOT_FOR_TENSORRT}
         key = content, repr(told), repr(tensorrt), tuple(fp32_nodes)
         if calibration is not None or key not in plans:
             plans[key] = real(

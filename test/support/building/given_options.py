@@ -6,11 +6,11 @@ from trt_perception.building.options.sources import load_options
 from trt_perception.errors import ConfigError
 
 
-def refusal(given, config=None):
+def refusal_text(given, config=None):
     with pytest.raises(ConfigError) as caught:
         load_options(config, given)
     return str(caught.value)
 
 
-def options(**given):
+def make_options(**given):
     return load_options(None, {'onnx': 'model.onnx', **given})

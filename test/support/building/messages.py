@@ -5,7 +5,7 @@ import re
 from support import golden
 
 # Texts that differ between releases of other packages, and their replacements.
-_OTHERS = {
+_REPLACEMENTS = {
     r'(TensorRT-RTX) [\d.]+': r'\1 VERSION',
     r'\(Error parsing [^)]*\)': '(what protobuf says)',
     r'(Pillow cannot decode it): [^;\n]*': r'\1: what Pillow says',
@@ -20,7 +20,7 @@ _OTHERS = {
 def without_variable_text(message):
     """Return a message without versions, engine sizes and texts of other packages."""
     text = str(message)
-    for pattern, words in _OTHERS.items():
+    for pattern, words in _REPLACEMENTS.items():
         text = re.sub(pattern, words, text)
     return text
 

@@ -3,7 +3,7 @@
 import pytest
 
 
-def build(content, capabilities=('86',)):
+def size_of_built_plan(content, capabilities=('86',)):
     """Return the size of the plan that TensorRT-RTX builds; skip if it is not installed."""
     trt = pytest.importorskip('tensorrt_rtx')
     logger = trt.Logger(trt.Logger.ERROR)

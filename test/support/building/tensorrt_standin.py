@@ -12,20 +12,20 @@ import random
 import re
 from pathlib import Path
 
-TABLE = json.loads((Path(__file__).parents[2] / 'data' / 'tensorrt_api.json').read_text())
-NAMES = {
+API_TABLE = json.loads((Path(__file__).parents[2] / 'data' / 'tensorrt_api.json').read_text())
+NAMES_BY_RELEASE = {
     release: {
-        name for bits, names in TABLE['names'].items() if bits[index] == '1' for name in names
+        name for bits, names in API_TABLE['names'].items() if bits[index] == '1' for name in names
     }
-    for index, release in enumerate(TABLE['releases'])
+    for index, release in enumerate(API_TABLE['releases'])
 }
-MAGIC = {'tensorrt': b'ftrt', 'tensorrt_rtx': b'vtrt'}
-BASES = ('ILogger', 'IProgressMonitor', 'IProfiler', 'IInt8EntropyCalibrator2')
-BASES += ('IInt8MinMaxCalibrator', 'IErrorRecorder')
-FUNCTIONS = ('Builder', 'OnnxParser', 'init_libnvinfer_plugins', 'get_plugin_registry')
+PLAN_SIGNATURES = {'tensorrt': b'ftrt', 'tensorrt_rtx': b'vtrt'}
+BASE_CLASSES = ('ILogger', 'IProgressMonitor', 'IProfiler', 'IInt8EntropyCalibrator2')
+BASE_CLASSES += ('IInt8MinMaxCalibrator', 'IErrorRecorder')
+CALLABLES = ('Builder', 'OnnxParser', 'init_libnvinfer_plugins', 'get_plugin_registry')
 
 
-class Member:
+class EnumMember:
     """A value of an enumeration."""
 
     def __init__(self, owner, name, number):
@@ -38,7 +38,7 @@ class Member:
         return f'{self.owner}.{self.name}'
 
 
-class Object:
+class TensorRtObject:
     """A TensorRT object with the attributes of one class of one release."""
 
     def __init__(self, standin, kind, **values):
@@ -66,7 +66,7 @@ class Object:
         self._values[name] = value
 
 
-class Namespace:
+class Enumeration:
     """A TensorRT enumeration: a class that is only used to look up members."""
 
     def __init__(self, kind, members):
@@ -96,7 +96,7 @@ class StandIn:
         self.release = release
         self.__version__ = version
         self.flavour = 'tensorrt_rtx' if release.startswith('RTX') else 'tensorrt'
-        self.names = NAMES[release]
+        self.names = NAMES_BY_RELEASE[release]
         self.calls = []
         self.build = lambda monitor, logger: self.plan()
         self.parse_errors = []
@@ -107,20 +107,20 @@ class StandIn:
         self.dla_cores = 0
         self.cache_accepted = True
         self.logger = None
-        self._namespaces = {}
+        self._enumerations = {}
 
     def __getattr__(self, name):
         if name.startswith('_') or name not in self.names:
             raise AttributeError(f'{self.release} has no {name}')
-        if name in BASES:
+        if name in BASE_CLASSES:
             return type(name, (), {})
-        if name in FUNCTIONS:
+        if name in CALLABLES:
             return getattr(self, f'make_{name}')
-        if name not in self._namespaces:
-            self._namespaces[name] = self._namespace(name)
-        return self._namespaces[name]
+        if name not in self._enumerations:
+            self._enumerations[name] = self._enumeration(name)
+        return self._enumerations[name]
 
-    def _namespace(self, kind):
+    def _enumeration(self, kind):
         """Number the members of an enumeration in an order that differs between releases."""
         names = [
             name.removeprefix(kind + '.')
@@ -129,9 +129,9 @@ class StandIn:
         ]
         members = [name for name in names if re.fullmatch(r'[A-Z][A-Za-z0-9_]*', name)]
         order = random.Random(f'{self.release} {kind}').sample(range(len(names)), len(members))
-        values = {n: Member(kind, n, number) for n, number in zip(members, order, strict=True)}
+        values = {n: EnumMember(kind, n, number) for n, number in zip(members, order, strict=True)}
         methods = {name: None for name in names if name not in members}
-        return Namespace(kind, {**{name: object() for name in methods}, **values})
+        return Enumeration(kind, {**{name: object() for name in methods}, **values})
 
     # --- called by the builder -----------------------------------------------------------------
 
@@ -140,18 +140,18 @@ class StandIn:
         return True
 
     def make_get_plugin_registry(self):
-        return Object(
+        return TensorRtObject(
             self, 'IPluginRegistry', error_recorder=None, load_library=lambda path: object()
         )
 
     def make_Builder(self, logger):  # noqa: N802  TensorRT's name
         self.logger = logger
-        return Object(
+        return TensorRtObject(
             self,
             'Builder',
-            create_network=self._network,
-            create_builder_config=self._config,
-            create_optimization_profile=lambda: Object(self, 'IOptimizationProfile'),
+            create_network=self._make_network,
+            create_builder_config=self._make_config,
+            create_optimization_profile=lambda: TensorRtObject(self, 'IOptimizationProfile'),
             build_serialized_network=lambda network, config: self.build(
                 config.progress_monitor, self.logger
             ),
@@ -160,7 +160,7 @@ class StandIn:
 
     def make_OnnxParser(self, network, logger):  # noqa: N802
         errors = [
-            Object(
+            TensorRtObject(
                 self,
                 'ParserError',
                 node_name=lambda node=node: node,
@@ -170,7 +170,7 @@ class StandIn:
             )
             for node, operator, code, text in self.parse_errors
         ]
-        return Object(
+        return TensorRtObject(
             self,
             'OnnxParser',
             parse=lambda content: not errors,
@@ -178,22 +178,24 @@ class StandIn:
             get_error=lambda index: errors[index],
         )
 
-    def _network(self, flags):
+    def _make_network(self, flags):
         kind = self.NetworkDefinitionCreationFlag
         known = {
-            1 << int(member): member.name for member in vars(kind).values() if is_member(member)
+            1 << int(member): member.name
+            for member in vars(kind).values()
+            if is_enum_member(member)
         }
         assert flags == 0 or flags in known, f'{flags} is not a flag of {self.release}'
         self.calls.append(('created network', (known.get(flags, ''),)))
-        tensor = Object(
+        tensor = TensorRtObject(
             self, 'ITensor', name='images', shape=self.shape, dtype=self.DataType.FLOAT
         )
         inputs = [tensor] + [
-            Object(self, 'ITensor', name=name, shape=shape, dtype=self.DataType.FLOAT)
+            TensorRtObject(self, 'ITensor', name=name, shape=shape, dtype=self.DataType.FLOAT)
             for name, shape in self.other_inputs.items()
         ]
-        layers = [self._layer(*facts) for facts in self.layers]
-        return Object(
+        layers = [self._make_layer(*facts) for facts in self.layers]
+        return TensorRtObject(
             self,
             'INetworkDefinition',
             num_inputs=len(inputs),
@@ -204,9 +206,9 @@ class StandIn:
             get_layer=lambda index: layers[index],
         )
 
-    def _layer(self, name, metadata, dtype):
-        tensor = Object(self, 'ITensor', dtype=getattr(self.DataType, dtype))
-        return Object(
+    def _make_layer(self, name, metadata, dtype):
+        tensor = TensorRtObject(self, 'ITensor', dtype=getattr(self.DataType, dtype))
+        return TensorRtObject(
             self,
             'ILayer',
             name=name,
@@ -216,13 +218,13 @@ class StandIn:
             get_output=lambda index: tensor,
         )
 
-    def _config(self):
+    def _make_config(self):
         def cache(content):
-            return Object(
+            return TensorRtObject(
                 self, 'ITimingCache', serialize=lambda: b'times of ' + self.release.encode()
             )
 
-        return Object(
+        return TensorRtObject(
             self,
             'IBuilderConfig',
             add_optimization_profile=lambda profile: -1 if self.refuse_profiles else 0,
@@ -236,14 +238,14 @@ class StandIn:
 
     def plan(self):
         version = [int(part) for part in self.__version__.split('.')][:4]
-        return MAGIC[self.flavour] + bytes(20) + bytes(version) + bytes(100)
+        return PLAN_SIGNATURES[self.flavour] + bytes(20) + bytes(version) + bytes(100)
 
-    def called(self, name):
+    def arguments_of_calls(self, name):
         return [arguments for called, arguments in self.calls if called == name]
 
-    def flags(self):
-        return {str(member) for (member,) in self.called('IBuilderConfig.set_flag')}
+    def builder_flags(self):
+        return {str(member) for (member,) in self.arguments_of_calls('IBuilderConfig.set_flag')}
 
 
-def is_member(value):
-    return isinstance(value, Member)
+def is_enum_member(value):
+    return isinstance(value, EnumMember)
