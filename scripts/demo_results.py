@@ -15,7 +15,7 @@ from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import match_classes
 from trt_perception.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
-from trt_perception.files.plain_text import escape_controls, join_first
+from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
 from trt_perception.tools.detection_output import CocoResults
 from trt_perception.tools.detection_sources import DETECTIONS_FILE
@@ -105,7 +105,8 @@ def other_classes(truth_file, classes):
     if set(wanted) & set(classes):
         return ''
     scenes, model = (
-        join_first([escape_controls(name) for name in names], 10) for names in (wanted, classes)
+        join_first_items([escape_controls(name) for name in names], 10)
+        for names in (wanted, classes)
     )
     return (
         f'the scenes show {scenes}, but the model has only these classes: {model}; '

@@ -11,7 +11,7 @@ import warnings
 import pytest
 
 from support.properties import given, settings, st
-from trt_perception.files.literals import MAX_LENGTH, read_literal
+from trt_perception.files.literals import MAX_LITERAL_LENGTH, read_literal
 
 PLAIN = st.one_of(
     st.text(max_size=8),
@@ -109,7 +109,7 @@ HOSTILE = {
     'a long text': "'" + '\\n' * 500_000 + "'",
     'digits': '9' * 1_000_000,
     'digits in base 16': '0x' + 'f' * 1_000_000,
-    'too long': ' ' * (MAX_LENGTH + 1),
+    'too long': ' ' * (MAX_LITERAL_LENGTH + 1),
 }
 PROGRAM = """
 import json, resource, sys

@@ -91,7 +91,7 @@ def test_size_is_read_once_for_equal_headers(library):
 
 
 def test_file_parts_of_any_size_are_joined(library, monkeypatch):
-    monkeypatch.setattr(nvjpeg, '_FIRST_FILE_BYTES', 16)
+    monkeypatch.setattr(nvjpeg, '_INITIAL_FILE_BUFFER_BYTES', 16)
     with NvJpeg() as opened, opened.decoder() as decoder:
         for middle_size in (0, 5000, 3, 70000, 0):
             parts = FILE, memoryview(bytes(range(256)) * 300)[:middle_size], b'', b'\xff\xd9'
@@ -177,7 +177,7 @@ def test_library_that_is_too_old_is_not_used(
         out._obj.value = version[kind]
         return 0
 
-    functions = {name: lambda *_: 0 for name in nvjpeg._FUNCTIONS}
+    functions = {name: lambda *_: 0 for name in nvjpeg._ARGUMENT_TYPES_BY_FUNCTION}
     fake = SimpleNamespace(**{**functions, 'nvjpegGetProperty': get_property})
     monkeypatch.setattr(nvjpeg.ctypes, 'CDLL', lambda path: fake)
     monkeypatch.setattr(nvjpeg, '_library_paths', lambda: iter(['/opt/libnvjpeg.so']))

@@ -8,7 +8,13 @@ import pytest
 from support.oracles.reference_images import BYTES_PER_PIXEL, ENCODINGS, byte_rows, fits, row_bytes
 from support.properties import given, settings, st
 from trt_perception.errors import ImageError, TrtPerceptionError
-from trt_perception.images.frame import MAX_BYTES, MAX_SIDE, PIXEL_FORMATS, Frame, frame_from_bgr
+from trt_perception.images.frame import (
+    MAX_FRAME_BYTES,
+    MAX_SIDE,
+    PIXEL_FORMATS,
+    Frame,
+    frame_from_bgr,
+)
 
 
 def view(data=bytes(12), width=2, height=2, step=6, encoding='bgr8', **more):
@@ -136,10 +142,10 @@ def test_invalid_image_is_refused_with_its_reason(change, reason, golden_message
 
 
 def test_image_above_the_byte_limit_is_refused(golden_messages):
-    data = np.zeros(MAX_BYTES + 1, np.uint8)  # never written, so the pages need no memory
-    assert view(data[:MAX_BYTES], 2, 1, MAX_BYTES).step == MAX_BYTES
+    data = np.zeros(MAX_FRAME_BYTES + 1, np.uint8)  # never written, so the pages need no memory
+    assert view(data[:MAX_FRAME_BYTES], 2, 1, MAX_FRAME_BYTES).step == MAX_FRAME_BYTES
     with golden_messages.raises(ImageError) as caught:
-        view(data, 2, 1, MAX_BYTES + 1)
+        view(data, 2, 1, MAX_FRAME_BYTES + 1)
     assert caught.value.reason == 'too_large'
 
 

@@ -294,7 +294,7 @@ def test_damaged_tiff_prints_nothing(tmp_path, capfd):
 def test_missing_file_pipe_and_too_large_file_are_refused(tmp_path):
     os.mkfifo(tmp_path / 'pipe.png')
     (tmp_path / 'large.png').touch()
-    os.truncate(tmp_path / 'large.png', image_files.MAX_BYTES + 1)
+    os.truncate(tmp_path / 'large.png', image_files.MAX_IMAGE_FILE_BYTES + 1)
 
     missing = refusal(tmp_path / 'gone.png')
     pipe = refusal(tmp_path / 'pipe.png')

@@ -221,11 +221,11 @@ def test_full_device_is_reported_and_other_files_are_removed(tmp_path, golden_me
 
 
 def test_devices_are_special_files_and_folders_are_not():
-    from trt_perception.files.atomic_files import _is_special
+    from trt_perception.files.atomic_files import _is_device_or_pipe
 
-    assert _is_special(Path('/dev/stdout'))
-    assert _is_special(Path('/dev/null'))
-    assert not _is_special(Path('/dev/shm'))
+    assert _is_device_or_pipe(Path('/dev/stdout'))
+    assert _is_device_or_pipe(Path('/dev/null'))
+    assert not _is_device_or_pipe(Path('/dev/shm'))
 
 
 @pytest.mark.parametrize('tool', ['benchmark_engine', 'evaluate_engine', 'inspect_engine'])

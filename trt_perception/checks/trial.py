@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.pipeline_options import PipelineOptions
 
 __all__ = ['check_kernels', 'check_nvjpeg', 'cuda_versions', 'open_device', 'run_model_once']
@@ -100,7 +100,7 @@ def run_model_once(
             )
         finally:
             pipeline.close()
-    devices = join_first([str(index) for index in device_ids], 64)
+    devices = join_first_items([str(index) for index in device_ids], 64)
     return f'works: {facts}' + (
         f', on devices {devices}' if on_gpu and len(device_ids) > 1 else ''
     )

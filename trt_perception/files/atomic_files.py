@@ -23,7 +23,7 @@ from trt_perception.errors import ConfigError, WriteError
 __all__ = ['make_folder', 'write_atomically', 'write_json']
 
 _FREE_SPACE: Final = 'free space on this disk, or choose another place'
-_FIXES: Final = {
+_FIXES_BY_ERRNO: Final = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
     errno.EISDIR: 'name a file',
@@ -47,7 +47,7 @@ def write_atomically(
     """
     written: list[tuple[Path, Path]] = []
     renamed: list[tuple[Path, Path | None]] = []
-    special = [path for path in files if _is_special(path)]
+    special = [path for path in files if _is_device_or_pipe(path)]
     try:
         for path, content in files.items():
             if path not in special:
@@ -58,9 +58,9 @@ def write_atomically(
             try:
                 temporary.replace(path)
             except OSError as error:
-                raise _write_error(path, error) from error
+                raise _error_of_failed_write(path, error) from error
         for path in special:
-            _write_special(path, files[path])
+            _write_to_device_or_pipe(path, files[path])
     except BaseException:
         for path, backup in reversed(renamed):
             with contextlib.suppress(OSError):
@@ -86,7 +86,7 @@ def write_json(path: Path, content: object, indent: int | None = None) -> None:
     write_atomically({path: f'{text}\n'.encode()})
 
 
-def _is_special(path: Path) -> bool:
+def _is_device_or_pipe(path: Path) -> bool:
     """Return whether a path is a device or a pipe, which must not be replaced by a file."""
     if not path.exists() or path.is_dir():
         return False
@@ -94,12 +94,12 @@ def _is_special(path: Path) -> bool:
     return str(path.parent) in ('/dev', '/dev/fd', '/proc/self/fd') or not path.is_file()
 
 
-def _write_special(path: Path, content: bytes) -> None:
+def _write_to_device_or_pipe(path: Path, content: bytes) -> None:
     try:
         with open(path, 'ab', buffering=0) as file:
             file.write(content)
     except OSError as error:
-        raise _write_error(path, error, len(content)) from error
+        raise _error_of_failed_write(path, error, len(content)) from error
 
 
 def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) -> Path:
@@ -123,12 +123,12 @@ def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) ->
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise _write_error(path, error, len(content)) from error
+            raise _error_of_failed_write(path, error, len(content)) from error
         raise
     return temporary
 
 
-def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
+def _error_of_failed_write(path: Path, error: OSError, size: int = 0) -> WriteError:
     """Return the error for a file that could not be written.
 
     If ``size`` in bytes is given, the error also states the free space.
@@ -143,7 +143,9 @@ def _write_error(path: Path, error: OSError, size: int = 0) -> WriteError:
             status = os.statvfs(path.parent)
             free = status.f_bavail * status.f_frsize
             room = f' ({size / 2**20:.1f} MiB to write, {free / 2**20:.1f} MiB free)'
-    fix = _FIXES.get(error.errno or 0, 'choose another place, or make that folder writable')
+    fix = _FIXES_BY_ERRNO.get(
+        error.errno or 0, 'choose another place, or make that folder writable'
+    )
     return WriteError(str(path), f'cannot be written: {reason}{room}', fix=fix)
 
 
@@ -158,7 +160,7 @@ def _back_up(path: Path, temporary: Path) -> Path | None:
         except OSError:  # file systems of memory cards have no hard links
             path.rename(backup)
     except OSError as error:
-        raise _write_error(path, error) from error
+        raise _error_of_failed_write(path, error) from error
     return backup
 
 

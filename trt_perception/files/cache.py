@@ -22,7 +22,7 @@ from trt_perception.files.checked_files import read_checked
 __all__ = ['cache_folder', 'read_cached', 'write_cached']
 
 _MAX_ENTRIES: Final = 32
-_MAX_BYTES: Final = 1024**3
+_MAX_ENTRY_BYTES: Final = 1024**3
 _DIGEST_BYTES: Final = 32
 _LOG: Final = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def read_cached(kind: str, key: str) -> bytes | None:
     """
     path = cache_folder(kind) / key
     try:
-        entry, _ = read_checked(path, _MAX_BYTES)
+        entry, _ = read_checked(path, _MAX_ENTRY_BYTES)
         os.utime(path)  # marks the entry as recently used
     except (EngineError, OSError):
         return None

@@ -68,13 +68,13 @@ def read_record_leaving_other_keys(kind: type[Record], section: JsonSection) -> 
     """
     return kind(
         **{
-            name: _reader_of(hint)(section, name)
+            name: _reader_of_type(hint)(section, name)
             for name, hint in _cached_field_types(kind).items()
         }
     )
 
 
-def _reader_of(hint: Any) -> FieldReader:
+def _reader_of_type(hint: Any) -> FieldReader:
     if hint in _READERS_BY_TYPE:
         return _READERS_BY_TYPE[hint]
     if get_origin(hint) is Annotated:
@@ -86,7 +86,7 @@ def _reader_of(hint: Any) -> FieldReader:
             read_record(kind, item) for item in section.sections(key)
         )
     if type(None) in get_args(hint):
-        return optional_reader(_reader_of(get_args(hint)[0]))
+        return optional_reader(_reader_of_type(get_args(hint)[0]))
     return lambda section, key: read_record(hint, section.section(key))
 
 
@@ -94,13 +94,13 @@ def to_json(value: Any) -> Any:
     """Return a value as JSON content. ``read_record`` reads an equal dataclass from it."""
     if dataclasses.is_dataclass(value):
         hints = _cached_field_types(type(value))
-        return {name: _writer_of(hint)(getattr(value, name)) for name, hint in hints.items()}
+        return {name: _writer_of_type(hint)(getattr(value, name)) for name, hint in hints.items()}
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     return [to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _writer_of(hint: Any) -> Callable[[Any], Any]:
+def _writer_of_type(hint: Any) -> Callable[[Any], Any]:
     named: tuple[Any, ...] = getattr(hint, '__metadata__', ())
     return named[1] if len(named) > 1 else to_json
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from trt_perception.errors import ManifestError, TrtPerceptionError
-from trt_perception.files.plain_text import Mistake, join_first
+from trt_perception.files.plain_text import Mistake, join_first_items
 
 __all__ = ['JsonSection', 'is_nested_deeper', 'parse_json', 'read_json', 'short_json']
 
@@ -31,7 +31,9 @@ def parse_json(text: bytes | str) -> Any:
     """
     try:
         return json.loads(
-            text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+            text,
+            object_pairs_hook=_object_without_repeated_keys,
+            parse_constant=_refuse_nan_or_infinity,
         )
     except UnicodeDecodeError as error:
         raise ValueError(f'it is not text: byte {error.start} cannot be decoded') from error
@@ -63,11 +65,11 @@ class _JsonMistakeError(ValueError):
     pass
 
 
-def _refuse_constant(name: str) -> None:
+def _refuse_nan_or_infinity(name: str) -> None:
     raise _JsonMistakeError(f'{name} is not a number in JSON')
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -199,7 +201,7 @@ class JsonSection:
     def finish(self) -> None:
         """Raise an error that lists the unread keys, if any."""
         if self._unread:
-            names = join_first([short_json(key) for key in self._unread])
+            names = join_first_items([short_json(key) for key in self._unread])
             raise self.error(self.location, f'unknown key {names}', fix='see docs/manifest.md')
 
     def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:

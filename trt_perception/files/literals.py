@@ -11,12 +11,12 @@ import re
 import warnings
 from typing import Any, Final
 
-__all__ = ['MAX_LENGTH', 'parse_literal', 'read_literal']
+__all__ = ['MAX_LITERAL_LENGTH', 'parse_literal', 'read_literal']
 
 #: Enough for the names of 65,536 classes.
-MAX_LENGTH: Final = 1024 * 1024
+MAX_LITERAL_LENGTH: Final = 1024 * 1024
 _MAX_DEPTH: Final = 16
-_TOKEN: Final = re.compile(
+_TOKEN_PATTERN: Final = re.compile(
     r"""\s*(?:
     (?P<text>'(?:[^'\\\n\r\0]|\\[^\n\r\0])*'|"(?:[^"\\\n\r\0]|\\[^\n\r\0])*")
     |(?P<float>[-+]?(?:[0-9]{1,19}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,19}(?=[eE]))
@@ -28,7 +28,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _CONSTANTS: Final = {'True': True, 'False': False, 'None': None}
-_CLOSING: Final = {'[': ']', '(': ')', '{': '}'}
+_CLOSING_BRACKETS: Final = {'[': ']', '(': ')', '{': '}'}
 
 
 def read_literal(text: str) -> Any:
@@ -38,11 +38,11 @@ def read_literal(text: str) -> Any:
         text: a list, tuple, mapping, text, number, True, False or None, as ``repr`` writes it.
 
     Raises:
-        ValueError: the text is not such a literal, is longer than MAX_LENGTH, or nests more than
-            16 levels.
+        ValueError: the text is not such a literal, is longer than MAX_LITERAL_LENGTH, or
+            nests more than 16 levels.
     """
-    if len(text) > MAX_LENGTH:
-        raise ValueError(f'longer than {MAX_LENGTH} characters')
+    if len(text) > MAX_LITERAL_LENGTH:
+        raise ValueError(f'longer than {MAX_LITERAL_LENGTH} characters')
     reader = _LiteralReader(text)
     value = reader.value(_MAX_DEPTH)
     reader.take('')
@@ -66,7 +66,7 @@ class _LiteralReader:
         self._advance()
 
     def _advance(self) -> None:
-        found = _TOKEN.match(self._text, self._at)
+        found = _TOKEN_PATTERN.match(self._text, self._at)
         if found is None and self._at < len(self._text):
             raise ValueError(f'no literal at character {self._at + 1}')
         self.kind = str(found.lastgroup) if found else ''
@@ -83,7 +83,7 @@ class _LiteralReader:
     def value(self, levels: int) -> Any:
         """Consume a value with at most ``levels`` nested collections."""
         kind, token = self.kind, self.token
-        if kind == 'sign' and token in _CLOSING and levels:
+        if kind == 'sign' and token in _CLOSING_BRACKETS and levels:
             return self._collection(token, levels - 1)
         self._advance()
         if kind == 'text':
@@ -100,7 +100,7 @@ class _LiteralReader:
         self.take(opening)
         items: list[Any] = []
         commas = 0
-        while self.token != _CLOSING[opening] or self.kind != 'sign':
+        while self.token != _CLOSING_BRACKETS[opening] or self.kind != 'sign':
             if len(items) > commas:
                 self.take(',')
                 commas += 1
@@ -110,7 +110,7 @@ class _LiteralReader:
                 self.take(':')
                 item = item, self.value(levels)
             items.append(item)
-        self.take(_CLOSING[opening])
+        self.take(_CLOSING_BRACKETS[opening])
         if opening == '(':
             return items[0] if len(items) == 1 and not commas else tuple(items)
         if opening == '[':

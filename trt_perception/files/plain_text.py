@@ -21,7 +21,7 @@ __all__ = [
     *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
     *(
         'Mistake',
-        'join_first',
+        'join_first_items',
         'name_mistake',
         'names_mistake',
         'closest_words',
@@ -40,10 +40,12 @@ MAX_NAME_LENGTH: Final = 256
 MAX_PATH_LENGTH: Final = 4096
 # Unicode's control characters, line ends, the twelve Bidi_Control characters, which set the
 # writing direction, and halves of surrogate pairs, which UTF-8 cannot encode.
-_CONTROLS: Final = re.compile(
+_CONTROL_CHARACTERS: Final = re.compile(
     '[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]'
 )
-_CONTROLS_IN_LINES: Final = re.compile(rf'(?![\n\t]){_CONTROLS.pattern}')
+_CONTROL_CHARACTERS_EXCEPT_LINE_ENDS_AND_TABS: Final = re.compile(
+    rf'(?![\n\t]){_CONTROL_CHARACTERS.pattern}'
+)
 # The cost of comparing two words is the product of their lengths.
 _MAX_COMPARED_WORDS: Final = 2000
 _MAX_COMPARISON_COST: Final = 10**6
@@ -67,7 +69,7 @@ def name_mistake(name: object, longest: int = MAX_NAME_LENGTH) -> Mistake | None
     if not isinstance(name, str) or not 1 <= len(name) <= longest:
         return Mistake(found=short_repr(name), expected=f'a text of 1 to {longest} characters')
     # isprintable is fast, and true for nearly all names.
-    acting = None if name.isprintable() else _CONTROLS.search(name)
+    acting = None if name.isprintable() else _CONTROL_CHARACTERS.search(name)
     if acting is None:
         return None
     found = f'U+{ord(acting[0]):04X} in {short_repr(name)}'
@@ -83,7 +85,7 @@ def names_mistake(names: Sequence[object], *, distinct: bool = True) -> Mistake 
     """
     if len(names) > MAX_CLASSES:
         return Mistake(found=str(len(names)), expected=f'at most {MAX_CLASSES} names')
-    for number, name in () if _are_all_valid(names) else enumerate(names):
+    for number, name in () if _are_all_names_valid(names) else enumerate(names):
         if mistake := name_mistake(name):
             where = f'{mistake["found"]}, name {number + 1} of {len(names)}'
             return Mistake(found=where, expected=mistake['expected'])
@@ -93,7 +95,7 @@ def names_mistake(names: Sequence[object], *, distinct: bool = True) -> Mistake 
     return Mistake(found=f'{short_repr(twice)} twice', expected='different names')
 
 
-def _are_all_valid(names: Sequence[Any]) -> bool:
+def _are_all_names_valid(names: Sequence[Any]) -> bool:
     """Return True if all names are surely valid, in a tenth of the time of checking each name.
 
     Valid names with characters that ``str.isprintable`` rejects also give False.
@@ -147,7 +149,9 @@ def escape_controls(text: object, longest: int | None = 8000) -> str:
     whole = str(text)
     part = whole[:longest]
     if not part.isprintable():
-        part = _CONTROLS_IN_LINES.sub(lambda found: repr(found[0])[1:-1], part)
+        part = _CONTROL_CHARACTERS_EXCEPT_LINE_ENDS_AND_TABS.sub(
+            lambda found: repr(found[0])[1:-1], part
+        )
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
 
 
@@ -157,7 +161,7 @@ def split_list(text: str) -> list[str]:
     return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
 
 
-def join_first(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
+def join_first_items(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
     """Return the first items as one text, with the number of further items."""
     first = separator.join(itertools.islice(items, most))
     return f'{first} and {len(items) - most} more' if len(items) > most else first

@@ -17,10 +17,10 @@ import yaml
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import MAX_CLASSES, name_mistake, short_repr
 
-__all__ = ['MAX_BYTES', 'read_yaml']
+__all__ = ['MAX_YAML_BYTES', 'read_yaml']
 
 #: PyYAML needs seconds for a text of 1 MB, and a thousand times as much memory as the text.
-MAX_BYTES: Final = 256 * 1024
+MAX_YAML_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 16
 _MAX_COLLECTIONS: Final = 4096
 #: Enough for the largest list of class names and all other options.
@@ -37,7 +37,7 @@ _NUMBER_AND_BOOL_PATTERNS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-class _Loader(yaml.SafeLoader):
+class _StrictLoader(yaml.SafeLoader):
     """Loads YAML's plain types, and refuses tags, aliases and repeated keys.
 
     Numbers follow YAML 1.2: 1e-3 is a number, while 1:30, 0x10 and 1_000 are texts.
@@ -56,7 +56,7 @@ class _Loader(yaml.SafeLoader):
             raise _yaml_error(f'lists and mappings nest deeper than {_MAX_DEPTH}', event)
         self._count(event)
         text = event.value if isinstance(event, yaml.ScalarEvent) else ''
-        if text and (mistake := name_mistake(text, MAX_BYTES)):
+        if text and (mistake := name_mistake(text, MAX_YAML_BYTES)):
             raise _yaml_error(f'expected {mistake["expected"]} (got {mistake["found"]})', event)
         self._nested += 1
         node = super().compose_node(parent, index)
@@ -86,10 +86,10 @@ class _Loader(yaml.SafeLoader):
 
 
 for _kind, (_first, _pattern) in _NUMBER_AND_BOOL_PATTERNS.items():
-    _Loader.add_implicit_resolver(
+    _StrictLoader.add_implicit_resolver(
         f'tag:yaml.org,2002:{_kind}', re.compile(f'(?:{_pattern})$'), list(_first)
     )
-_Loader.add_implicit_resolver(
+_StrictLoader.add_implicit_resolver(
     'tag:yaml.org,2002:null', re.compile('(?:~|null|Null|NULL|)$'), ['~', 'n', 'N', '']
 )
 
@@ -102,7 +102,7 @@ def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
     """Return the value of a YAML document, and the lines of its keys.
 
     Args:
-        text: the document, at most MAX_BYTES characters.
+        text: the document, at most MAX_YAML_BYTES characters.
         origin: the file's name, for messages.
 
     Returns:
@@ -111,10 +111,10 @@ def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
     Raises:
         ConfigError: the document cannot be read; the message gives the reason in one sentence.
     """
-    if len(text) > MAX_BYTES:
-        raise ConfigError(origin, str(len(text)), expected=f'at most {MAX_BYTES} characters')
+    if len(text) > MAX_YAML_BYTES:
+        raise ConfigError(origin, str(len(text)), expected=f'at most {MAX_YAML_BYTES} characters')
     try:
-        loader = _Loader(text)
+        loader = _StrictLoader(text)
         node = loader.get_single_node()
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 # After one of these errors, the context is lost, and all later calls of the process fail.
-_STICKY: Final = (
+_STICKY_ERRORS: Final = (
     'cudaErrorIllegalAddress',
     'cudaErrorLaunchFailure',
     'cudaErrorLaunchTimeout',
@@ -162,7 +162,7 @@ def cuda_error(function: str, status: Any) -> CudaError:
 
 def _error_of_status(function: str, status: Any) -> CudaError:
     return CudaError(
-        f'{function} failed', status.name, status=status.name, sticky=status.name in _STICKY
+        f'{function} failed', status.name, status=status.name, sticky=status.name in _STICKY_ERRORS
     )
 
 

@@ -53,38 +53,49 @@ _STATUS_NAMES: Final = (
 _BACKEND_DEFAULT: Final = 0
 _OUTPUT_BGRI: Final = 6
 # Refuse files that violate the specification, instead of decoding them to arbitrary pixels.
-_BITSTREAM_STRICT: Final = 1 << 2
+_STRICT_BITSTREAM_FLAG: Final = 1 << 2
 # Interpolate chroma between samples, as libjpeg does.
-_INTERPOLATION: Final = 1 << 5
-_INTERPOLATION_RELEASE: Final = (12, 1)
-_OLDEST_RELEASE: Final = (12, 0)
-_COMPONENTS: Final = 4
+_INTERPOLATION_FLAG: Final = 1 << 5
+_FIRST_RELEASE_WITH_INTERPOLATION: Final = (12, 1)
+_OLDEST_SUPPORTED_RELEASE: Final = (12, 0)
+_MAX_COMPONENTS: Final = 4
 # Size of the first file buffer.
-_FIRST_FILE_BYTES: Final = 2**20
+_INITIAL_FILE_BUFFER_BYTES: Final = 2**20
 
-_POINTER = ctypes.c_void_p
-_INT = ctypes.c_int
-_SIZE = ctypes.c_size_t
-_OUT = ctypes.POINTER(ctypes.c_void_p)
-_INTS = ctypes.POINTER(ctypes.c_int)
+_POINTER_TYPE = ctypes.c_void_p
+_INT_TYPE = ctypes.c_int
+_SIZE_TYPE = ctypes.c_size_t
+_OUT_POINTER_TYPE = ctypes.POINTER(ctypes.c_void_p)
+_INT_ARRAY_TYPE = ctypes.POINTER(ctypes.c_int)
 
 
 class _NvjpegImage(ctypes.Structure):
     """nvjpegImage_t: addresses and pitches of the planes. Interleaved pixels use the first one."""
 
-    _fields_ = (('channel', _POINTER * _COMPONENTS), ('pitch', _SIZE * _COMPONENTS))
+    _fields_ = (
+        ('channel', _POINTER_TYPE * _MAX_COMPONENTS),
+        ('pitch', _SIZE_TYPE * _MAX_COMPONENTS),
+    )
 
 
-_FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
-    'nvjpegGetProperty': (_INT, _INTS),
-    'nvjpegCreateEx': (_INT, _POINTER, _POINTER, ctypes.c_uint, _OUT),
-    'nvjpegDestroy': (_POINTER,),
-    'nvjpegJpegStateCreate': (_POINTER, _OUT),
-    'nvjpegJpegStateDestroy': (_POINTER,),
-    'nvjpegGetImageInfo': (_POINTER, _POINTER, _SIZE, _INTS, _INTS, _INTS, _INTS),
+_ARGUMENT_TYPES_BY_FUNCTION: Final[dict[str, tuple[Any, ...]]] = {
+    'nvjpegGetProperty': (_INT_TYPE, _INT_ARRAY_TYPE),
+    'nvjpegCreateEx': (_INT_TYPE, _POINTER_TYPE, _POINTER_TYPE, ctypes.c_uint, _OUT_POINTER_TYPE),
+    'nvjpegDestroy': (_POINTER_TYPE,),
+    'nvjpegJpegStateCreate': (_POINTER_TYPE, _OUT_POINTER_TYPE),
+    'nvjpegJpegStateDestroy': (_POINTER_TYPE,),
+    'nvjpegGetImageInfo': (
+        _POINTER_TYPE,
+        _POINTER_TYPE,
+        _SIZE_TYPE,
+        _INT_ARRAY_TYPE,
+        _INT_ARRAY_TYPE,
+        _INT_ARRAY_TYPE,
+        _INT_ARRAY_TYPE,
+    ),
     'nvjpegDecode': (
-        *(_POINTER, _POINTER, _POINTER, _SIZE, _INT),
-        *(ctypes.POINTER(_NvjpegImage), _POINTER),
+        *(_POINTER_TYPE, _POINTER_TYPE, _POINTER_TYPE, _SIZE_TYPE, _INT_TYPE),
+        *(ctypes.POINTER(_NvjpegImage), _POINTER_TYPE),
     ),
 }
 
@@ -103,16 +114,16 @@ class NvJpeg(Resource):
     """
 
     def __init__(self) -> None:
-        self._handle = _POINTER()
+        self._handle = _POINTER_TYPE()
         self.library, self.version = load_nvjpeg()
-        flags = _BITSTREAM_STRICT | (
-            _INTERPOLATION if self.version >= _INTERPOLATION_RELEASE else 0
+        flags = _STRICT_BITSTREAM_FLAG | (
+            _INTERPOLATION_FLAG if self.version >= _FIRST_RELEASE_WITH_INTERPOLATION else 0
         )
         status = self.library.nvjpegCreateEx(
             _BACKEND_DEFAULT, None, None, flags, ctypes.byref(self._handle)
         )
         if status:
-            self._handle = _POINTER()
+            self._handle = _POINTER_TYPE()
             raise CudaError(
                 'nvjpegCreateEx failed',
                 _status_name(status),
@@ -127,8 +138,8 @@ class NvJpeg(Resource):
             pointer: address of the file on the host.
             size: bytes of the file.
         """
-        components, subsampling = _INT(), _INT()
-        widths, heights = (_INT * _COMPONENTS)(), (_INT * _COMPONENTS)()
+        components, subsampling = _INT_TYPE(), _INT_TYPE()
+        widths, heights = (_INT_TYPE * _MAX_COMPONENTS)(), (_INT_TYPE * _MAX_COMPONENTS)()
         status = self.library.nvjpegGetImageInfo(
             self._handle, pointer, size, components, subsampling, widths, heights
         )
@@ -145,7 +156,7 @@ class NvJpeg(Resource):
     def close(self) -> None:
         """Free the handle. The caller must close all decoders first."""
         if self._handle:
-            handle, self._handle = self._handle, _POINTER()
+            handle, self._handle = self._handle, _POINTER_TYPE()
             self.library.nvjpegDestroy(handle)
 
 
@@ -158,14 +169,14 @@ class JpegDecoder(Resource):
     def __init__(self, nvjpeg: NvJpeg, handle: Any) -> None:
         self._nvjpeg = nvjpeg
         self._handle = handle
-        self._state = _POINTER()
-        self._file: npt.NDArray[np.uint8] = np.empty(_FIRST_FILE_BYTES, np.uint8)
+        self._state = _POINTER_TYPE()
+        self._file: npt.NDArray[np.uint8] = np.empty(_INITIAL_FILE_BUFFER_BYTES, np.uint8)
         self._pointer: int = self._file.ctypes.data
         # Headers of the last file, and the size that nvJPEG read in them.
         self._last_headers: tuple[bytes | memoryview | None, tuple[int, int]] | None = None
         status = nvjpeg.library.nvjpegJpegStateCreate(handle, ctypes.byref(self._state))
         if status:
-            self._state = _POINTER()
+            self._state = _POINTER_TYPE()
             raise CudaError(
                 'nvjpegJpegStateCreate failed', _status_name(status), status=_status_name(status)
             )
@@ -227,7 +238,7 @@ class JpegDecoder(Resource):
     def close(self) -> None:
         """Free nvJPEG's memory. The work on the stream must be done."""
         if self._state:
-            state, self._state = self._state, _POINTER()
+            state, self._state = self._state, _POINTER_TYPE()
             self._nvjpeg.library.nvjpegJpegStateDestroy(state)
 
 
@@ -242,9 +253,9 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
     for path in _library_paths():
         try:
             library = ctypes.CDLL(path)
-            for name, kinds in _FUNCTIONS.items():
+            for name, kinds in _ARGUMENT_TYPES_BY_FUNCTION.items():
                 function = getattr(library, name)
-                function.argtypes, function.restype = kinds, _INT
+                function.argtypes, function.restype = kinds, _INT_TYPE
         except OSError as error:
             if Path(
                 path
@@ -255,7 +266,7 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
             failures.append(str(error))
             continue
         version = tuple(_version_number(library, kind) for kind in range(3))
-        if version >= _OLDEST_RELEASE:
+        if version >= _OLDEST_SUPPORTED_RELEASE:
             return library, version
         failures.append(f'{path}: version {".".join(map(str, version))} is too old')
     found = next(iter(failures), 'libnvjpeg is not installed')
@@ -264,7 +275,7 @@ def load_nvjpeg() -> tuple[Any, tuple[int, ...]]:
 
 def _version_number(library: Any, kind: int) -> int:
     """Return one number of the version. ``kind`` is a libraryPropertyType, 0 for major."""
-    number = _INT()
+    number = _INT_TYPE()
     library.nvjpegGetProperty(kind, ctypes.byref(number))
     return number.value
 

@@ -33,7 +33,7 @@ __all__ = [
         'CheckedImageFile',
         'ScanInfo',
         'check_image_file',
-        'check_size',
+        'check_image_size',
     ),
     *('damaged_error', 'decode_image_file', 'find_scan_end', 'too_large_error', 'truncated_error'),
     'unsupported_error',
@@ -49,25 +49,25 @@ _MAX_PARTS: Final = 2**16
 #: The first two bytes of a JPEG.
 JPEG_START: Final = b'\xff\xd8'
 _PNG_START: Final = b'\x89PNG\r\n\x1a\n'
-_PNG_CRITICAL: Final = (b'PLTE', b'IDAT', b'IEND')
+_PNG_CRITICAL_CHUNKS: Final = (b'PLTE', b'IDAT', b'IEND')
 # If the first letter of a chunk's name has this bit, it is lower-case and the chunk is ancillary.
 # Decoders may ignore ancillary chunks.
 _PNG_ANCILLARY_BIT: Final = 0x20
 
-_JPEG_MARKER: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
+_JPEG_MARKER_PATTERN: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
 # For each value of the byte after 0xff: whether the two bytes end the scan. The scan continues
 # after zero (an escaped 0xff), 0xd0 to 0xd7 (restart markers) and 0xff (a fill byte).
-_IS_SCAN_END: Final = ~np.isin(np.arange(256), (0x00, *range(0xD0, 0xD8), 0xFF))
+_IS_SCAN_END_BY_NEXT_BYTE: Final = ~np.isin(np.arange(256), (0x00, *range(0xD0, 0xD8), 0xFF))
 # Bytes to search at a time. Most camera images fit, and the chunk fits the processor's caches.
 _SEARCH_BYTES: Final = 2**20
 # ITU-T T.81, table B.1: baseline, extended and progressive, all with Huffman coding.
 _JPEG_FRAME_MARKERS: Final = frozenset((0xC0, 0xC1, 0xC2))
 _JPEG_TABLE_MARKERS: Final = frozenset((0xC4, 0xDB, 0xDD))
-_PROGRESSIVE: Final = 0xC2
-_JPEG_RESTART_INTERVAL: Final = 0xDD
-_FIRST_RESTART: Final = 0xD0
-_JPEG_SCAN: Final = 0xDA
-_JPEG_END: Final = 0xD9
+_PROGRESSIVE_FRAME_MARKER: Final = 0xC2
+_RESTART_INTERVAL_MARKER: Final = 0xDD
+_FIRST_RESTART_MARKER: Final = 0xD0
+_JPEG_SCAN_MARKER: Final = 0xDA
+_JPEG_END_MARKER: Final = 0xD9
 # JFIF and Adobe segments define the colour space of the components.
 _JPEG_COLOR_MARKERS: Final = frozenset((0xE0, 0xEE))
 #: A JFIF header of version 1.01, with square pixels and without a thumbnail.
@@ -111,7 +111,7 @@ class CheckedImageFile:
             ImageError: with the reason ``not_decodable``.
         """
         if self.parts[0] == JPEG_START:  # JpegFrameReader checks the markers of plain JPEGs itself
-            _check_restarts(self.parts, self.scans.markers)
+            _check_restart_markers(self.parts, self.scans.markers)
         file = b''.join(self.parts)
         is_jpeg = file.startswith(JPEG_START)
         decoded = decode_jpeg(file, self.size_wh) if is_jpeg else decode_png(file)
@@ -163,13 +163,13 @@ def check_image_file(content: npt.NDArray[np.uint8]) -> CheckedImageFile:
     else:
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
         raise unsupported_error('image', found, 'JPEG or PNG')
-    check_size(width, height)
+    check_image_size(width, height)
     if start.startswith(JPEG_START):
-        _check_coefficients(parts, frame)
+        _check_coefficient_memory(parts, frame)
     return CheckedImageFile(parts, (width, height), scans)
 
 
-def check_size(width: int, height: int) -> None:
+def check_image_size(width: int, height: int) -> None:
     """Check that an image has between 1 and ``MAX_PIXELS`` pixels, and sides up to ``MAX_SIDE``.
 
     Args:
@@ -198,9 +198,9 @@ def _png_parts(content: memoryview) -> Iterator[bytes]:
             raise truncated_error('PNG')
         if (index == 0) != (kind == b'IHDR') or (index == 0 and size != 13):
             raise damaged_error('PNG', 'the header chunk is not the first one or has a wrong size')
-        if index and not kind[0] & _PNG_ANCILLARY_BIT and kind not in _PNG_CRITICAL:
+        if index and not kind[0] & _PNG_ANCILLARY_BIT and kind not in _PNG_CRITICAL_CHUNKS:
             raise damaged_error('PNG', f'unknown critical chunk {kind!r}')
-        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL):
+        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL_CHUNKS):
             # Pillow does not check the checksums of the pixels.
             checksum = int.from_bytes(content[end - 4 : end], 'big')
             if zlib.crc32(content[offset + 4 : end - 4]) != checksum:
@@ -224,8 +224,8 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes 
     yield JPEG_START
     offset, frames, count = len(JPEG_START), 0, 0
     for _ in range(_MAX_PARTS):
-        marker, offset = _jpeg_marker(content, offset)
-        if marker == _JPEG_END:
+        marker, offset = _read_jpeg_marker(content, offset)
+        if marker == _JPEG_END_MARKER:
             if not count:
                 raise damaged_error('JPEG', 'no pixels')
             yield b'\xff\xd9'
@@ -234,7 +234,7 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes 
         if marker in _JPEG_FRAME_MARKERS:
             frames += 1
             _check_frame_header(content[offset:end])
-        elif marker == _JPEG_SCAN:
+        elif marker == _JPEG_SCAN_MARKER:
             count += 1
             scans.start = end
             end, markers = find_scan_end(file, end)
@@ -242,8 +242,8 @@ def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes 
         elif marker not in _JPEG_TABLE_MARKERS | _JPEG_METADATA_MARKERS:
             found = f'marker {marker:#04x}, or a damaged file'
             raise unsupported_error('JPEG', found, 'baseline or progressive with Huffman coding')
-        _check_counts(frames, count)
-        if marker == _JPEG_SCAN:
+        _check_frame_and_scan_counts(frames, count)
+        if marker == _JPEG_SCAN_MARKER:
             yield content[offset - 2 : end]
         elif marker not in _JPEG_METADATA_MARKERS or marker in _JPEG_COLOR_MARKERS:
             yield _color_or_table_segment(marker, bytes(content[offset:end]))
@@ -261,9 +261,9 @@ def _color_or_table_segment(marker: int, segment: bytes) -> bytes:
     return bytes((0xFF, marker)) + segment
 
 
-def _jpeg_marker(content: memoryview, offset: int) -> tuple[int, int]:
+def _read_jpeg_marker(content: memoryview, offset: int) -> tuple[int, int]:
     """Return the marker at an offset of a JPEG, and the offset of the byte after the marker."""
-    match = _JPEG_MARKER.match(content, offset)
+    match = _JPEG_MARKER_PATTERN.match(content, offset)
     if match is not None:
         return match[1][0], match.end()
     if offset < len(content) and content[offset] != 0xFF:
@@ -271,7 +271,7 @@ def _jpeg_marker(content: memoryview, offset: int) -> tuple[int, int]:
     raise truncated_error('JPEG')
 
 
-def _check_counts(frames: int, scans: int) -> None:
+def _check_frame_and_scan_counts(frames: int, scans: int) -> None:
     """Refuse a JPEG with several frames, with a scan before its frame, or with too many scans."""
     if frames != 1 and (scans or frames):
         raise damaged_error('JPEG', f'{frames} frame headers instead of one')
@@ -299,15 +299,17 @@ def _check_frame_header(segment: memoryview) -> None:
         raise unsupported_error('JPEG', found, '8 bits per component, and 1, 3 or 4 components')
 
 
-def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memoryview) -> None:
+def _check_coefficient_memory(
+    parts: Sequence[bytes | memoryview], frame: bytes | memoryview
+) -> None:
     """Refuse a file whose coefficients need more memory than the pixels of the largest image.
 
     For a file with several scans, libjpeg keeps all coefficients (2 bytes each) until the last
     scan. libjpeg expects several scans if the first scan lacks a component of the frame.
     """
-    first, *others = (part for part in parts if part[1] == _JPEG_SCAN)
+    first, *others = (part for part in parts if part[1] == _JPEG_SCAN_MARKER)
     has_all_components = first[4:5] == frame[9:10]
-    if frame[1] != _PROGRESSIVE and has_all_components and not others:
+    if frame[1] != _PROGRESSIVE_FRAME_MARKER and has_all_components and not others:
         return
     height, width = struct.unpack_from('>HH', frame, 5)
     across, down = zip(*((each >> 4, each & 15) for each in frame[11::3]), strict=True)
@@ -317,7 +319,7 @@ def _check_coefficients(parts: Sequence[bytes | memoryview], frame: bytes | memo
         raise too_large_error('JPEG', found, f'{3 * MAX_PIXELS // 2} coefficients')
 
 
-def _check_restarts(parts: Sequence[bytes | memoryview], markers: bytes) -> None:
+def _check_restart_markers(parts: Sequence[bytes | memoryview], markers: bytes) -> None:
     """Refuse a file with one scan of all components that lacks its last restart markers.
 
     libjpeg reports only the first problem of a file. Spare bytes before a marker are such a
@@ -325,9 +327,9 @@ def _check_restarts(parts: Sequence[bytes | memoryview], markers: bytes) -> None
     missing, the file is not truncated.
     """
     frame = next(part for part in parts if part[1] in _JPEG_FRAME_MARKERS)
-    intervals = [part[4:6] for part in parts if part[1] == _JPEG_RESTART_INTERVAL]
+    intervals = [part[4:6] for part in parts if part[1] == _RESTART_INTERVAL_MARKER]
     interval = int.from_bytes(intervals[-1], 'big') if intervals else 0
-    scans = [part[4:5] for part in parts if part[1] == _JPEG_SCAN]
+    scans = [part[4:5] for part in parts if part[1] == _JPEG_SCAN_MARKER]
     samplings = frame[11::3]
     across, down = (max(each >> shift & 15 for each in samplings) for shift in (4, 0))
     if not interval or len(scans) > 1 or scans[0] != frame[9:10] or not across * down:
@@ -337,7 +339,7 @@ def _check_restarts(parts: Sequence[bytes | memoryview], markers: bytes) -> None
     height, width = struct.unpack_from('>HH', frame, 5)
     expected = (-(-width // (8 * across)) * -(-height // (8 * down)) - 1) // interval
     found = markers.replace(b'\xff', b'')
-    is_last = found[-1:] == bytes((_FIRST_RESTART + (expected - 1) % 8,))
+    is_last = found[-1:] == bytes((_FIRST_RESTART_MARKER + (expected - 1) % 8,))
     missing = expected - len(found)
     if missing >= 8 or (missing > 0 and not is_last):
         raise truncated_error('JPEG')
@@ -365,11 +367,11 @@ def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]
         marked = np.equal(piece[:-1], 0xFF).view(np.uint8)
         marked = np.minimum(marked, piece[1:], out=marked).view(np.bool_)
         place = int(marked.argmax())
-        if marked[place] and _IS_SCAN_END[piece[place + 1]]:  # the usual case
+        if marked[place] and _IS_SCAN_END_BY_NEXT_BYTE[piece[place + 1]]:  # the usual case
             return start + place, b''.join(markers)
         places = np.flatnonzero(marked)
         following = piece[places + 1]
-        ends = np.flatnonzero(_IS_SCAN_END[following])
+        ends = np.flatnonzero(_IS_SCAN_END_BY_NEXT_BYTE[following])
         if ends.size:
             markers.append(following[: ends[0]].tobytes())
             return start + int(places[ends[0]]), b''.join(markers)

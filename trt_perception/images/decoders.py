@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = [
-    *('GREY_16_BITS', 'INSTALL_SIMPLEJPEG', 'DecodedImage', 'decode_jpeg', 'decode_png'),
+    *('GREY_16_BIT_MODES', 'INSTALL_SIMPLEJPEG', 'DecodedImage', 'decode_jpeg', 'decode_png'),
     *('load_simplejpeg', 'pillow_to_bgr'),
 ]
 
 #: The fix if simplejpeg is missing.
 INSTALL_SIMPLEJPEG: Final = 'python3 -m pip install simplejpeg'
 #: Pillow's modes for grey pixels of 16 bits.
-GREY_16_BITS: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
+GREY_16_BIT_MODES: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
 
 # Parts of libjpeg's messages, in lower case. libjpeg reports only the first problem of a file.
-_TRUNCATED: Final = ('premature end', 'found marker 0xd9 instead of rst')
+_TRUNCATION_MESSAGES: Final = ('premature end', 'found marker 0xd9 instead of rst')
 # simplejpeg supports only the usual chroma samplings. OpenCV supports all.
-_UNUSUAL_SAMPLING: Final = 'could not determine subsampling'
+_UNUSUAL_SAMPLING_MESSAGE: Final = 'could not determine subsampling'
 
 
 class _Defect(Enum):
@@ -105,9 +105,9 @@ def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
 def _defect_of(error: ValueError) -> _Defect:
     """Return the defect that an error of simplejpeg describes. The error has only a text."""
     text = str(error).lower()
-    if any(part in text for part in _TRUNCATED):
+    if any(part in text for part in _TRUNCATION_MESSAGES):
         return _Defect.TRUNCATED
-    return _Defect.UNUSUAL_SAMPLING if _UNUSUAL_SAMPLING in text else _Defect.OTHER
+    return _Defect.UNUSUAL_SAMPLING if _UNUSUAL_SAMPLING_MESSAGE in text else _Defect.OTHER
 
 
 def _decode_with_opencv(file: bytes) -> npt.NDArray[np.uint8]:
@@ -148,7 +148,7 @@ def decode_png(file: bytes) -> DecodedImage:
 
 def pillow_to_bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return the pixels of an image of Pillow as uint8 (height, width, 3), BGR."""
-    if image.mode in GREY_16_BITS:
+    if image.mode in GREY_16_BIT_MODES:
         # As in OpenCV. Pillow's own conversion clips values above 255.
         pixels, code = (np.asarray(image) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
     else:

@@ -17,7 +17,7 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 # The positions of keypoints with lower scores are arbitrary.
 _MIN_KEYPOINT_SCORE = 0.25
 # OpenCV computes in 32 bits. Points at this coordinate are outside all images.
-_FAR = 2.0**20
+_MAX_DRAWN_COORDINATE = 2.0**20
 
 
 def draw_detections(
@@ -87,9 +87,12 @@ def _line_width(bgr: npt.NDArray[np.uint8]) -> int:
     return max(1, round(max(bgr.shape[:2]) / 640))
 
 
-def _rounded(xyxy: Iterable[float]) -> list[int]:
+def _rounded_box(xyxy: Iterable[float]) -> list[int]:
     """Return the sides of a box as coordinates that OpenCV can draw."""
-    return [round(min(max(float(side), -_FAR), _FAR)) for side in xyxy]
+    return [
+        round(min(max(float(side), -_MAX_DRAWN_COORDINATE), _MAX_DRAWN_COORDINATE))
+        for side in xyxy
+    ]
 
 
 def draw_box(
@@ -113,11 +116,13 @@ def draw_box(
             ``xyxy``.
     """
     thickness = _line_width(bgr)
-    left, top, right, bottom = _rounded(xyxy)
+    left, top, right, bottom = _rounded_box(xyxy)
     if corners is None:
         cv2.rectangle(bgr, (left, top), (right, bottom), color, weight * thickness)
     else:
-        outline = np.rint(corners.clip(-_FAR, _FAR)).astype(np.int32)
+        outline = np.rint(corners.clip(-_MAX_DRAWN_COORDINATE, _MAX_DRAWN_COORDINATE)).astype(
+            np.int32
+        )
         cv2.polylines(bgr, [outline], True, color, weight * thickness)
     if label:
         _draw_label(bgr, xyxy, label, color)
@@ -129,7 +134,7 @@ def _draw_label(
     """Draw the label of a box, with the arguments of `draw_box`."""
     thickness = _line_width(bgr)
     size = 0.45 * thickness
-    left, top, _, _ = _rounded(xyxy)
+    left, top, _, _ = _rounded_box(xyxy)
     (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
     base = top - below if top >= height + below else top + height
     left = max(0, min(left, bgr.shape[1] - width))

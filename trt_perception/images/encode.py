@@ -14,7 +14,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 __all__ = ['encode_bgr']
 
 # ITU-R BT.601, limited range. Rows: Y, Cb, Cr. Columns: factors of B, G and R (0…255), offset.
-_BT601: Final = np.array(
+_BGR_TO_YUV_BT601: Final = np.array(
     [
         [24.966 / 255, 128.553 / 255, 65.481 / 255, 16],
         [112.0 / 255, -74.203 / 255, -37.797 / 255, 128],
@@ -77,7 +77,7 @@ def encode_bgr(bgr: npt.NDArray[np.uint8], encoding: str) -> npt.NDArray[np.uint
 
 def _encode_yuv(bgr: npt.NDArray[np.uint8], name: str) -> npt.NDArray[np.uint8]:
     height, width = bgr.shape[:2]
-    yuv = cv2.transform(bgr, _BT601).astype(np.uint8, copy=False)
+    yuv = cv2.transform(bgr, _BGR_TO_YUV_BT601).astype(np.uint8, copy=False)
     if name in ('nv12', 'nv21'):
         chroma = cv2.resize(yuv[..., 1:], (width // 2, height // 2), interpolation=cv2.INTER_AREA)
         chroma = chroma if name == 'nv12' else chroma[..., ::-1]

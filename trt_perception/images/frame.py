@@ -28,9 +28,9 @@ __all__ = [
 # No camera sends larger images. The limit bounds the memory that one message can request.
 MAX_SIDE: Final = 32767
 # No camera sends larger images. Below this limit all offsets within an image fit into 31 bits.
-MAX_BYTES: Final = 2**30
+MAX_FRAME_BYTES: Final = 2**30
 # A GPU decodes a JPEG of this size (in pixels) in 1 to 2 ms. Full HD has half as many pixels.
-_FAST_PIXELS: Final = 2**22
+_MAX_FAST_PIXELS: Final = 2**22
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Frame:
     @property
     def is_fast_to_decode(self) -> bool:
         """Whether the frame is a JPEG that a GPU decodes in about 2 ms."""
-        return bool(self.jpeg) and self.width * self.height <= _FAST_PIXELS
+        return bool(self.jpeg) and self.width * self.height <= _MAX_FAST_PIXELS
 
     def read(self) -> Frame:
         """Return this frame. ``DeferredFrame`` has the same method."""
@@ -245,8 +245,8 @@ def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:
 
 
 def _check_bytes(step: int, size: int) -> None:
-    if size > MAX_BYTES:
-        subject, expected = f'image with step {step}', f'at most {MAX_BYTES} bytes'
+    if size > MAX_FRAME_BYTES:
+        subject, expected = f'image with step {step}', f'at most {MAX_FRAME_BYTES} bytes'
         raise ImageError('too_large', subject, str(size), expected=expected)
 
 

@@ -26,25 +26,25 @@ from trt_perception.images.compressed import (
     JPEG_START,
     MAX_PIXELS,
     check_image_file,
-    check_size,
+    check_image_size,
     unsupported_error,
 )
-from trt_perception.images.decoders import GREY_16_BITS, pillow_to_bgr
+from trt_perception.images.decoders import GREY_16_BIT_MODES, pillow_to_bgr
 
-__all__ = ['MAX_BYTES', 'read_image_file']
+__all__ = ['MAX_IMAGE_FILE_BYTES', 'read_image_file']
 
 #: Largest image file: roughly the size of the largest image without compression.
-MAX_BYTES: Final = 512 * 1024 * 1024
+MAX_IMAGE_FILE_BYTES: Final = 512 * 1024 * 1024
 
-_FORMATS: Final = ('JPEG', 'PNG', 'BMP', 'TIFF', 'WEBP', 'PPM')
-_ORIENTATION: Final = 0x112
+_PILLOW_FORMATS: Final = ('JPEG', 'PNG', 'BMP', 'TIFF', 'WEBP', 'PPM')
+_ORIENTATION_TAG: Final = 0x112
 #: Pillow's pixel modes that convert to RGB without a choice of a value range or a profile.
-_MODES: Final = frozenset(
+_CONVERTIBLE_MODES: Final = frozenset(
     ('1', 'L', 'LA', 'La', 'P', 'PA', 'RGB', 'RGBA', 'RGBa', 'RGBX', 'CMYK', 'YCbCr')
 )
 
 # Pillow warns about images above this limit, and refuses images above twice the limit.
-# ``check_size`` refuses both, and the message names the file.
+# ``check_image_size`` refuses both, and the message names the file.
 Image.MAX_IMAGE_PIXELS = MAX_PIXELS
 warnings.filterwarnings('ignore', module=r'PIL\.')
 # libtiff writes to standard error without naming the file. The exception has the reason.
@@ -66,7 +66,7 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
         ImageError: with the reason ``not_decodable`` or ``too_large``. The message names the file.
     """
     try:
-        return _decode(read_regular(path, MAX_BYTES), upright)
+        return _decode(read_regular(path, MAX_IMAGE_FILE_BYTES), upright)
     except ImageError as error:
         found = f'cannot be decoded as an image: {error}'
         raise ImageError(error.reason, str(path), found) from error
@@ -77,10 +77,10 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
 
 def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
     try:
-        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            check_size(*image.size)
+        with Image.open(io.BytesIO(content), formats=_PILLOW_FORMATS) as image:
+            check_image_size(*image.size)
             _check_mode(image)
-            must_turn = upright and image.getexif().get(_ORIENTATION, 1) != 1
+            must_turn = upright and image.getexif().get(_ORIENTATION_TAG, 1) != 1
             if content.startswith(JPEG_START):
                 return _jpeg_to_bgr(content, image if must_turn else None)
             return pillow_to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
@@ -98,7 +98,7 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
 
 
 def _check_mode(image: Image.Image) -> None:
-    if image.mode not in _MODES | GREY_16_BITS:
+    if image.mode not in _CONVERTIBLE_MODES | GREY_16_BIT_MODES:
         expected = '8 or 16 bits and one to four channels'
         raise unsupported_error(
             'image', f'pixels of the mode {image.mode}', expected, 'convert it'

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
-from trt_perception.images.compressed import check_size
+from trt_perception.images.compressed import check_image_size
 from trt_perception.images.image_files import read_image_file
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
 IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
 
-_EXPECTED: Final = (
+_EXPECTED_SOURCE: Final = (
     f'a folder, pattern or file of images ({", ".join(IMAGE_SUFFIXES)}) or a video '
     f'({", ".join(VIDEO_SUFFIXES)})'
 )
@@ -49,20 +49,20 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
     path = Path(os.path.expanduser(source))
     # Unlike os.path.isdir, Path.is_dir raises an exception for too long names.
     if os.path.isdir(path):
-        found = _visible_below(path) if subfolders else list(path.iterdir())
+        found = _visible_paths_below(path) if subfolders else list(path.iterdir())
         what = 'this folder contains'
     elif os.path.isfile(path):
         found, what = [path], 'by its suffix, this file is'
     else:
-        found = _files_matching(path)
+        found = _paths_matching(path)
         if not found:
             missing = 'no file matches' if glob.has_magic(str(path)) else 'does not exist'
-            raise ConfigError(str(source), missing, fix=f'give {_EXPECTED}')
+            raise ConfigError(str(source), missing, fix=f'give {_EXPECTED_SOURCE}')
         what = 'this pattern matches'
     images = sorted(f for f in found if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
     if not images:
         others = '' if path.is_file() else f' ({len(found)} other files)'
-        raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED}')
+        raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED_SOURCE}')
     return images
 
 
@@ -87,20 +87,20 @@ def skipped_image_folders(source: str) -> list[str]:
     ]
 
 
-def _visible_below(folder: Path, pattern: str = '**/*') -> list[Path]:
+def _visible_paths_below(folder: Path, pattern: str = '**/*') -> list[Path]:
     """Return all files and folders below a folder, except hidden ones."""
     below = ((path, path.relative_to(folder).parts) for path in folder.glob(pattern))
     return [path for path, parts in below if not any(part.startswith('.') for part in parts)]
 
 
-def _files_matching(pattern: Path) -> list[Path]:
+def _paths_matching(pattern: Path) -> list[Path]:
     """Return the files and folders that match a pattern. Unlike glob, links are not followed."""
     parts = pattern.parts
     fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), parts))
     rest = list(parts[len(fixed) :])
     if rest and rest[-1] == '**':
         rest.append('*')
-    return _visible_below(Path(*fixed), '/'.join(rest)) if rest else []
+    return _visible_paths_below(Path(*fixed), '/'.join(rest)) if rest else []
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class ImageSource:
         path = Path(os.path.expanduser(self.source))
         video = cv2.VideoCapture(str(path))
         try:
-            size_wh = _declared_size(video, path)
+            size_wh = _declared_video_size(video, path)
             index = 0
             while True:
                 more, bgr = video.read()
@@ -174,14 +174,14 @@ class ImageSource:
             raise ConfigError(str(path), 'cannot be decoded as a video')
 
 
-def _declared_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
+def _declared_video_size(video: cv2.VideoCapture, path: Path) -> tuple[int, int]:
     """Return the width and height that a video declares, and check them. Decode no frame."""
     if not video.isOpened():
         raise ConfigError(str(path), 'cannot be decoded as a video')
     width = int(video.get(cv2.CAP_PROP_FRAME_WIDTH))
     height = int(video.get(cv2.CAP_PROP_FRAME_HEIGHT))
     try:
-        check_size(width, height)
+        check_image_size(width, height)
     except ImageError as error:
         raise ConfigError(str(path), str(error)) from error
     return width, height

@@ -29,7 +29,7 @@ from trt_perception.images.compressed import (
     find_scan_end,
 )
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, frame_from_bgr
-from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN, read_huffman_tables
+from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN_TABLES, read_huffman_tables
 
 __all__ = [
     'JpegFrameReader',
@@ -45,22 +45,22 @@ _LOG: Final = logging.getLogger(__name__)
 # keep gigabytes of memory.
 _MAX_PIXELS: Final = 2**25
 # Maximum size of the headers that a reader keeps. Cameras send headers of less than 1 KB.
-_MAX_KEPT_BYTES: Final = 2**16
-_BGR: Final = PIXEL_FORMATS['bgr8']
+_MAX_KEPT_HEADER_BYTES: Final = 2**16
+_BGR_FORMAT: Final = PIXEL_FORMATS['bgr8']
 _NO_PIXELS: Final = np.empty(0, np.uint8)
 
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
 _HUFFMAN, _QUANTISATION, _INTERVAL, _SCAN = 0xC4, 0xDB, 0xDD, 0xDA
 _JFIF, _ADOBE = 0xE0, 0xEE
-_END: Final = b'\xff\xd9'
+_END_MARKER: Final = b'\xff\xd9'
 
 # Horizontal and vertical sampling factors of luma, for chroma factors of 1: 4:4:4, 4:4:0, 4:2:2,
 # 4:2:0 and 4:1:1.
-_SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
+_PLAIN_SAMPLINGS: Final = (0x11, 0x12, 0x21, 0x22, 0x41)
 # Spectral selection of a sequential scan: all coefficients (0 to 63), in full precision.
-_WHOLE_SCAN: Final = bytes((0, 63, 0))
+_SEQUENTIAL_SCAN_PARAMETERS: Final = bytes((0, 63, 0))
 # The minimum bits of a block: a DC code and an end-of-block code, each at least one bit long.
-_BLOCK_BITS: Final = 2
+_MIN_BLOCK_BITS: Final = 2
 
 
 def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: int) -> Frame:
@@ -72,7 +72,9 @@ def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: i
         width: pixels.
         height: pixels.
     """
-    return Frame(_NO_PIXELS, width, height, width * _BGR.bytes_per_pixel, _BGR, jpeg=parts)
+    return Frame(
+        _NO_PIXELS, width, height, width * _BGR_FORMAT.bytes_per_pixel, _BGR_FORMAT, jpeg=parts
+    )
 
 
 def decode_on_cpu(frame: Frame) -> Frame:
@@ -141,7 +143,7 @@ class JpegFrameReader:
         except _NotPlainError as error:
             self._log(error.file_format)
             return decode_to_frame(image_file)
-        if image_file.scans.start <= _MAX_KEPT_BYTES:
+        if image_file.scans.start <= _MAX_KEPT_HEADER_BYTES:
             self._last_format = file[: image_file.scans.start].tobytes(), file_format
         return frame
 
@@ -162,7 +164,7 @@ class JpegFrameReader:
         if file[:begin].tobytes() != header:
             return None
         end, markers = find_scan_end(file, begin)
-        if file[end : end + len(_END)].tobytes() != _END:
+        if file[end : end + len(_END_MARKER)].tobytes() != _END_MARKER:
             return None
         try:
             return file_format.build_frame(file.data[begin:end], markers)
@@ -213,7 +215,7 @@ class _JpegFormat:
             raise _NotPlainError('JPEG with too few bytes')
         if markers != self.restarts or scan_data[-1] == 0xFF:
             raise _NotPlainError('JPEG with unusual restart markers')
-        return undecoded_frame((self.header, scan_data, _END), *self.size_wh)
+        return undecoded_frame((self.header, scan_data, _END_MARKER), *self.size_wh)
 
 
 def as_plain_jpeg(image_file: CheckedImageFile) -> Frame | str:
@@ -251,7 +253,7 @@ class _HeaderParser:
     def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
         self._quantisation: dict[int, bytes] = {}
         # Start with the standard tables, as libjpeg does: many cameras omit them in Motion JPEG.
-        self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN)
+        self._huffman: dict[int, bytes] = dict(STANDARD_HUFFMAN_TABLES)
         self._interval = 0
         self._frame = self._scan = b''
         readers = {
@@ -294,7 +296,7 @@ class _HeaderParser:
                 _segment(_BASELINE, self._frame[:6] + components),
                 *(_table_segment(_HUFFMAN, number, self._huffman) for number in coding),
                 _segment(_INTERVAL, struct.pack('>H', self._interval)) if self._interval else b'',
-                _segment(_SCAN, bytes((len(scan),)) + selectors + _WHOLE_SCAN),
+                _segment(_SCAN, bytes((len(scan),)) + selectors + _SEQUENTIAL_SCAN_PARAMETERS),
             )
         )
         return _JpegFormat(header, size_wh, *self._min_scan_bytes_and_restart_markers(len(frame)))
@@ -331,12 +333,16 @@ class _HeaderParser:
         if len(numbers) not in (1, 3) or len(set(numbers)) != len(numbers) or numbers == b'RGB':
             raise _NotPlainError('JPEG with a colour space other than YCbCr')
         samplings = self._frame[7::3]
-        if samplings[0] not in _SAMPLINGS[: 1 if len(samplings) == 1 else None]:
+        if samplings[0] not in _PLAIN_SAMPLINGS[: 1 if len(samplings) == 1 else None]:
             raise _NotPlainError('JPEG with unusual chroma sampling')
         if any(sampling != 0x11 for sampling in samplings[1:]):
             raise _NotPlainError('JPEG with unusual chroma sampling')
         named = body[1:-3:2] if len(body) == 4 + 2 * len(numbers) else b''
-        if body[:1] != bytes((len(numbers),)) or named != numbers or body[-3:] != _WHOLE_SCAN:
+        if (
+            body[:1] != bytes((len(numbers),))
+            or named != numbers
+            or body[-3:] != _SEQUENTIAL_SCAN_PARAMETERS
+        ):
             raise _NotPlainError('JPEG with several scans')
 
     def _min_scan_bytes_and_restart_markers(self, components: int) -> tuple[int, bytes]:
@@ -347,7 +353,7 @@ class _HeaderParser:
         blocks = units * (across * down + components - 1)
         restarts = (units - 1) // self._interval if self._interval else 0
         numbers = bytes(range(0xD0, 0xD8)) * (restarts // 8 + 1)
-        return -(-_BLOCK_BITS * blocks // 8), numbers[:restarts]
+        return -(-_MIN_BLOCK_BITS * blocks // 8), numbers[:restarts]
 
 
 def _table_segment(marker: int, number: int, tables: dict[int, bytes]) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ['STANDARD_HUFFMAN', 'read_huffman_tables']
+__all__ = ['STANDARD_HUFFMAN_TABLES', 'read_huffman_tables']
 
 # ITU-T T.81, tables F.1 and F.2. For 8-bit pixels a DC difference has at most 11 bits, and an AC
 # coefficient 10. AC symbols without bits are the end of a block, and a run of 16 zeros.
@@ -19,7 +19,7 @@ _AC_SYMBOLS: Final = frozenset((0x00, 0xF0)) | {
 }
 
 #: Tables of ITU-T T.81, K.3.3. Keys: class (0 for DC, 0x10 for AC) plus 0 for luma, 1 for chroma.
-STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
+STANDARD_HUFFMAN_TABLES: Final[Mapping[int, bytes]] = MappingProxyType(
     {
         key: bytes.fromhex(text)
         for key, text in {
@@ -45,7 +45,7 @@ STANDARD_HUFFMAN: Final[Mapping[int, bytes]] = MappingProxyType(
 
 
 def read_huffman_tables(body: bytes) -> dict[int, bytes] | None:
-    """Return a segment's tables by key, as in ``STANDARD_HUFFMAN``; None if one is invalid."""
+    """Return a segment's tables as in ``STANDARD_HUFFMAN_TABLES``; None if one is invalid."""
     tables, offset = {}, 0
     while offset < len(body):
         counts = body[offset + 1 : offset + 17]

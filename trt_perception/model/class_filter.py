@@ -6,7 +6,7 @@ import functools
 from typing import Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 
 __all__ = ['class_filter_ids']
 
@@ -32,9 +32,9 @@ def class_filter_ids(
     by_name = _index_by_name(class_names) if class_filter else {}
     unknown = [name for name in class_filter if name not in by_name]
     if unknown:
-        expected = f'classes of the model: {join_first(class_names, _MAX_LISTED)}'
+        expected = f'classes of the model: {join_first_items(class_names, _MAX_LISTED)}'
         raise ConfigError(
-            "parameter 'class_filter'", join_first(unknown, _MAX_LISTED), expected=expected
+            "parameter 'class_filter'", join_first_items(unknown, _MAX_LISTED), expected=expected
         )
     return tuple(sorted({by_name[name] for name in class_filter}))
 

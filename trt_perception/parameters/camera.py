@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import closest_words, join_first, short_repr
+from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
@@ -94,7 +94,7 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
             fix = f"'{end}' applies to the whole node; {fix}"
     else:
         found = f'there is no camera {short_repr(camera)}'
-        fix = f'the cameras are {join_first(cameras, MAX_CAMERAS)} (parameter cameras)'
+        fix = f'the cameras are {join_first_items(cameras, MAX_CAMERAS)} (parameter cameras)'
         fix = fix if cameras else 'add it to the parameter cameras'
         close = closest_words(camera, cameras)
     if close and ends:

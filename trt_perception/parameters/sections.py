@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from trt_perception.files.plain_text import join_first, short_repr
+from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.files.regular_files import read_regular
 
 __all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
@@ -41,7 +41,8 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
         if others:
             names = [other if other.isprintable() else short_repr(other) for other in others]
             sentences.append(
-                f'{given} sets nothing of this node, {node}, only of {join_first(names)}: {cure}'
+                f'{given} sets nothing of this node, {node}, only of '
+                f'{join_first_items(names)}: {cure}'
             )
     return sentences
 

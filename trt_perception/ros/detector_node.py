@@ -17,7 +17,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.parameter import Parameter
 
 from trt_perception.errors import ConfigError, CudaError, InterruptionError, TrtPerceptionError
-from trt_perception.files.plain_text import escape_controls, join_first
+from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.parameters.config import DetectorConfig
@@ -236,7 +236,7 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
-        gone = join_first(self._node_parameters.reset_camera_values())
+        gone = join_first_items(self._node_parameters.reset_camera_values())
         forgotten = f'; per-camera parameters were reset: {gone}' if gone else ''
         self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)

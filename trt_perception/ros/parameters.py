@@ -18,7 +18,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter as RosParameter
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import join_first, short_repr
+from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.parameters.camera import (
     NodeConfig,
     camera_rows,
@@ -149,7 +149,7 @@ class NodeParameters:
         names = [
             name for change in changes for name in self.configs.camera_overrides_of(change.name)
         ]
-        return f'cameras keep their own values: {join_first(names)}' if names else ''
+        return f'cameras keep their own values: {join_first_items(names)}' if names else ''
 
     def _convert_types(self, changes: list[RosParameter]) -> list[RosParameter]:
         """Convert integers to doubles, and give empty lists a type, before rclpy checks types."""

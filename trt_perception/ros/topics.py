@@ -10,7 +10,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import closest_words, join_first
+from trt_perception.files.plain_text import closest_words, join_first_items
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
@@ -135,7 +135,7 @@ def unused_remappings(
             what = 'image'
         if not what or base.startswith('/') or (colon and name != node.get_name()):
             continue
-        there = join_first([topic_name(camera, what) for camera in cameras])
+        there = join_first_items([topic_name(camera, what) for camera in cameras])
         if node.resolve_topic_name(base, only_expand=True) not in full or (
             base != topic and what != 'image'
         ):

@@ -21,7 +21,7 @@ from trt_perception.evaluation.offline_detection import (
     split_into_batches,
 )
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import escape_controls, join_first
+from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_source import ImageSource, skipped_image_folders
@@ -166,7 +166,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, De
     for source in options.source:
         with contextlib.suppress(OSError):
             if left_out := skipped_image_folders(source):
-                found = f'{source}: its subfolders were not read: {join_first(left_out)}'
+                found = f'{source}: its subfolders were not read: {join_first_items(left_out)}'
                 print_message('detect_images', f"{found}; '{source.rstrip('/')}/**' includes them")
     return model, config, plan
 

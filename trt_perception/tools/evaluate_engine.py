@@ -30,7 +30,7 @@ from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.evaluation.report.plots import plot_accuracy
 from trt_perception.evaluation.report.worst_images import write_worst_images
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import escape_controls, join_first
+from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.tasks.detect import DETECT
@@ -114,7 +114,9 @@ def _prepare(options: argparse.Namespace) -> _Job:
     images = find_images(options.images, subfolders=True)
     dataset = Dataset.read(images, options.annotations, allow_missing=options.allow_missing)
     if missing := dataset.missing:
-        found = f'skipped {len(missing)} annotated images without a file: {join_first(missing)}'
+        found = (
+            f'skipped {len(missing)} annotated images without a file: {join_first_items(missing)}'
+        )
         print_message('evaluate_engine', found)
     names = _paths_by_name(options.models)
     models = {name: read_model_file(path) for name, path in names.items()}

@@ -24,7 +24,7 @@ from trt_perception.building.report import StepProgress
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.images.frame import frame_from_bgr
-from trt_perception.images.image_files import MAX_BYTES, read_image_file
+from trt_perception.images.image_files import MAX_IMAGE_FILE_BYTES, read_image_file
 from trt_perception.images.image_source import find_images
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -91,7 +91,7 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
         chosen = sorted(random.Random(seed).sample(found, limit), key=_natural_key)
     digest = hashlib.sha256()
     for path in chosen:
-        digest.update(hashlib.sha256(read_user_file(path, MAX_BYTES)).digest())
+        digest.update(hashlib.sha256(read_user_file(path, MAX_IMAGE_FILE_BYTES)).digest())
     return ImageSet(str(source), tuple(chosen), len(found), limit, seed, digest.hexdigest())
 
 
@@ -106,7 +106,7 @@ def find_image_files(source: str | Path) -> list[Path]:
 
 def _read_list(path: Path) -> list[Path]:
     try:
-        lines = read_user_file(path, MAX_BYTES).decode('utf-8').splitlines()
+        lines = read_user_file(path, MAX_IMAGE_FILE_BYTES).decode('utf-8').splitlines()
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f'a list of images must be UTF-8 text: {error}') from error
     found: list[Path] = []

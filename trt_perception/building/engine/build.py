@@ -35,7 +35,7 @@ from trt_perception.building.engine.release import BuildGpu, TensorRt, uses_stro
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import ConfigError, EngineError
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.files.plan_header import read_plan_header
 from trt_perception.model.tensors import TensorSpec
@@ -246,7 +246,7 @@ def _missing_range_remark(calibrator: Any) -> str:
         return ''
     return (
         "TensorRT's calibration found no range for "
-        f'{join_first(calibrator.tensors_without_scale)}: '
+        f'{join_first_items(calibrator.tensors_without_scale)}: '
         'these tensors are always 0 on the calibration images. TensorRT may build no engine, or '
         'an inaccurate engine. Calibrate with other images, or use --calibration-tool '
         'onnxruntime, which keeps the layers that read these tensors in float'

@@ -12,7 +12,7 @@ from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
 from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.input_layout import auxiliary_shapes, split_inputs
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype
 from trt_perception.stages.tensorrt_log import TensorRtLog
@@ -81,7 +81,7 @@ def _parse_error(
     summary = f'{tensorrt.label} cannot use this model'
     if unsupported:
         found = '; '.join(
-            f'{operator} at {join_first(nodes, _MAX_LISTED)}'
+            f'{operator} at {join_first_items(nodes, _MAX_LISTED)}'
             for operator, nodes in unsupported.items()
         )
         lines = [summary, f'unsupported operators: {found}', *others[:_MAX_LISTED]]

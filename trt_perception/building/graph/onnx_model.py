@@ -20,7 +20,7 @@ from trt_perception.building.graph.graph_index import iterate_messages, name_nod
 from trt_perception.building.graph.graph_repair import convert_float64, sort_nodes
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
-from trt_perception.files.plain_text import join_first, to_one_line
+from trt_perception.files.plain_text import join_first_items, to_one_line
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TensorSpec
@@ -260,7 +260,9 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
     unknown = unknown_operators(source.model)
     if unknown:
         _move_to_plugin_domain(source.model)
-        where = '; '.join(f'{kind} at {join_first(nodes)}' for kind, nodes in unknown.items())
+        where = '; '.join(
+            f'{kind} at {join_first_items(nodes)}' for kind, nodes in unknown.items()
+        )
         return (
             f'operators that ONNX does not define: {where}. TensorRT must support them, or load '
             'their plugins (--plugins)',

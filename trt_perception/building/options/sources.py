@@ -19,7 +19,7 @@ from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_mistake, short_repr
 from trt_perception.files.regular_files import read_user_file
-from trt_perception.files.yaml_text import MAX_BYTES, read_yaml
+from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 
 __all__ = [
     'add_arguments',
@@ -99,7 +99,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
 
     A line number is a text that precedes messages about the option.
     """
-    content, lines = read_yaml(_read_text(path, MAX_BYTES), str(path))
+    content, lines = read_yaml(_read_text(path, MAX_YAML_BYTES), str(path))
     if content is None:
         return {}, {}
     if not isinstance(content, dict):

@@ -43,7 +43,7 @@ from trt_perception.building.precision.quantise_scales import (
     unquantisable_layers,
 )
 from trt_perception.errors import ConfigError, EngineError
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 
 __all__ = ['QuantisationReport', 'QuantisedModel', 'quantise']
 
@@ -209,7 +209,9 @@ def _unusable_layers(
 
 
 def _list_reasons(found: Mapping[str, str]) -> str:
-    return join_first([f'{name}: {reason}' for name, reason in found.items()], separator='; ')
+    return join_first_items(
+        [f'{name}: {reason}' for name, reason in found.items()], separator='; '
+    )
 
 
 def _layers_to_keep(
@@ -256,9 +258,9 @@ def _range_warnings(ranges: Mapping[str, float], unusable: Mapping[str, str]) ->
     large = [name for name, top in ranges.items() if top > _FP16_MAX]
     if large:
         yield (
-            f'{join_first(large)} exceed {_FP16_MAX:.0f}, the largest number in FP16. The engine '
-            'computes unquantised layers in FP16: keep the nodes that compute these tensors in '
-            'FP32 (--keep-fp32)'
+            f'{join_first_items(large)} exceed {_FP16_MAX:.0f}, the largest number in FP16. The '
+            'engine computes unquantised layers in FP16: keep the nodes that compute these '
+            'tensors in FP32 (--keep-fp32)'
         )
 
 

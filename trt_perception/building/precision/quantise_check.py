@@ -12,7 +12,7 @@ from onnx import TensorProto
 from trt_perception.building.graph.graph_index import GraphIndex, opset_version
 from trt_perception.building.precision.quantise_scales import is_usable
 from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 
 __all__ = ['check_quantised', 'is_quantised']
 
@@ -54,7 +54,7 @@ def check_quantised(model: onnx.ModelProto) -> None:
     if found := [*scales.values(), *others]:
         raise EngineError(
             'this quantised model',
-            f'TensorRT would refuse it: {join_first(found, separator="; ")}',
+            f'TensorRT would refuse it: {join_first_items(found, separator="; ")}',
             fix='; '.join([_ZERO_SCALE_FIX] * bool(scales) + [_OTHER_FIX] * bool(others)),
         )
 
@@ -74,7 +74,7 @@ def _scale_defect(node: onnx.NodeProto, index: GraphIndex) -> str:
         return ''
     where = ''
     if scale.size > 1:
-        channels = join_first([str(channel) for channel in bad])
+        channels = join_first_items([str(channel) for channel in bad])
         where = f' in {bad.size} of {scale.size} channels ({channels})'
     tensor = _quantised_tensor(node, index)
     widening = [node]

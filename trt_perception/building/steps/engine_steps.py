@@ -26,7 +26,7 @@ from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog, BuildReport, Step
 from trt_perception.building.steps.prepare import RecognisedModel, check_loadable
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.gpu import Device
 from trt_perception.model.build_record import QUANTISED
 from trt_perception.model.files.model_file import ModelFile
@@ -101,7 +101,7 @@ def verify(
             others = [f'{name} ({kind})' for name, kind in verified.deviations.items()]
             report.warn(
                 'convolutions and matrix products that were not built in '
-                f'{options.precision}: {join_first(others)}'
+                f'{options.precision}: {join_first_items(others)}'
             )
         step.outcome = f'loaded, {len(verified.layers)} layers, {verified.latency.p50:.2f} ms'
     return verified

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.evaluation.coco.annotations import Annotations, CocoImage
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.images.image_files import read_image_file
 
 __all__ = ['match_images', 'read_image']
@@ -112,13 +112,13 @@ def _missing_files_error(
         return ConfigError(
             str(annotations.path),
             f'{len(missing)} of {total} annotated images have no file: '
-            f'{join_first(missing, _MAX_LISTED)}',
+            f'{join_first_items(missing, _MAX_LISTED)}',
             fix='add the files, or give evaluate_engine --allow-missing',
         )
-    there = join_first([path.name for path in images], _MAX_LISTED)
+    there = join_first_items([path.name for path in images], _MAX_LISTED)
     return ConfigError(
         str(annotations.path),
         f'none of the {total} annotated images has a file. The annotations name '
-        f'{join_first(missing, _MAX_LISTED)}; the given files ({len(images)}) are {there}',
+        f'{join_first_items(missing, _MAX_LISTED)}; the given files ({len(images)}) are {there}',
         fix='give the folder of the annotated images',
     )

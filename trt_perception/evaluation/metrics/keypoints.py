@@ -18,7 +18,7 @@ from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.section import MAX_COORDINATE, CocoSection, is_finite
 from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.evaluation.metrics.shapes import Floats, Shapes, ratio
-from trt_perception.files.plain_text import join_first
+from trt_perception.files.plain_text import join_first_items
 
 __all__ = ['OKS_SIGMA', 'Keypoints']
 
@@ -86,9 +86,9 @@ class Keypoints(Measure):
             return
         texts = list(map(str, names))
         if set(texts) == set(self.names):
-            expected = f'the order of the model: {join_first(self.names, 5)}'
+            expected = f'the order of the model: {join_first_items(self.names, 5)}'
             fix = 'write the keypoints of all annotations in that order'
-            raise category.error_at('keypoints', join_first(texts, 5), expected, fix)
+            raise category.error_at('keypoints', join_first_items(texts, 5), expected, fix)
 
     def read_shape(
         self,
