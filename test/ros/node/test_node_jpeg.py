@@ -136,7 +136,7 @@ def wait_for_advice(detector, topic):
 
 
 def test_auto_chooses_raw_images_without_a_gpu(start, make_publisher):
-    detector = start({'image_transport': 'auto'}, usual=True)
+    detector = start({'image_transport': 'auto'}, usual=True, camera_qos=None)
     make_publisher(CompressedImage, detector.topic('image/compressed'))
     detector.to('configure', 'activate')
     detector.program.wait_for_output('image_transport auto: raw, because no GPU ')
