@@ -1,28 +1,28 @@
 """Tests of the rules that decide when a problem is logged."""
 
 from trt_perception.monitoring.announcer import Announcer
-from trt_perception.monitoring.problem import Level, Problem
+from trt_perception.monitoring.health_state import HealthState, Level
 
-OK = Problem(Level.OK, '', 'active, 30.0 Hz')
-STALLED = Problem(Level.ERROR, 'stalled', 'no image')
-SLOW = Problem(Level.WARN, 'engine_slower', 'slow')
+OK = HealthState(Level.OK, '', 'active, 30.0 Hz')
+STALLED = HealthState(Level.ERROR, 'stalled', 'no image')
+SLOW = HealthState(Level.WARN, 'engine_slower', 'slow')
 
 
 def test_new_lasting_and_ended_problems_are_logged(golden_messages):
     announcer = Announcer()
-    assert announcer.line(OK, 0.0) is None
-    assert announcer.line(STALLED, 1.0) == (Level.ERROR, 'no image')
-    assert [announcer.line(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
-    assert announcer.line(STALLED, 31.0) == (Level.ERROR, 'no image')
-    level, line = announcer.line(OK, 33.0)
+    assert announcer.due_line(OK, 0.0) is None
+    assert announcer.due_line(STALLED, 1.0) == (Level.ERROR, 'no image')
+    assert [announcer.due_line(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
+    assert announcer.due_line(STALLED, 31.0) == (Level.ERROR, 'no image')
+    level, line = announcer.due_line(OK, 33.0)
     assert level == Level.OK
     golden_messages.add(line)
-    assert announcer.line(OK, 33.5) is None
+    assert announcer.due_line(OK, 33.5) is None
 
 
 def test_recurring_problem_is_logged_at_most_every_10_s():
     announcer = Announcer()
-    lines = [announcer.line(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
+    lines = [announcer.due_line(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
     logged = [line for line in lines if line is not None]
     # Within 60 s, the log gets a problem every 10 s, and a line about its end after each.
     assert len([line for line in logged if line[0] == Level.WARN]) == 6
@@ -31,7 +31,7 @@ def test_recurring_problem_is_logged_at_most_every_10_s():
 
 def test_another_problem_is_logged_at_once():
     announcer = Announcer()
-    assert announcer.line(SLOW, 0.0) is not None
-    assert announcer.line(STALLED, 0.5) == (Level.ERROR, 'no image')
-    assert announcer.line(SLOW, 1.0) is None
-    assert '(stalled)' in announcer.line(OK, 2.0)[1]
+    assert announcer.due_line(SLOW, 0.0) is not None
+    assert announcer.due_line(STALLED, 0.5) == (Level.ERROR, 'no image')
+    assert announcer.due_line(SLOW, 1.0) is None
+    assert '(stalled)' in announcer.due_line(OK, 2.0)[1]

@@ -52,17 +52,17 @@ def test_mean_delay_is_unknown_without_comparable_time_stamps(total_ns, expected
 
 def late_stages(activation, **counts):
     """Return the late stages in four seconds, from the first second on."""
-    before = len(activation.findings)
+    before = len(activation.health_states)
     activation.run(4, 15, **counts)
-    assert all(finding.kind for finding in activation.findings[before + 2 :])
-    return [finding.late_stage for finding in activation.findings[before + 2 :]]
+    assert all(finding.kind for finding in activation.health_states[before + 2 :])
+    return [finding.late_stage for finding in activation.health_states[before + 2 :]]
 
 
 def test_only_numbers_of_the_last_window_count():
     activation = healthy()
     activation.worker_share = 0.9
     activation.run(60, 15)  # a busy worker without missing images
-    assert activation.findings[-1].kind == ''
+    assert activation.health_states[-1].kind == ''
     activation.worker_share, activation.model_share = 0.2, 0.8
     assert set(late_stages(activation, replaced=5)) == {'model'}
     activation.worker_share, activation.model_share = 0.8, 0.2

@@ -7,9 +7,9 @@ import pytest
 
 from support.docs_pages import ROOT, codes, rows, section
 from support.simulated_activation import SimulatedActivation, healthy
-from trt_perception.monitoring import problem, silence, watchdog
+from trt_perception.monitoring import health_state, silence, watchdog
 from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.problem import Level, Problem, with_notes
+from trt_perception.monitoring.health_state import HealthState, Level, with_notes
 from trt_perception.monitoring.silence import TopicState
 from trt_perception.monitoring.watchdog import PERIOD_S
 
@@ -236,7 +236,7 @@ def test_missing_images_are_reported_within_the_promised_time(state, kind, rate_
     activation.state = state
     # The last image may have arrived just after an update, so add a period.
     assert activation.seconds_until(kind) + PERIOD_S <= PROMISE_S
-    assert activation.findings[-1].level == Level.ERROR
+    assert activation.health_states[-1].level == Level.ERROR
     assert activation.step(max(1, round(rate_hz * PERIOD_S))).kind == ''
 
 
@@ -247,7 +247,7 @@ def test_camera_has_ten_seconds_for_its_publisher_and_three_for_its_first_image(
         activation.run(appears_s)
     activation.state = PUBLISHER
     assert activation.seconds_until('not_arriving') == 3.0
-    for number, found in enumerate(activation.findings[:-1], 1):
+    for number, found in enumerate(activation.health_states[:-1], 1):
         is_missing = 10 <= number * PERIOD_S <= appears_s
         assert found.kind == ('no_publisher' if is_missing else '')
 
@@ -308,7 +308,7 @@ def test_no_rate_of_irregular_images_is_reported(golden_messages):
 
 
 def test_page_lists_every_kind_of_problem():
-    source = ''.join(map(inspect.getsource, (watchdog, silence, problem)))
+    source = ''.join(map(inspect.getsource, (watchdog, silence, health_state)))
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
     assert len(kinds) == 16
     table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')
@@ -320,29 +320,34 @@ def test_page_lists_every_kind_of_problem():
 
 # Problems of the whole node, instead of one camera.
 
-NO_PROBLEM = Problem(Level.OK, '', 'active')
-WARNING = Problem(Level.WARN, 'unreadable', 'it is damaged')
-ERROR = Problem(Level.ERROR, 'stalled', 'no image')
+NO_PROBLEM = HealthState(Level.OK, '', 'active')
+WARNING = HealthState(Level.WARN, 'unreadable', 'it is damaged')
+ERROR = HealthState(Level.ERROR, 'stalled', 'no image')
 
 
 @pytest.mark.parametrize(
     ('found', 'same_name', 'notes', 'expected'),
     [
         (NO_PROBLEM, '', [], NO_PROBLEM),
-        (NO_PROBLEM, '', ['a note', 'another'], Problem(Level.WARN, 'note', 'a note; another')),
+        (
+            NO_PROBLEM,
+            '',
+            ['a note', 'another'],
+            HealthState(Level.WARN, 'note', 'a note; another'),
+        ),
         (WARNING, '', ['a note'], WARNING),
-        (NO_PROBLEM, 'two nodes', [], Problem(Level.WARN, 'same_name', 'two nodes')),
+        (NO_PROBLEM, 'two nodes', [], HealthState(Level.WARN, 'same_name', 'two nodes')),
         (
             NO_PROBLEM,
             'two nodes',
             ['a note'],
-            Problem(Level.WARN, 'same_name', 'two nodes; a note'),
+            HealthState(Level.WARN, 'same_name', 'two nodes; a note'),
         ),
         (
             WARNING,
             'two nodes',
             ['a note'],
-            Problem(Level.WARN, 'same_name', 'two nodes; it is damaged'),
+            HealthState(Level.WARN, 'same_name', 'two nodes; it is damaged'),
         ),
         (ERROR, 'two nodes', ['a note'], ERROR),
     ],

@@ -9,8 +9,8 @@ from rclpy.time import Time
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
+from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
 
 pytestmark = pytest.mark.each_distro
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.each_distro
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
-NODE_FIELDS = {field.name for field in dataclasses.fields(Health)} - {'finding'}
+NODE_FIELDS = {field.name for field in dataclasses.fields(Health)} - {'health_state'}
 STAMP = Time(seconds=3)
 
 
@@ -59,14 +59,18 @@ def status_of(**facts):
         ({'state': 'unconfigured'}, OK, 'unconfigured'),
         ({'state': 'inactive'}, OK, 'inactive'),
         ({'state': 'finalized'}, OK, 'finalized'),
-        ({'state': 'active', 'finding': Problem(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
-        ({'state': 'active', 'finding': Problem(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
-        ({'state': 'active', 'finding': Problem(Level.ERROR, 'x', 'gone')}, ERROR, 'gone'),
+        ({'state': 'active', 'health_state': HealthState(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
+        ({'state': 'active', 'health_state': HealthState(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
+        (
+            {'state': 'active', 'health_state': HealthState(Level.ERROR, 'x', 'gone')},
+            ERROR,
+            'gone',
+        ),
         ({'state': 'unconfigured', 'error': 'no such file'}, ERROR, 'no such file'),
         (
             {
                 'state': 'active',
-                'finding': Problem(Level.WARN, 'x', 'slow'),
+                'health_state': HealthState(Level.WARN, 'x', 'slow'),
                 'error': 'what happened',
             },
             ERROR,
@@ -146,10 +150,10 @@ def test_status_before_the_first_image_has_no_times():
 def camera_facts(name, level=Level.OK, message='active', **facts):
     """Return the facts of a camera."""
     kind = '' if level == Level.OK else f'kind of {name}'
-    return CameraFacts(name, finding=Problem(level, kind, message), **facts)
+    return CameraFacts(name, health_state=HealthState(level, kind, message), **facts)
 
 
-NO_PROBLEM = Problem(Level.OK, '', 'active, images from 2 of 2 cameras')
+NO_PROBLEM = HealthState(Level.OK, '', 'active, images from 2 of 2 cameras')
 
 
 def test_first_status_sums_up_the_statuses_of_cameras():
@@ -216,7 +220,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
 
 def test_losses_of_the_node_are_unknown_if_losses_of_a_camera_are_unknown():
     cameras = [camera_facts('front', not_delivered=None), camera_facts('rear', not_delivered=3)]
-    statuses = statuses_of(Health('active', cameras=cameras, finding=NO_PROBLEM))
+    statuses = statuses_of(Health('active', cameras=cameras, health_state=NO_PROBLEM))
     lost = {part: values['not delivered'] for part, (_, _, values) in statuses.items()}
     assert lost == {'detector': lost['front'], 'front': lost['front'], 'rear': '3'}
     assert not lost['front'].isdigit()
@@ -233,13 +237,13 @@ def test_losses_of_the_node_are_unknown_if_losses_of_a_camera_are_unknown():
             'rear: gone; front: slow',
         ),
         (
-            Problem(Level.WARN, 'same_name', '2 nodes'),
+            HealthState(Level.WARN, 'same_name', '2 nodes'),
             {'front': (OK, 'active'), 'rear': (ERROR, 'gone')},
             ERROR,
             '2 nodes; rear: gone',
         ),
         (
-            Problem(Level.WARN, 'note', 'replaced'),
+            HealthState(Level.WARN, 'note', 'replaced'),
             {'front': (OK, 'active'), 'rear': (OK, 'active')},
             WARN,
             'replaced',
@@ -256,7 +260,7 @@ def test_node_status_names_cameras_with_problems(node_problem, cameras, level, e
     facts = [
         camera_facts(name, Level(int(level[0])), text) for name, (level, text) in cameras.items()
     ]
-    statuses = statuses_of(Health('active', cameras=facts, finding=node_problem))
+    statuses = statuses_of(Health('active', cameras=facts, health_state=node_problem))
     assert statuses['detector'][:2] == (level, expected_message)
     for name, expected in cameras.items():
         assert statuses[name][:2] == expected

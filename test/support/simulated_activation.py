@@ -1,8 +1,8 @@
 """Simulate an activation with the node's watchdog, on the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.health_state import Level
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level
 from trt_perception.monitoring.silence import TopicState
 from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog
 
@@ -35,7 +35,7 @@ class SimulatedActivation:
         self.transport_s = self.intake_s = self.worker_share = self.model_share = 0.0
         self.times = ()
         self.received_s = self.published_s = 0.0
-        self.findings = []
+        self.health_states = []
         self.watchdog = CameraWatchdog(
             self,
             start_s=start_s,
@@ -76,26 +76,28 @@ class SimulatedActivation:
         if not self.enabled:
             self.watchdog.skip(self.time_s, counts, self.pipeline)
             return None
-        self.findings.append(self.watchdog.check(self.time_s, counts, self.pipeline, self.refusal))
-        return self.findings[-1]
+        self.health_states.append(
+            self.watchdog.check(self.time_s, counts, self.pipeline, self.refusal)
+        )
+        return self.health_states[-1]
 
     def run(self, seconds, *args, **kwargs):
         for _ in range(round(seconds / PERIOD_S)):
-            finding = self.step(*args, **kwargs)
-        return finding
+            state = self.step(*args, **kwargs)
+        return state
 
     def seconds_until(self, kind, *args, **kwargs):
         """Step until the watchdog reports ``kind``; return the seconds since this call."""
         for periods in range(1, 100):
             if self.step(*args, **kwargs).kind == kind:
                 return periods * PERIOD_S
-        raise AssertionError(f'{kind} never found; found: {self.findings[-1]}')
+        raise AssertionError(f'{kind} never found; found: {self.health_states[-1]}')
 
 
 def healthy(rate_hz=30, **options):
     activation = SimulatedActivation(**options)
     activation.run(5, round(rate_hz * PERIOD_S))
-    found = activation.findings[-1]
+    found = activation.health_states[-1]
     assert (found.level, found.kind) == (Level.OK, '')
     assert f'{rate_hz:.1f} Hz' in found.message
     return activation

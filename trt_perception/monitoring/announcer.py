@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trt_perception.monitoring.problem import Level, Problem
+from trt_perception.monitoring.health_state import HealthState, Level
 
 __all__ = ['Announcer']
 
@@ -23,21 +23,21 @@ class Announcer:
         # Kind of the problem that was logged and still lasts, and the time of its first log line.
         self._current: tuple[str, float] | None = None
 
-    def line(self, problem: Problem, time_s: float) -> tuple[Level, str] | None:
+    def due_line(self, state: HealthState, time_s: float) -> tuple[Level, str] | None:
         """Return level and text of the line to log now; None if no line is due."""
-        fresh = problem.kind != self._last_kind
-        self._last_kind = problem.kind
-        if not problem.kind:
+        fresh = state.kind != self._last_kind
+        self._last_kind = state.kind
+        if not state.kind:
             if self._current is None:
                 return None
             (kind, since_s), self._current = self._current, None
             seconds = time_s - since_s
             words = kind.replace('_', ' ')
-            return Level.OK, f'recovered after {seconds:.1f} s ({words}): {problem.message}'
-        since_logged_s = time_s - self._logged_s.get(problem.kind, float('-inf'))
+            return Level.OK, f'recovered after {seconds:.1f} s ({words}): {state.message}'
+        since_logged_s = time_s - self._logged_s.get(state.kind, float('-inf'))
         if since_logged_s < (_QUIET_S if fresh else _REPEAT_S):
             return None
-        self._logged_s[problem.kind] = time_s
-        if self._current is None or self._current[0] != problem.kind:
-            self._current = problem.kind, time_s
-        return problem.level, problem.message
+        self._logged_s[state.kind] = time_s
+        if self._current is None or self._current[0] != state.kind:
+            self._current = state.kind, time_s
+        return state.level, state.message

@@ -1,7 +1,7 @@
 """Finds the worst problem of a camera of an active node from its counts.
 
-The node calls ``CameraWatchdog.check`` twice a second. The result is one problem, with a sentence
-that names the fix. The time is an argument, so that tests need not wait.
+The node calls ``CameraWatchdog.check`` twice a second. The result is a health
+state, with a sentence that names the fix. The time is an argument, so that tests need not wait.
 
 Kinds of problems, worst first:
 
@@ -22,9 +22,9 @@ Kinds of problems, worst first:
 - not_published: the middleware refuses some detections.
 - note: a less urgent problem.
 
-The module `problem` adds unnamed_class, same_name and note. Silence is reported within 2 s for
-cameras of at least 2 Hz, and after three periods of slower cameras. After the start, a camera has
-10 s for its publisher, and 3 s from then on for its first image.
+The module `health_state` adds unnamed_class, same_name and note. Silence is reported within 2 s
+for cameras of at least 2 Hz, and after three periods of slower cameras. After the start, a camera
+has 10 s for its publisher, and 3 s from then on for its first image.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.overload import (
     StageLoad,
     fix_of_stage,
@@ -43,7 +44,6 @@ from trt_perception.monitoring.overload import (
     mean_delay_s,
 )
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level, Problem
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.monitoring.silence import LossFix, SilenceCheck, WatchedCamera
 from trt_perception.process.tool_command import tool_command
@@ -136,8 +136,8 @@ class CameraWatchdog:
         counts: FrameStatistics,
         pipeline: PipelineStatistics,
         refusal: str = '',
-    ) -> Problem:
-        """Return the worst problem. Without a problem, its kind is empty.
+    ) -> HealthState:
+        """Return the health state, with the worst problem if there are several.
 
         Args:
             time_s: the current time.
@@ -153,7 +153,7 @@ class CameraWatchdog:
             or self._slow_model(now)
             or self._lost_in_transport(now)
             or self._some_dropped(now, refusal)
-            or self._no_problem(now)
+            or self._healthy_state(now)
         )
 
     def skip(self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics) -> None:
@@ -211,13 +211,13 @@ class CameraWatchdog:
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA_FACTOR * usual_s)
 
-    def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> Problem | None:
+    def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> HealthState | None:
         waited_s = now.time_s - self._last_progress_s
         if waited_s < _SILENCE_S:
             return None
         if waited_s < _LATE_FRAME_FACTOR * self._expected_frame_s(counts):
             return None
-        return Problem(
+        return HealthState(
             Level.ERROR,
             'no_output',
             f'images arrive on {self._topic}, but the pipeline has finished no frame for '
@@ -234,16 +234,16 @@ class CameraWatchdog:
         others_s = (self._batches_per_turn - 1) * latency['compute'].p50_ms * 1e-3
         return latency['total'].p50_ms * 1e-3 + others_s
 
-    def _no_images(self, now: _CountSnapshot) -> Problem | None:
+    def _no_images(self, now: _CountSnapshot) -> HealthState | None:
         silent_s = now.time_s - self._received_s
         allowed_s = self._allowed_silence_s
         if silent_s < allowed_s:
             return None
-        return self._silence.problem(
+        return self._silence.find_problem(
             now.time_s, silent_s, received=bool(now.received), allowed_s=allowed_s
         )
 
-    def _all_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
+    def _all_dropped(self, now: _CountSnapshot, refusal: str) -> HealthState | None:
         then = self._drops_since
         seconds = now.time_s - then.time_s
         bad = _unintended_drops(then, now)
@@ -260,10 +260,10 @@ class CameraWatchdog:
         message = f'{every}: {_drop_summary(bad, refusal)}'
         if set(bad) == {'bad_output'} and seconds >= _BAD_OUTPUT_LIMIT_S:
             cure = 'the outputs do not fit the decoder: correct model.decoder or the manifest'
-            return Problem(Level.ERROR, 'always_bad_output', f'{message}; {cure}')
-        return Problem(Level.ERROR, 'all_dropped', message)
+            return HealthState(Level.ERROR, 'always_bad_output', f'{message}; {cure}')
+        return HealthState(Level.ERROR, 'all_dropped', message)
 
-    def _slow_model(self, now: _CountSnapshot) -> Problem | None:
+    def _slow_model(self, now: _CountSnapshot) -> HealthState | None:
         then = self._snapshots[0]
         replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
         received = now.received - then.received
@@ -287,7 +287,7 @@ class CameraWatchdog:
         cure = fix_of_stage(stage, load) or (
             'to process every image, lower the rate of the camera or use a faster engine'
         )
-        return Problem(
+        return HealthState(
             Level.WARN,
             'engine_slower',
             f'{seen} are replaced by newer images; {cure}',
@@ -308,7 +308,7 @@ class CameraWatchdog:
             (now.model_s - then.model_s) / seconds,
         )
 
-    def _lost_in_transport(self, now: _CountSnapshot) -> Problem | None:
+    def _lost_in_transport(self, now: _CountSnapshot) -> HealthState | None:
         then = self._snapshots[0]
         if now.not_delivered is None or then.not_delivered is None:
             return None
@@ -328,31 +328,33 @@ class CameraWatchdog:
                 'otherwise lower the rate of the camera: its images are small but too many'
             )
         cure = '; '.join(filter(None, cures))
-        return Problem(
+        return HealthState(
             Level.WARN,
             'lost_in_transport',
             f'{lost} of {sent} sent images never reached the node: {cure}',
             stage,
         )
 
-    def _some_dropped(self, now: _CountSnapshot, refusal: str) -> Problem | None:
+    def _some_dropped(self, now: _CountSnapshot, refusal: str) -> HealthState | None:
         bad = _unintended_drops(self._snapshots[0], now)
         if not bad:
             return None
         summary = _drop_summary(bad, refusal)
         if set(bad) == {'not_published'}:
             message = f'detections of some images cannot be published: {summary}'
-            return Problem(Level.WARN, 'not_published', message)
+            return HealthState(Level.WARN, 'not_published', message)
         if set(bad) == {'bad_output'}:
             message = f"the model's outputs for some images are invalid: {summary}"
-            return Problem(Level.WARN, 'bad_output', message)
-        return Problem(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
+            return HealthState(Level.WARN, 'bad_output', message)
+        return HealthState(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
 
-    def _no_problem(self, now: _CountSnapshot) -> Problem:
+    def _healthy_state(self, now: _CountSnapshot) -> HealthState:
         if not now.received:
-            return Problem(Level.OK, '', 'active, waiting for images')
+            return HealthState(Level.OK, '', 'active, waiting for images')
         rate_hz = self._output_rate.hz()
-        return Problem(Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz')
+        return HealthState(
+            Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz'
+        )
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:

@@ -12,9 +12,9 @@ from rclpy.time import Time
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level, Problem
 
 __all__ = [
     'CameraFacts',
@@ -32,7 +32,7 @@ _AGE_WINDOW: Final = 512
 
 @dataclass
 class CameraFacts:
-    """Counts, rates and problem of one camera.
+    """Counts, rates and health state of one camera.
 
     Attributes:
         name: name of the camera; empty if the node has only one camera.
@@ -46,7 +46,7 @@ class CameraFacts:
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
-        finding: problem of the camera. None while inactive, unless the model has a problem.
+        health_state: None while inactive, unless the model has a problem.
     """
 
     name: str = ''
@@ -58,7 +58,7 @@ class CameraFacts:
     decoder_warnings: int = 0
     ages_ms: Sequence[float] = ()
     reliability: str = ''
-    finding: Problem | None = None
+    health_state: HealthState | None = None
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Health:
         engine: path of the model; empty before configure.
         task: task of the model; None before configure.
         cameras: one camera without a name, or named cameras.
-        finding: problem of the node with named cameras; None while inactive.
+        health_state: health state of the node with named cameras; None while inactive.
         gpus: statistics of the pipeline of each GPU, by device index; empty before activate.
         batches: number of batches that the pipelines have run.
     """
@@ -81,7 +81,7 @@ class Health:
     engine: str = ''
     task: Task | None = None
     cameras: Sequence[CameraFacts] = (CameraFacts(),)
-    finding: Problem | None = None
+    health_state: HealthState | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
     batches: int = 0
 
@@ -89,7 +89,7 @@ class Health:
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
     """Return a message with a status of the node, and of each camera and GPU if there are several.
 
-    The level of each status is ERROR after a fault, otherwise the level of its problem.
+    The level of each status is ERROR after a fault, otherwise the level of its health state.
     """
     [first, *others] = health.cameras
     if not others and not first.name:
@@ -104,29 +104,33 @@ def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray
     return message
 
 
-def summarise_problems(cameras: Sequence[CameraFacts], own: Problem | None) -> Problem | None:
-    """Return the problem of the node, with the problem and name of each camera.
+def summarise_problems(
+    cameras: Sequence[CameraFacts], own: HealthState | None
+) -> HealthState | None:
+    """Return the health state of the node, with the problem and name of each camera.
 
     Args:
-        cameras: the cameras with their problems.
-        own: problem of the node as a whole.
+        cameras: the cameras with their health states.
+        own: health state of the node as a whole.
 
     Returns:
-        A problem with the worst level and the messages of all problems; `own` if no camera has a
-        problem.
+        A health state with the worst level and the messages of all problems; `own` if no camera
+        has a problem.
     """
-    found = [(camera.name, camera.finding) for camera in cameras if camera.finding is not None]
+    found = [
+        (camera.name, camera.health_state) for camera in cameras if camera.health_state is not None
+    ]
     if not found:
         return own
-    bad = [(name, finding) for name, finding in found if finding.level != Level.OK]
+    bad = [(name, state) for name, state in found if state.level != Level.OK]
     sentences = [own.message] if own is not None and own.kind else []
     sentences += camera_sentences([(name, each.level, each.message) for name, each in bad])
     if not sentences:
         return own
-    problems = [*([own] if own is not None else []), *(finding for _, finding in bad)]
-    level = max(problem.level for problem in problems)
-    kind = next(problem.kind for problem in problems if problem.kind)
-    return Problem(level, kind, '; '.join(sentences))
+    states = [*([own] if own is not None else []), *(state for _, state in bad)]
+    level = max(state.level for state in states)
+    kind = next(state.kind for state in states if state.kind)
+    return HealthState(level, kind, '; '.join(sentences))
 
 
 def camera_sentences(problems: Sequence[tuple[str, int, str]]) -> list[str]:
@@ -159,7 +163,7 @@ def _single_camera_status(name: str, health: Health, camera: CameraFacts) -> Dia
         **_stage_values(camera.statistics),
         **_age_values(camera.ages_ms),
     }
-    return _status(f'{name}: detector', health, camera.finding, values)
+    return _status(f'{name}: detector', health, camera.health_state, values)
 
 
 def _node_status(name: str, health: Health) -> DiagnosticStatus:
@@ -187,7 +191,7 @@ def _node_status(name: str, health: Health) -> DiagnosticStatus:
         ),
     }
     return _status(
-        f'{name}: detector', health, summarise_problems(cameras, health.finding), values
+        f'{name}: detector', health, summarise_problems(cameras, health.health_state), values
     )
 
 
@@ -204,7 +208,7 @@ def _camera_status(name: str, health: Health, camera: CameraFacts) -> Diagnostic
         ),
         **_age_values(camera.ages_ms),
     }
-    return _status(f'{name}: {camera.name}', health, camera.finding, values)
+    return _status(f'{name}: {camera.name}', health, camera.health_state, values)
 
 
 def _gpu_status(
@@ -244,8 +248,8 @@ def _count_values(camera: CameraFacts) -> dict[str, str]:
         values['masks_skipped'] = str(camera.masks_skipped)
     if camera.decoder_warnings:
         values['decoder_warnings'] = str(camera.decoder_warnings)
-    if camera.finding is not None and camera.finding.late_stage:
-        values['late stage'] = camera.finding.late_stage
+    if camera.health_state is not None and camera.health_state.late_stage:
+        values['late stage'] = camera.health_state.late_stage
     return values
 
 
@@ -264,14 +268,14 @@ def _age_values(ages_ms: Sequence[float]) -> dict[str, str]:
 
 
 def _status(
-    name: str, health: Health, finding: Problem | None, values: Mapping[str, str]
+    name: str, health: Health, state: HealthState | None, values: Mapping[str, str]
 ) -> DiagnosticStatus:
     if health.error:
         level, summary = Level.ERROR, health.error
-    elif finding is None:
+    elif state is None:
         level, summary = Level.OK, health.state
     else:
-        level, summary = finding.level, finding.message
+        level, summary = state.level, state.message
     return DiagnosticStatus(
         level=bytes([level]),
         name=name,

@@ -16,8 +16,8 @@ from rclpy.timer import Timer
 from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.health_state import HealthState, Level, with_notes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level, Problem, with_notes
 from trt_perception.monitoring.watchdog import PERIOD_S
 from trt_perception.ros.camera.camera_health import CameraHealth, ProblemLog, counts_text
 from trt_perception.ros.camera.debug_image import NO_EVENTS
@@ -113,7 +113,7 @@ class NodeHealth:
             gpus: device index of each pipeline.
         """
         self._detector, self._cameras, self._gpus = detector, cameras, gpus
-        self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
+        self._problems.restart(HealthState(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
         # Both timers fire together, because waking the executor costs more than either callback.
         # The reset delays the periodic message, so publish one now.
@@ -156,8 +156,10 @@ class NodeHealth:
                 for camera, counts in zip(self._cameras, parts, strict=True)
                 if camera.enabled
             ]
-            problem = with_notes(_summary(enabled, len(parts) - len(enabled)), of_name, notes)
-            changed = self._problems.update(problem, now)
+            state = with_notes(
+                _summarise_sending_cameras(enabled, len(parts) - len(enabled)), of_name, notes
+            )
+            changed = self._problems.update(state, now)
             of_name, notes = '', ()  # do not repeat these notes for each camera
         else:
             changed = False
@@ -188,7 +190,7 @@ class NodeHealth:
         )
         pipelines = self._last_pipelines
         if self._detector is not None:
-            health.finding = self._problems.problem
+            health.health_state = self._problems.health_state
             pipelines = self._detector.pipeline_statistics()
         if pipelines:
             health.gpus = dict(zip(self._gpus, pipelines, strict=True))
@@ -213,16 +215,18 @@ class NodeHealth:
             self._publisher.wait_for_all_acked(Duration(seconds=1))
 
 
-def _summary(enabled: Sequence[FrameStatistics], disabled_count: int) -> Problem:
-    """Return a Problem of level OK with the number of cameras that send images.
+def _summarise_sending_cameras(
+    enabled: Sequence[FrameStatistics], disabled_count: int
+) -> HealthState:
+    """Return a health state of level OK with the number of cameras that send images.
 
     Args:
         enabled: counts of each enabled camera.
         disabled_count: number of disabled cameras.
     """
     if disabled_count and not enabled:
-        return Problem(Level.OK, '', f'active, all {disabled_count} cameras are switched off')
+        return HealthState(Level.OK, '', f'active, all {disabled_count} cameras are switched off')
     received = sum(1 for counts in enabled if counts.received)
     switched_off = f', {disabled_count} switched off' if disabled_count else ''
     text = f'active, images from {received} of {len(enabled)} cameras{switched_off}'
-    return Problem(Level.OK, '', text)
+    return HealthState(Level.OK, '', text)

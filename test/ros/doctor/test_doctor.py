@@ -23,7 +23,7 @@ from support import forked, golden
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
-from trt_perception.monitoring.problem import Level, Problem
+from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
 from trt_perception.ros.doctor import doctor
@@ -304,8 +304,8 @@ def test_each_camera_of_a_node_has_a_finding(client, other_node):
 
 def status_findings(error='', own=None, **problems):
     """Return the findings for the diagnostics of a node with these problems of its cameras."""
-    cameras = [CameraFacts(name, finding=problem) for name, problem in problems.items()]
-    health = Health('active', error, cameras=cameras, finding=own)
+    cameras = [CameraFacts(name, health_state=problem) for name, problem in problems.items()]
+    health = Health('active', error, cameras=cameras, health_state=own)
     statuses = diagnostics_message('/detector', Clock().now(), health).status
     return [
         f'{each.level} {each.name.removeprefix("/detector: ")}: {each.found}'
@@ -314,9 +314,12 @@ def status_findings(error='', own=None, **problems):
 
 
 def test_problem_of_a_camera_is_reported_once():
-    good, own = Problem(Level.OK, '', 'active'), Problem(Level.WARN, 'same_name', 'two nodes')
-    gone = Problem(Level.ERROR, 'camera_gone', 'gone; start it')
-    slow = Problem(Level.WARN, 'engine_slower', 'slow')
+    good, own = (
+        HealthState(Level.OK, '', 'active'),
+        HealthState(Level.WARN, 'same_name', 'two nodes'),
+    )
+    gone = HealthState(Level.ERROR, 'camera_gone', 'gone; start it')
+    slow = HealthState(Level.WARN, 'engine_slower', 'slow')
     assert status_findings(front=slow, rear=gone, top=good) == [
         'green detector: active',
         'yellow front: slow',

@@ -172,7 +172,7 @@ def assert_good_life(node):
         wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
     node._health._check()  # the diagnostics timer runs
     for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):
-        assert health.facts(counts).finding is not None
+        assert health.facts(counts).health_state is not None
     assert trigger(node, 'deactivate') == SUCCESS
     assert trigger(node, 'cleanup') == SUCCESS
     assert node._health.error == ''

@@ -18,8 +18,13 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
+from trt_perception.monitoring.health_state import (
+    HealthState,
+    Level,
+    with_notes,
+    with_unnamed_class,
+)
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.monitoring.problem import Level, Problem, with_notes, with_unnamed_class
 from trt_perception.monitoring.watchdog import CameraWatchdog
 from trt_perception.pipelines.pipeline import FrameError
 from trt_perception.ros.camera.image_input import ImageInput
@@ -52,47 +57,47 @@ def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
 
 
 class ProblemLog:
-    """Stores the current problem, and logs when a problem begins, continues and ends.
+    """Stores the current health state, and logs when a problem begins, continues and ends.
 
     Args:
         log: gets the log lines.
 
     Attributes:
-        problem: the current problem; None before the first update.
+        health_state: the current health state; None before the first update.
     """
 
     def __init__(self, log: RcutilsLogger) -> None:
         self._log = log
         self._announcer = Announcer()
-        self.problem: Problem | None = None
+        self.health_state: HealthState | None = None
 
-    def restart(self, problem: Problem) -> bool:
-        """Set the problem without a log line, and forget all earlier problems.
+    def restart(self, state: HealthState) -> bool:
+        """Set the health state without a log line, and forget all earlier problems.
 
         Returns:
             Whether the kind of problem has changed.
         """
         self._announcer = Announcer()
-        return self._replace_problem(problem)
+        return self._replace_state(state)
 
-    def update(self, problem: Problem, time_s: float) -> bool:
-        """Set the problem, and log it if a log line is due.
+    def update(self, state: HealthState, time_s: float) -> bool:
+        """Set the health state, and log it if a log line is due.
 
         Args:
-            problem: the current problem.
+            state: the current health state.
             time_s: time of the monotonic clock in seconds.
 
         Returns:
             Whether the kind of problem has changed.
         """
-        line = self._announcer.line(problem, time_s)
+        line = self._announcer.due_line(state, time_s)
         if line is not None:
             log_at(self._log, _SEVERITIES[line[0]], line[1])
-        return self._replace_problem(problem)
+        return self._replace_state(state)
 
-    def _replace_problem(self, problem: Problem) -> bool:
-        has_changed = self.problem is None or problem.kind != self.problem.kind
-        self.problem = problem
+    def _replace_state(self, state: HealthState) -> bool:
+        has_changed = self.health_state is None or state.kind != self.health_state.kind
+        self.health_state = state
         return has_changed
 
 
@@ -161,7 +166,7 @@ class CameraHealth:
                 on_this_machine=on_this_machine,
             ),
         )
-        self._problems.restart(Problem(Level.OK, '', 'active, waiting for images'))
+        self._problems.restart(HealthState(Level.OK, '', 'active, waiting for images'))
 
     def stop_watching(self, counts: FrameStatistics) -> None:
         """Stop watching, log the counts of the activation, and keep them for diagnostics."""
@@ -231,19 +236,21 @@ class CameraHealth:
             return False
         if self._input.resubscribe_if_lost():
             lost = f'the subscription to {self._input.topic} was lost; subscribed again'
-            return self._problems.update(Problem(Level.ERROR, 'subscription_lost', lost), now_s)
+            return self._problems.update(
+                HealthState(Level.ERROR, 'subscription_lost', lost), now_s
+            )
         if self.enabled:
-            problem = self._watchdog.check(now_s, counts, pipeline, self._last_error)
+            state = self._watchdog.check(now_s, counts, pipeline, self._last_error)
         else:
             self._watchdog.skip(now_s, counts, pipeline)
-            problem = Problem(Level.OK, '', f'switched off: {OFF_REASON}')
+            state = HealthState(Level.OK, '', f'switched off: {OFF_REASON}')
         own_notes = [note for note in (self._age.clock_problem(now_s), *notes) if note]
-        problem = with_notes(problem, same_name_note, own_notes)
-        problem = with_unnamed_class(problem, self._unnamed_class)
-        if not self.enabled and not problem.kind:
+        state = with_notes(state, same_name_note, own_notes)
+        state = with_unnamed_class(state, self._unnamed_class)
+        if not self.enabled and not state.kind:
             # Switching a camera off repairs nothing: the log must not say "recovered".
-            return self._problems.restart(problem)
-        return self._problems.update(problem, now_s)
+            return self._problems.restart(state)
+        return self._problems.update(state, now_s)
 
     def forget_model(self) -> None:
         """Forget the problems of the model. The node calls this method when it frees the model."""
@@ -268,9 +275,11 @@ class CameraHealth:
             facts.not_delivered = self._input.not_delivered
             facts.ages_ms = self._age.ages_ms()
             facts.reliability = self._input.reliability
-            facts.finding = self._problems.problem
+            facts.health_state = self._problems.health_state
         elif self._unnamed_class:
-            facts.finding = with_unnamed_class(Problem(Level.OK, '', ''), self._unnamed_class)
+            facts.health_state = with_unnamed_class(
+                HealthState(Level.OK, '', ''), self._unnamed_class
+            )
         return facts
 
     def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:
