@@ -49,10 +49,10 @@ def read_by_tool(text):
 
 def read_by_build_engine(text):
     from trt_perception.building.options.sources import given_options, load_options
-    from trt_perception.building.steps.prepare import _overrides
+    from trt_perception.building.steps.prepare import _model_overrides
 
     parsed = build_engine._parser().parse_args(shlex.split(f'm.onnx {text}'))
-    return _overrides(load_options(None, given_options(parsed)), IMAGE)
+    return _model_overrides(load_options(None, given_options(parsed)), IMAGE)
 
 
 def read_by_load(text):

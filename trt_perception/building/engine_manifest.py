@@ -30,9 +30,9 @@ from trt_perception.model.recognition.recognise import ModelDescription
 from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
-    'describe_engine',
+    'engine_with_manifest',
     'file_identity',
-    'new_model_file',
+    'model_file_in_memory',
     'recorded_options',
     'with_description',
     'with_measurements',
@@ -51,7 +51,7 @@ def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
     return found
 
 
-def new_model_file(path: Path, content: bytes) -> ModelFile:
+def model_file_in_memory(path: Path, content: bytes) -> ModelFile:
     """Return a model file that exists only in memory. ``path`` is where it will be written."""
     return ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
 
@@ -85,7 +85,7 @@ def with_description(
     return replace(file, manifest=manifest)
 
 
-def describe_engine(
+def engine_with_manifest(
     inputs: BuildInputs,
     recognised: ModelDescription,
     image: str,
@@ -112,7 +112,7 @@ def describe_engine(
         calibration=calibration,
         plugins=plan.plugins,
     )
-    file = new_model_file(options.engine_path(), plan.content)
+    file = model_file_in_memory(options.engine_path(), plan.content)
     engine = with_description(file, recognised, plan.inputs, plan.outputs)
     assert engine.manifest is not None
     manifest = replace(
@@ -134,7 +134,7 @@ def with_measurements(
     """Return the engine with measurements in its manifest.
 
     Args:
-        engine: the engine from ``describe_engine``.
+        engine: the engine from ``engine_with_manifest``.
         verified: results of the engine's check, including the precision of its layers; None if
             this machine cannot run the engine.
         accuracy: accuracy on the images of --validate; None without this option.

@@ -41,7 +41,7 @@ BUILDER_REVISION: Final = 2
 # Image decoders are left out: a new release changes only the rounding of pixels.
 _BUILD_PACKAGES: Final = ('onnx', 'onnxslim', 'onnxruntime', 'onnxruntime-gpu', 'ml_dtypes')
 _LOG: Final = logging.getLogger(__name__)
-_ENTRY: Final = 'entry.json'
+_ENTRY_FILE: Final = 'entry.json'
 _FILE_NAMES: Final = {
     'engine': 'model.engine',
     'manifest': 'manifest.json',
@@ -143,7 +143,7 @@ class EngineStore:
             for name, content in contents.items():
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
                     raise ValueError(f'{_FILE_NAMES[name]} is not the file that was stored')
-            os.utime(folder / _ENTRY)  # record this use, so that prune keeps the entry
+            os.utime(folder / _ENTRY_FILE)  # record this use, so that prune keeps the entry
         except (OSError, ValueError, KeyError, TypeError) as error:
             _LOG.warning(
                 'The stored engine %s is damaged, so the engine is built again: %s', folder, error
@@ -165,7 +165,7 @@ class EngineStore:
             temporary.chmod(0o755)
             files = {temporary / _FILE_NAMES[name]: content for name, content in contents.items()}
             write_atomically(
-                {**files, temporary / _ENTRY: json.dumps({'sha256': hashes}).encode()}
+                {**files, temporary / _ENTRY_FILE: json.dumps({'sha256': hashes}).encode()}
             )
             old = self._folder / key
             if old.exists():
@@ -194,15 +194,15 @@ class EngineStore:
 def _last_used_s(folder: Path) -> float:
     """Return the last use of an entry in seconds since 1970, or 0 if the entry is damaged."""
     try:
-        return (folder / _ENTRY).stat().st_mtime
+        return (folder / _ENTRY_FILE).stat().st_mtime
     except OSError:
         return 0.0
 
 
 def _read_entry(folder: Path) -> dict[str, Any]:
-    entry = parse_json(read_regular(folder / _ENTRY, 1024 * 1024))
+    entry = parse_json(read_regular(folder / _ENTRY_FILE, 1024 * 1024))
     if not isinstance(entry, dict):
-        raise TypeError(f'{_ENTRY} is not an object')
+        raise TypeError(f'{_ENTRY_FILE} is not an object')
     return entry
 
 

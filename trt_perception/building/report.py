@@ -16,7 +16,7 @@ __all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'failure_reason', 
 #: Called with the current activity, and its finished and total number of parts.
 StepProgress = Callable[[str, int, int], None]
 
-Status = Literal['done', 'skipped', 'failed', 'interrupted']
+StepStatus = Literal['done', 'skipped', 'failed', 'interrupted']
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Step:
     """
 
     name: str
-    status: Status = 'done'
+    status: StepStatus = 'done'
     seconds: float = 0.0
     outcome: str = ''
 

@@ -335,7 +335,7 @@ def test_slimmed_graph_with_other_results_is_dropped(monkeypatch, change, says):
         change(copied)
         return copied
 
-    monkeypatch.setattr(onnx_slim, '_slim', broken)
+    monkeypatch.setattr(onnx_slim, '_run_onnxslim', broken)
     model = small_model()
     left, warning = slim(model, FEED)
     assert left is model
@@ -346,7 +346,7 @@ def test_error_of_onnxslim_is_only_a_warning(monkeypatch, golden_messages):
     def fail(_):
         raise IndexError('inside')
 
-    monkeypatch.setattr(onnx_slim, '_slim', fail)
+    monkeypatch.setattr(onnx_slim, '_run_onnxslim', fail)
     golden_messages.add(slim(small_model(), FEED)[1])
     assert 'ONNX Runtime' in slim(small_model(), {})[1]
 
@@ -363,13 +363,13 @@ def test_error_of_onnxslim_is_only_a_warning(monkeypatch, golden_messages):
     ],
 )
 def test_difference_is_relative_to_the_largest_value(one, other, expected):
-    found = onnx_slim._difference(np.array(one), np.array(other))
+    found = onnx_slim._relative_difference(np.array(one), np.array(other))
     assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_difference_of_unequal_integers_is_infinite():
-    assert onnx_slim._difference(np.array([1]), np.array([1])) == 0
-    assert onnx_slim._difference(np.array([1]), np.array([2])) == np.inf
+    assert onnx_slim._relative_difference(np.array([1]), np.array([1])) == 0
+    assert onnx_slim._relative_difference(np.array([1]), np.array([2])) == np.inf
 
 
 def test_random_inputs_match_types_and_shapes():

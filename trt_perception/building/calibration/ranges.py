@@ -18,21 +18,27 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['METHODS', 'PERCENTILE', 'VERSION', 'MagnitudeHistogram', 'Method']
+__all__ = [
+    'CALIBRATION_METHODS',
+    'PERCENTILE',
+    'RANGES_VERSION',
+    'CalibrationMethod',
+    'MagnitudeHistogram',
+]
 
-Method = Literal['entropy', 'percentile', 'minmax']
-METHODS: Final[tuple[Method, ...]] = ('entropy', 'percentile', 'minmax')
+CalibrationMethod = Literal['entropy', 'percentile', 'minmax']
+CALIBRATION_METHODS: Final[tuple[CalibrationMethod, ...]] = ('entropy', 'percentile', 'minmax')
 #: Percentage of magnitudes within the range that the method ``percentile`` chooses.
 PERCENTILE: Final = 99.99
 #: Increase this number after each change that gives other ranges for the same images.
-VERSION: Final = 1
+RANGES_VERSION: Final = 1
 
-_BINS: Final = 4096  # at least half of the bins are in use
-_LEVELS: Final = 128  # distinct magnitudes of int8
+_BIN_COUNT: Final = 4096  # at least half of the bins are in use
+_LEVEL_COUNT: Final = 128  # distinct magnitudes of int8
 _CANDIDATE_STRIDE: Final = 8  # step in bins between the ranges that the entropy method tries
 _MIN_PROBABILITY: Final = 1e-9
 # Below this limit, the number of bins per unit overflows float32. Networks have no such values.
-_MIN_TOP: Final = 2.0**-100
+_MIN_HISTOGRAM_TOP: Final = 2.0**-100
 
 
 class MagnitudeHistogram:
@@ -45,7 +51,7 @@ class MagnitudeHistogram:
     """
 
     def __init__(self) -> None:
-        self.counts = np.zeros(_BINS, np.int64)
+        self.counts = np.zeros(_BIN_COUNT, np.int64)
         self.top = 0.0
         self.largest = 0.0
 
@@ -67,22 +73,22 @@ class MagnitudeHistogram:
         if self.top:
             # Scaling by a power of two does not round, so merging bins gives the same counts as a
             # larger ``top`` from the start.
-            places = (sizes * np.float32(_BINS / self.top)).astype(np.intp)
-            self.counts += np.bincount(places, minlength=_BINS)
+            places = (sizes * np.float32(_BIN_COUNT / self.top)).astype(np.intp)
+            self.counts += np.bincount(places, minlength=_BIN_COUNT)
         else:
             self.counts[0] += sizes.size
 
     def _widen(self, largest: float) -> None:
         if not largest:
             return
-        top = max(math.ldexp(1.0, math.frexp(largest)[1]), _MIN_TOP)
+        top = max(math.ldexp(1.0, math.frexp(largest)[1]), _MIN_HISTOGRAM_TOP)
         while self.top and self.top < top:
             merged = self.counts.reshape(-1, 2).sum(axis=1)
             self.counts = np.concatenate([merged, np.zeros_like(merged)])
             self.top *= 2
         self.top = top
 
-    def choose_range(self, method: Method) -> float:
+    def choose_range(self, method: CalibrationMethod) -> float:
         """Return the magnitude that the largest integer represents; 0 for a tensor of zeros.
 
         Args:
@@ -97,7 +103,7 @@ class MagnitudeHistogram:
             bins = self._bins_below(PERCENTILE / 100)
         else:
             bins = self._bins_of_least_divergence()
-        return min(bins * self.top / _BINS, self.largest)
+        return min(bins * self.top / _BIN_COUNT, self.largest)
 
     def _bins_below(self, share: float) -> int:
         sums = np.cumsum(self.counts)
@@ -108,7 +114,7 @@ class MagnitudeHistogram:
         # Every range represents zero exactly. Many zeros would hide the other values.
         counts[0] = counts[1]
         used = int(np.flatnonzero(self.counts)[-1]) + 1
-        candidates = [*range(_LEVELS, used, _CANDIDATE_STRIDE), used]
+        candidates = [*range(_LEVEL_COUNT, used, _CANDIDATE_STRIDE), used]
         divergences = [_divergence(counts, bins) for bins in candidates]
         return int(candidates[int(np.argmin(divergences))])
 
@@ -117,9 +123,9 @@ def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
     """Return the divergence if values are clipped to ``bins`` bins and rounded to 128 levels."""
     true = counts[:bins].copy()
     filled = true > 0
-    level = np.arange(bins) * _LEVELS // bins
-    mass = np.bincount(level, true, _LEVELS)
-    members = np.bincount(level, filled, _LEVELS)
+    level = np.arange(bins) * _LEVEL_COUNT // bins
+    mass = np.bincount(level, true, _LEVEL_COUNT)
+    members = np.bincount(level, filled, _LEVEL_COUNT)
     rounded = np.where(filled, (mass / np.maximum(members, 1))[level], 0.0)
     true[-1] += counts[bins:].sum()
     if not rounded.sum():

@@ -176,7 +176,7 @@ class _PlanBuild:
         )
         if not self.strongly_typed and fp32_nodes:
             keep_in_fp32(tensorrt, network, fp32_nodes)
-            config.set_flag(tensorrt.find('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
+            config.set_flag(tensorrt.find_member('BuilderFlag.OBEY_PRECISION_CONSTRAINTS'))
             flags = (*flags, 'OBEY_PRECISION_CONSTRAINTS')
         profiles = add_profiles(builder, config, inputs, options)
         timing_cache = TimingCache(tensorrt, options)

@@ -87,7 +87,7 @@ def attach_calibrator(
     """
     identity_parts = data.identity, data.batch_shape, method, tensorrt.version
     path = cache_path(data.cache_dir, 'tensorrt', *identity_parts)
-    base: Any = tensorrt.find(CALIBRATOR_CLASSES[method])
+    base: Any = tensorrt.find_member(CALIBRATOR_CLASSES[method])
 
     class Calibrator(_CalibratorCallbacks, base):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -21,8 +21,8 @@ __all__ = [
 _FIRST_RTX_WITH_INT8: Final = (1, 7)
 # Operators that TensorRT-RTX lacked in our tests, up to the release below. The check accepts
 # these operators in newer releases.
-_MISSING_IN_RTX: Final = ('NonZero',)
-_LAST_RTX_WITHOUT_THEM: Final = (1, 7)
+_OPERATORS_MISSING_IN_RTX: Final = ('NonZero',)
+_LAST_RTX_WITHOUT_OPERATORS: Final = (1, 7)
 # For each precision, the lowest compute capability of GPUs that support this precision.
 _MIN_COMPUTE_CAPABILITY: Final = {'tf32': (8, 0), 'bf16': (8, 0), 'fp8': (8, 9)}
 # Why a run in ONNX Runtime on a CPU does not show the accuracy of an engine.
@@ -42,7 +42,7 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
     errors = [
         *_release_errors(tensorrt, options),
         *(_rtx_errors(tensorrt, options) if tensorrt.is_rtx else ()),
-        *_gpu_errors(tensorrt, options),
+        *_target_gpu_errors(tensorrt, options),
     ]
     if errors:
         raise UnavailableError(tensorrt.label, errors)
@@ -63,10 +63,10 @@ def check_operators(
     Raises:
         EngineError: this release lacks an operator.
     """
-    missing = sorted(set(operators).intersection(_MISSING_IN_RTX))
+    missing = sorted(set(operators).intersection(_OPERATORS_MISSING_IN_RTX))
     if (
         tensorrt.is_rtx
-        and tensorrt.release <= _LAST_RTX_WITHOUT_THEM
+        and tensorrt.release <= _LAST_RTX_WITHOUT_OPERATORS
         and missing
         and not options.plugins
     ):
@@ -80,14 +80,14 @@ def check_operators(
 
 def _release_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
     level = options.hardware_compatibility.upper()
-    if level != 'NONE' and tensorrt.find(f'HardwareCompatibilityLevel.{level}') is None:
+    if level != 'NONE' and tensorrt.find_member(f'HardwareCompatibilityLevel.{level}') is None:
         yield EngineError(
             f'--hardware-compatibility {options.hardware_compatibility}',
             'is missing in this release; same_compute_capability needs 10.12 or newer',
             fix='use another level, or a newer TensorRT',
         )
     tensorrt_calibrates = options.precision == 'int8' and options.calibration_tool == 'tensorrt'
-    if tensorrt_calibrates and tensorrt.find('IBuilderConfig.int8_calibrator') is None:
+    if tensorrt_calibrates and tensorrt.find_member('IBuilderConfig.int8_calibrator') is None:
         yield EngineError(
             '--calibration-tool tensorrt', 'this release has no calibrators', fix='use onnxruntime'
         )
@@ -163,17 +163,17 @@ def _rtx_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
         for capability, name in zip(
             options.compute_capabilities, compute_capability_names(options), strict=True
         )
-        if tensorrt.find(f'ComputeCapability.{name}') is None
+        if tensorrt.find_member(f'ComputeCapability.{name}') is None
     ]
     if unknown:
         yield EngineError(
             f'--compute-capabilities {" ".join(unknown)}',
             'this release does not build for these GPUs',
-            fix=f'choose from {", ".join(_available_targets(tensorrt))}',
+            fix=f'choose from {", ".join(_available_compute_capabilities(tensorrt))}',
         )
 
 
-def _gpu_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
+def _target_gpu_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
     """Yield errors for target GPUs without this precision, and for checks that need a GPU.
 
     Without compute capabilities in the options, the target is the GPU of this machine, if any.
@@ -207,8 +207,10 @@ def onnx_runtime_problem(precision: str) -> str:
     return _ONNX_RUNTIME_PROBLEMS.get(precision, '')
 
 
-def _available_targets(tensorrt: TensorRt) -> list[str]:
-    names = [name for name in dir(tensorrt.find('ComputeCapability')) if name.startswith('SM')]
+def _available_compute_capabilities(tensorrt: TensorRt) -> list[str]:
+    names = [
+        name for name in dir(tensorrt.find_member('ComputeCapability')) if name.startswith('SM')
+    ]
     numbers = sorted(int(name.removeprefix('SM')) for name in names)
     return [f'{number // 10}.{number % 10}' for number in numbers]
 

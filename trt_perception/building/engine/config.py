@@ -58,16 +58,18 @@ def configure_builder(
     else:
         config.clear_flag(trt.BuilderFlag.TF32)
     for name in flags:
-        config.set_flag(tensorrt.find(f'BuilderFlag.{name}'))
+        config.set_flag(tensorrt.find_member(f'BuilderFlag.{name}'))
     if options.workspace_mib is not None:
         config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_mib * _MIB)
     if options.optimization_level is not None:
         config.builder_optimization_level = options.optimization_level
     verbosity = options.profiling_verbosity.upper()
-    config.profiling_verbosity = tensorrt.find(f'ProfilingVerbosity.{verbosity}')
+    config.profiling_verbosity = tensorrt.find_member(f'ProfilingVerbosity.{verbosity}')
     if options.hardware_compatibility != 'none':
         level = options.hardware_compatibility.upper()
-        config.hardware_compatibility_level = tensorrt.find(f'HardwareCompatibilityLevel.{level}')
+        config.hardware_compatibility_level = tensorrt.find_member(
+            f'HardwareCompatibilityLevel.{level}'
+        )
     if options.dla_core is not None:
         _use_dla(tensorrt, builder, config, options.dla_core)
     if options.compute_capabilities:
@@ -89,7 +91,7 @@ def _use_dla(tensorrt: TensorRt, builder: Any, config: Any, core: int) -> None:
 def _set_compute_capabilities(tensorrt: TensorRt, config: Any, names: list[str]) -> None:
     config.num_compute_capabilities = len(names)
     for index, name in enumerate(names):
-        target = tensorrt.find(f'ComputeCapability.{name}')
+        target = tensorrt.find_member(f'ComputeCapability.{name}')
         if not config.set_compute_capability(target, index):
             raise EngineError(
                 tensorrt.label,

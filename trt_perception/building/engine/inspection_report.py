@@ -28,7 +28,7 @@ _MIB: Final = 1024 * 1024
 # Byte 32 of a TensorRT-RTX plan has one bit for each compute capability. NVIDIA does not document
 # this. It was seen in plans of 1.4 and 1.7, each built for one compute capability.
 _TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
-_TARGETS_OFFSET: Final = 32
+_TARGET_BITS_OFFSET: Final = 32
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def plan_compute_capabilities(content: bytes, header: PlanHeader) -> tuple[str, 
     """Return the compute capabilities in a plan of TensorRT-RTX; () for a plan of TensorRT."""
     if header.module != 'tensorrt_rtx':
         return ()
-    bits = content[_TARGETS_OFFSET]
+    bits = content[_TARGET_BITS_OFFSET]
     return tuple(target for target, bit in _TARGET_BITS.items() if bits & bit)
 
 
@@ -210,7 +210,7 @@ def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
     counts = (
         'unverified (use --update-manifest on the target)'
         if built is None
-        else _counts_text(built)
+        else _layer_count_text(built)
     )
     yield 'precision', f'{build.precision.asked} requested, as built: {counts}'
 
@@ -219,7 +219,7 @@ def _tensor_text(tensor: TensorSpec) -> str:
     return f'{"x".join("?" if side < 0 else str(side) for side in tensor.shape)} {tensor.dtype}'
 
 
-def _counts_text(counts: Mapping[str, int]) -> str:
+def _layer_count_text(counts: Mapping[str, int]) -> str:
     return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not reported'
 
 
@@ -243,7 +243,8 @@ def _engine_text(engine_info: EngineInfo) -> str:
         ('load', f'{engine_info.load_s * 1000:.0f} ms'),
         (
             'layers',
-            f'{len(engine_info.layers)}; {_counts_text(layer_precisions(engine_info.layers))}',
+            f'{len(engine_info.layers)}; '
+            f'{_layer_count_text(layer_precisions(engine_info.layers))}',
         ),
     ]
     return 'engine\n' + _format_rows(rows)

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 #: At least this share of the convolutions and matrix products must have the requested precision.
-MIN_SHARE: Final = 0.5
+MIN_PRECISION_SHARE: Final = 0.5
 _TYPE_WORD: Final = re.compile(r'[a-z]+[0-9]*')
 # Types of arithmetic, narrowest first. A layer computes in the narrowest type that it reads.
 _TYPES_BY_WIDTH: Final[tuple[str, ...]] = (
@@ -59,7 +59,9 @@ _ACCEPTED_TYPES: Final = {
     'int8': ('int8', 'uint8'),
     'fp8': ('fp8',),
 }
-_COMPUTE_WORDS: Final = re.compile(r'conv|corr|gemm|matmul|matrix_?mult|fully', re.IGNORECASE)
+_COMPUTE_LAYER_WORDS: Final = re.compile(
+    r'conv|corr|gemm|matmul|matrix_?mult|fully', re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class LayerInfo:
     @property
     def is_compute_layer(self) -> bool:
         """Whether the layer's kind or name stands for a convolution or matrix product."""
-        return bool(_COMPUTE_WORDS.search(f'{self.kind} {self.name}'))
+        return bool(_COMPUTE_LAYER_WORDS.search(f'{self.kind} {self.name}'))
 
 
 @dataclass(frozen=True)
@@ -209,7 +211,7 @@ def require_precision(check: PrecisionCheck, name: str) -> None:
         EngineError: less than half of the convolutions and matrix products have the requested
             precision.
     """
-    if check.share >= MIN_SHARE:
+    if check.share >= MIN_PRECISION_SHARE:
         return
     counts = Counter(check.deviations.values())
     built = ', '.join(f'{count} in {kind}' for kind, count in counts.most_common())

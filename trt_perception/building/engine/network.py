@@ -27,7 +27,7 @@ __all__ = [
 
 _MAX_LISTED: Final = 20
 # TensorRT and TensorRT-RTX 1.4 report a missing operator with this text and a general code.
-_UNKNOWN_OPERATOR: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
+_UNKNOWN_OPERATOR_MESSAGE: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')
 
 
 def parse_onnx(
@@ -70,10 +70,14 @@ def _parse_error(
         text = ' '.join(str(error.desc()).split())
         if not operator:
             others.append(text)
-        elif error.code().name.startswith('UNSUPPORTED_NODE') or _UNKNOWN_OPERATOR.search(text):
+        elif error.code().name.startswith('UNSUPPORTED_NODE') or _UNKNOWN_OPERATOR_MESSAGE.search(
+            text
+        ):
             # For some nodes TensorRT's text is "false" instead of a sentence.
             reason = (
-                '' if text in ('false', '') or _UNKNOWN_OPERATOR.search(text) else f' ({text})'
+                ''
+                if text in ('false', '') or _UNKNOWN_OPERATOR_MESSAGE.search(text)
+                else f' ({text})'
             )
             unsupported.setdefault(operator, []).append(f'{node or "unnamed node"}{reason}')
         else:

@@ -23,7 +23,7 @@ __all__ = ['BuildGpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typ
 #: Every NVIDIA driver on Linux creates this file, except on Jetsons. Jetsons also lack
 #: TensorRT-RTX.
 _DRIVER_DEVICE: Final = Path('/dev/nvidiactl')
-_LABELS: Final = {'tensorrt': 'TensorRT', 'tensorrt_rtx': 'TensorRT-RTX'}
+_RUNTIME_LABELS: Final = {'tensorrt': 'TensorRT', 'tensorrt_rtx': 'TensorRT-RTX'}
 #: The oldest supported releases. They have all names that this package looks up.
 _MIN_RELEASES: Final = {'tensorrt': (10, 3), 'tensorrt_rtx': (1, 4)}
 # Up to 10.11, TensorRT chooses good precisions for the layers of a weakly typed network. Weak
@@ -86,9 +86,9 @@ class TensorRt:
     @property
     def label(self) -> str:
         """Name and version for messages."""
-        return f'{_LABELS[self.flavour]} {self.version}'
+        return f'{_RUNTIME_LABELS[self.flavour]} {self.version}'
 
-    def find(self, path: str) -> Any:
+    def find_member(self, path: str) -> Any:
         """Return the module's object with a name such as ``BuilderFlag.FP16``; None if missing."""
         value = self.module
         for part in path.split('.'):
@@ -110,7 +110,7 @@ def find_tensorrt(runtime: str) -> TensorRt:
         KeyboardInterrupt: the user pressed Ctrl-C during the import, and the import has ended.
     """
     reasons = []
-    for flavour in _LABELS if runtime == 'auto' else (runtime,):
+    for flavour in _RUNTIME_LABELS if runtime == 'auto' else (runtime,):
         try:
             with _defer_signals():
                 module = importlib.import_module(flavour)
@@ -121,7 +121,7 @@ def find_tensorrt(runtime: str) -> TensorRt:
         if found.release < _MIN_RELEASES[flavour]:
             oldest = '.'.join(map(str, _MIN_RELEASES[flavour]))
             raise EngineError(
-                _LABELS[flavour],
+                _RUNTIME_LABELS[flavour],
                 found.version,
                 expected=f'{oldest} or newer',
                 fix='install a newer release, for example with JetPack 6.1',

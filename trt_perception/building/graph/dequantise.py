@@ -40,7 +40,7 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     kept = [n for n in graph.node if n.op_type not in ('QuantizeLinear', 'DequantizeLinear')]
     for node in kept:
         for position, name in enumerate(node.input):
-            node.input[position] = _resolve_name(renamed, name)
+            node.input[position] = _final_name(renamed, name)
     del graph.node[:]
     graph.node.extend(kept)
     used = {name for node in kept for name in node.input}
@@ -50,7 +50,7 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     return copied
 
 
-def _resolve_name(renamed: dict[str, str], name: str) -> str:
+def _final_name(renamed: dict[str, str], name: str) -> str:
     while name in renamed:
         name = renamed[name]
     return name

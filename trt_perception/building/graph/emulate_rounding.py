@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 __all__ = ['emulate_rounding']
 
-_HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_HALF_TYPES: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
 def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -32,21 +32,21 @@ def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     half_types = {
         entry.name: entry.type.tensor_type.elem_type
         for entry in (*inferred.value_info, *graph.input, *graph.output)
-        if entry.type.tensor_type.elem_type in _HALF
+        if entry.type.tensor_type.elem_type in _HALF_TYPES
     }
     for tensor in graph.initializer:
-        if tensor.data_type in _HALF:
+        if tensor.data_type in _HALF_TYPES:
             wide = numpy_helper.to_array(tensor).astype(np.float32)
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
             half_types.pop(tensor.name, None)
     input_names = {entry.name for entry in graph.input}
     nodes = [
-        _cast(name, f'{name}_wide', TensorProto.FLOAT)
+        _cast_node(name, f'{name}_wide', TensorProto.FLOAT)
         for name in half_types
         if name in input_names
     ]
     for node in graph.node:
-        if node.op_type == 'Cast' and node.attribute[0].i in _HALF:
+        if node.op_type == 'Cast' and node.attribute[0].i in _HALF_TYPES:
             node.attribute[0].i = TensorProto.FLOAT
         for index, name in enumerate(node.input):
             if name in half_types:
@@ -58,13 +58,13 @@ def emulate_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
         nodes.append(node)
         for name in results:
             narrow = name if name in output_types else f'{name}_narrow'
-            nodes.append(_cast(f'{name}_exact', narrow, half_types[name]))
-            nodes.append(_cast(narrow, f'{name}_wide', TensorProto.FLOAT))
+            nodes.append(_cast_node(f'{name}_exact', narrow, half_types[name]))
+            nodes.append(_cast_node(narrow, f'{name}_wide', TensorProto.FLOAT))
     del graph.node[:]
     graph.node.extend(nodes)
     del graph.value_info[:]
     return copied
 
 
-def _cast(source: str, target: str, kind: int) -> onnx.NodeProto:
+def _cast_node(source: str, target: str, kind: int) -> onnx.NodeProto:
     return helper.make_node('Cast', [source], [target], name=f'{target}_cast', to=kind)

@@ -20,7 +20,7 @@ from trt_perception.files.plain_text import closest_words
 
 __all__ = [
     *('LAYER_TYPES', 'GraphIndex', 'broadcast_scale', 'channel_axis', 'iterate_messages'),
-    *('match_nodes', 'name_nodes', 'opset_version', 'outer_tensors', 'tensor_types'),
+    *('match_nodes', 'name_nodes', 'opset_version', 'tensors_read_by_subgraphs', 'tensor_types'),
 ]
 
 _Message = TypeVar('_Message')
@@ -46,7 +46,7 @@ class GraphIndex:
         self.producer = {name: node for node in graph.node for name in node.output if name}
         self.consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in graph.node:
-            for name in dict.fromkeys([*node.input, *outer_tensors(node)]):
+            for name in dict.fromkeys([*node.input, *tensors_read_by_subgraphs(node)]):
                 if name:
                     self.consumers.setdefault(name, []).append(node)
         self.initializers = {tensor.name: tensor for tensor in graph.initializer}
@@ -110,7 +110,7 @@ def tensor_types(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto.Tensor]:
     return {entry.name: entry.type.tensor_type for entry in declared}
 
 
-def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
+def tensors_read_by_subgraphs(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the tensors that a node's subgraphs read, including the subgraphs' own tensors."""
     for attribute in node.attribute:
         graphs = [attribute.g, *attribute.graphs] if attribute.HasField('g') else attribute.graphs
@@ -118,7 +118,7 @@ def outer_tensors(node: onnx.NodeProto) -> Iterator[str]:
             yield from (output.name for output in graph.output)
             for inner in graph.node:
                 yield from inner.input
-                yield from outer_tensors(inner)
+                yield from tensors_read_by_subgraphs(inner)
 
 
 def iterate_messages(message: Any, *kinds: type[_Message]) -> Iterator[_Message]:

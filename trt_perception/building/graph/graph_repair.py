@@ -14,13 +14,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from trt_perception.building.graph.graph_index import iterate_messages, outer_tensors
+from trt_perception.building.graph.graph_index import iterate_messages, tensors_read_by_subgraphs
 
 __all__ = ['convert_float64', 'sort_nodes']
 
 # Attributes whose value is a data type.
 _TYPE_ATTRIBUTES: Final = ('to', 'dtype', 'output_datatype', 'stash_type')
-_LARGEST: Final = float(np.finfo(np.float32).max)
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 
 
 def sort_nodes(model: onnx.ModelProto) -> bool:
@@ -43,7 +43,11 @@ def _sort_topologically(nodes: Any) -> bool:
         name: position for position, node in enumerate(nodes) for name in node.output if name
     }
     dependencies = [
-        {producer[name] for name in (*node.input, *outer_tensors(node)) if name in producer}
+        {
+            producer[name]
+            for name in (*node.input, *tensors_read_by_subgraphs(node))
+            if name in producer
+        }
         for node in nodes
     ]
     if all(max(needed, default=-1) < position for position, needed in enumerate(dependencies)):
@@ -80,7 +84,7 @@ def convert_float64(model: onnx.ModelProto) -> bool:
     for tensor in iterate_messages(model, TensorProto):
         if tensor.data_type == TensorProto.DOUBLE:
             wide = numpy_helper.to_array(tensor)
-            clipped = np.where(np.isfinite(wide), np.clip(wide, -_LARGEST, _LARGEST), wide)
+            clipped = np.where(np.isfinite(wide), np.clip(wide, -_FLOAT32_MAX, _FLOAT32_MAX), wide)
             tensor.CopyFrom(numpy_helper.from_array(clipped.astype(np.float32), tensor.name))
             changed = True
     for tensor_type in iterate_messages(model, onnx.TypeProto.Tensor):

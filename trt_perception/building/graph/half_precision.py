@@ -22,8 +22,8 @@ from onnx import TensorProto, helper, numpy_helper
 from trt_perception.building.graph.graph_index import (
     GraphIndex,
     opset_version,
-    outer_tensors,
     tensor_types,
+    tensors_read_by_subgraphs,
 )
 from trt_perception.building.graph.mac_count import infer_shapes
 
@@ -39,7 +39,7 @@ _FP16_MIN: Final = 2.0**-24  # half of this value, and any smaller value, become
 _MIN_REPORTED_SHARE: Final = 0.01  # report a constant if a larger share becomes 0
 # An attribute decides the result type of these operators. The result stays float32, and a Cast
 # follows if needed.
-_TYPED_BY_ATTRIBUTE: Final = frozenset(
+_OPERATORS_TYPED_BY_ATTRIBUTE: Final = frozenset(
     ('Bernoulli', 'ConstantOfShape', 'EyeLike', 'Multinomial', 'RandomNormal', 'RandomUniform')
 )
 
@@ -127,10 +127,10 @@ class _HalfPrecisionConverter:
             places = self.wide_inputs.get(node.name, [True] * len(node.input))
             for name, wide in zip(node.input, places, strict=True):
                 (want_wide if wide else want_narrow).add(name)
-            want_wide.update(outer_tensors(node))
+            want_wide.update(tensors_read_by_subgraphs(node))
         narrow = {name for name in want_narrow if self.is_float(name)}
         self._convert_initializers(narrow, want_wide)
-        nodes = list(self._input_casts(narrow))
+        nodes = list(self._input_cast_nodes(narrow))
         for node in self.graph.node:
             nodes += self._rewrite_node(node, narrow, want_wide)
         del self.graph.node[:]
@@ -146,7 +146,7 @@ class _HalfPrecisionConverter:
             unknown = [n for n in (*node.input, *node.output) if n and not self.types.get(n)]
             if not floats and not unknown:
                 continue
-            reason = self._reason_to_keep(node, unknown)
+            reason = self._reason_to_keep_float(node, unknown)
             if reason:
                 self.result.kept[node.name] = reason
             else:
@@ -159,20 +159,20 @@ class _HalfPrecisionConverter:
                 self.result.kept[node.name] = 'feeds only layers that stay in FP32'
                 del self.wide_inputs[node.name]
 
-    def _reason_to_keep(self, node: onnx.NodeProto, unknown: Iterable[str]) -> str:
+    def _reason_to_keep_float(self, node: onnx.NodeProto, unknown: Iterable[str]) -> str:
         if node.name in self.keep:
             return self.keep[node.name]
         if any(a.type in (a.GRAPH, a.GRAPHS) for a in node.attribute):
             return f'{node.op_type} has a subgraph'
         for name in unknown:
             return f'ONNX cannot infer the type of {name!r}'
-        if node.op_type in _TYPED_BY_ATTRIBUTE:
+        if node.op_type in _OPERATORS_TYPED_BY_ATTRIBUTE:
             return f'{node.op_type} returns float32'
-        schema = self._schema(node)
+        schema = self._operator_schema(node)
         if schema is None:
             return f"{node.op_type} is not one of ONNX's operators"
         for position, name in enumerate(node.output):
-            if self.is_float(name) and not self._allows_half(schema.outputs, position):
+            if self.is_float(name) and not self._operand_allows_half(schema.outputs, position):
                 return f'{node.op_type} has no {self.precision}'
         for name in node.input if self.precision == 'fp16' else ():
             if self._overflows(name):
@@ -187,7 +187,7 @@ class _HalfPrecisionConverter:
         finite = values[np.isfinite(values)]  # infinity exists in every type
         return bool(finite.size and np.abs(finite).max() > _FP16_MAX)
 
-    def _schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
+    def _operator_schema(self, node: onnx.NodeProto) -> onnx.defs.OpSchema | None:
         # Look BF16 up in the newest opset: most ONNX operators have BF16 only from opset 22 on,
         # while TensorRT accepts BF16 in any opset.
         version = self.opset if self.precision == 'fp16' else onnx.defs.onnx_opset_version()
@@ -196,7 +196,7 @@ class _HalfPrecisionConverter:
         except onnx.defs.SchemaError:
             return None
 
-    def _allows_half(
+    def _operand_allows_half(
         self, formal: Sequence[onnx.defs.OpSchema.FormalParameter], position: int
     ) -> bool:
         """Return whether the operand at a position may be narrow. The last type may repeat."""
@@ -205,10 +205,10 @@ class _HalfPrecisionConverter:
 
     def _wide_input_flags(self, node: onnx.NodeProto) -> list[bool]:
         """Return for each input whether it keeps its type, such as the scales of Resize."""
-        schema = self._schema(node)
+        schema = self._operator_schema(node)
         assert schema is not None
         return [
-            not self.is_float(name) or not self._allows_half(schema.inputs, position)
+            not self.is_float(name) or not self._operand_allows_half(schema.inputs, position)
             for position, name in enumerate(node.input)
         ]
 
@@ -244,12 +244,12 @@ class _HalfPrecisionConverter:
         del self.graph.input[:]
         self.graph.input.extend(left)
 
-    def _input_casts(self, narrow: set[str]) -> Iterable[onnx.NodeProto]:
+    def _input_cast_nodes(self, narrow: set[str]) -> Iterable[onnx.NodeProto]:
         for entry in self.graph.input:
             if entry.name in narrow and entry.name not in self.index.initializers:
-                yield self._cast(entry.name, entry.name + self.suffix, self.kind)
+                yield self._cast_node(entry.name, entry.name + self.suffix, self.kind)
 
-    def _cast(self, source: str, target: str, kind: int) -> onnx.NodeProto:
+    def _cast_node(self, source: str, target: str, kind: int) -> onnx.NodeProto:
         self.result.casts += 1
         return helper.make_node('Cast', [source], [target], name=f'{target}_cast', to=kind)
 
@@ -261,12 +261,12 @@ class _HalfPrecisionConverter:
             yield self._converted_copy(node)
             for name in node.output:
                 if self.is_float(name) and name in wide:
-                    yield self._cast(name + self.suffix, name, TensorProto.FLOAT)
+                    yield self._cast_node(name + self.suffix, name, TensorProto.FLOAT)
         else:
             yield node
             for name in node.output:
                 if name in narrow:
-                    yield self._cast(name, name + self.suffix, self.kind)
+                    yield self._cast_node(name, name + self.suffix, self.kind)
 
     def _converted_copy(self, node: onnx.NodeProto) -> onnx.NodeProto:
         """Return a copy of a node that reads and writes the narrow versions of its tensors."""

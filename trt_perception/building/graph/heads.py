@@ -22,10 +22,21 @@ __all__ = ['Head', 'find_head']
 # If the output layers do more than this share of the work, the search has gone beyond the head.
 _MAX_LAYER_SHARE: Final = 0.25
 # Operators that a strict search passes through: shape operations, and activations of scores.
-_SHAPING: Final = ('Cast', 'Concat', 'Expand', 'Flatten', 'Gather', 'Identity', 'Reshape', 'Slice')
-_SHAPING_TOO: Final = ('Split', 'Squeeze', 'Transpose', 'Unsqueeze')
-_PASSED_OPERATORS: Final = frozenset((*_SHAPING, *_SHAPING_TOO, 'Sigmoid', 'Softmax'))
-_ARITHMETIC: Final = frozenset(('Add', 'Mul', 'Sub', 'Div'))
+_SHAPING_OPERATORS: Final = (
+    'Cast',
+    'Concat',
+    'Expand',
+    'Flatten',
+    'Gather',
+    'Identity',
+    'Reshape',
+    'Slice',
+)
+_MORE_SHAPING_OPERATORS: Final = ('Split', 'Squeeze', 'Transpose', 'Unsqueeze')
+_PASSED_OPERATORS: Final = frozenset(
+    (*_SHAPING_OPERATORS, *_MORE_SHAPING_OPERATORS, 'Sigmoid', 'Softmax')
+)
+_ARITHMETIC_OPERATORS: Final = frozenset(('Add', 'Mul', 'Sub', 'Div'))
 
 
 @dataclass(frozen=True)
@@ -75,12 +86,12 @@ def _walk_from_outputs(index: GraphIndex, *, strict: bool) -> Head:
         if node is None or node.name in seen:
             continue
         seen.add(node.name)
-        if index.is_layer(node) and not _is_expectation(node, index):
+        if index.is_layer(node) and not _is_expectation_layer(node, index):
             layers.add(node.name)
             continue
         if index.is_layer(node):
             fixed.add(node.name)
-        elif strict and not _is_passed(node, index):
+        elif strict and not _is_passed_by_search(node, index):
             continue
         else:
             decoding.add(node.name)
@@ -90,13 +101,13 @@ def _walk_from_outputs(index: GraphIndex, *, strict: bool) -> Head:
     return Head(in_order[0], in_order[1], in_order[2], strict)
 
 
-def _is_passed(node: onnx.NodeProto, index: GraphIndex) -> bool:
-    if node.op_type in _ARITHMETIC:
+def _is_passed_by_search(node: onnx.NodeProto, index: GraphIndex) -> bool:
+    if node.op_type in _ARITHMETIC_OPERATORS:
         return any(index.is_constant(name) for name in node.input)
     return node.op_type in _PASSED_OPERATORS
 
 
-def _is_expectation(node: onnx.NodeProto, index: GraphIndex) -> bool:
+def _is_expectation_layer(node: onnx.NodeProto, index: GraphIndex) -> bool:
     """Return whether a layer multiplies the result of a Softmax by weights 0, 1, 2 ….
 
     Such a layer computes an expectation over bins. Weights with other equal steps also count.

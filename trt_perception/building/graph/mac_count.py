@@ -82,7 +82,7 @@ def count_layer_macs(
         input_shapes: shapes of inputs, by input name. An input that is not listed gets batch size
             1 if its batch is dynamic.
     """
-    inferred = infer_shapes(model, {**_batches_of_one(model), **(input_shapes or {})})
+    inferred = infer_shapes(model, {**_shape_prefixes_of_batch_one(model), **(input_shapes or {})})
     graph = inferred.graph
     index = GraphIndex(graph)
     types = tensor_types(graph)
@@ -107,7 +107,7 @@ def mac_shares_by_precision(work: Sequence[LayerWork]) -> dict[str, float]:
     return found
 
 
-def _batches_of_one(model: onnx.ModelProto) -> dict[str, list[int]]:
+def _shape_prefixes_of_batch_one(model: onnx.ModelProto) -> dict[str, list[int]]:
     """Map the name of each input with a dynamic batch to the shape prefix [1]: batch size 1."""
     sides = {entry.name: entry.type.tensor_type.shape.dim for entry in model.graph.input}
     return {name: [1] for name, dims in sides.items() if dims and not dims[0].dim_value}

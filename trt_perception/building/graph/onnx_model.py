@@ -41,7 +41,7 @@ _OTHER_FORMATS: Final = {
     b'vtrt': ('is a TensorRT-RTX engine already', 'build from the ONNX model'),
     b'<': ('is text, probably a web page', 'download the file itself'),
 }
-_DTYPES: Final[Mapping[int, str]] = {
+_DTYPE_NAMES: Final[Mapping[int, str]] = {
     TensorProto.FLOAT: 'float32',
     TensorProto.FLOAT16: 'float16',
     TensorProto.BFLOAT16: 'bfloat16',
@@ -223,7 +223,7 @@ def _tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
         for side in tensor.shape.dim
     )
     kind = TensorProto.DataType.Name(tensor.elem_type).lower()
-    return TensorSpec(value.name, shape, _DTYPES.get(tensor.elem_type, kind))
+    return TensorSpec(value.name, shape, _DTYPE_NAMES.get(tensor.elem_type, kind))
 
 
 def unknown_operators(model: onnx.ModelProto) -> dict[str, list[str]]:

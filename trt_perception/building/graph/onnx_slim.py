@@ -41,19 +41,19 @@ def slim(model: onnx.ModelProto, inputs: _Tensors) -> tuple[onnx.ModelProto, str
         said = to_one_line(error, 200)
         return model, f'{reason} ONNX Runtime cannot run the model for a comparison: {said}'
     try:
-        slimmed = _slim(model)
+        slimmed = _run_onnxslim(model)
         got = _run_model(slimmed, inputs)
     except Exception as error:
         return model, f'{reason} onnxslim failed: {to_one_line(error, 200)}'
     if got.keys() != expected.keys():
         return model, f'{reason} the slimmed graph has other outputs'
-    difference = max(_difference(expected[name], got[name]) for name in expected)
+    difference = max(_relative_difference(expected[name], got[name]) for name in expected)
     if not difference <= _TOLERANCE:
         return model, f'{reason} the results differ by {difference:.2g} of the largest value'
     return slimmed, ''
 
 
-def _slim(model: onnx.ModelProto) -> onnx.ModelProto:
+def _run_onnxslim(model: onnx.ModelProto) -> onnx.ModelProto:
     import onnxslim  # the import takes 0.8 s, and an engine from the store does not need it
 
     logger = logging.getLogger('onnxslim')
@@ -86,7 +86,7 @@ def _run_model(model: onnx.ModelProto, inputs: _Tensors) -> _Tensors:
     return dict(zip(names, session.run(names, inputs), strict=True))
 
 
-def _difference(expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> float:
+def _relative_difference(expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> float:
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return math.inf
     if not np.issubdtype(expected.dtype, np.floating):

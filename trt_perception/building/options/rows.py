@@ -88,7 +88,7 @@ class Option:
         return value if self.kind == 'int' else float(value)
 
 
-_KINDS: Final[dict[Any, str]] = {bool: 'bool', int: 'int', float: 'float', Path: 'path'}
+_KIND_NAMES: Final[dict[Any, str]] = {bool: 'bool', int: 'int', float: 'float', Path: 'path'}
 _METAVARS: Final = {'int': 'N', 'float': 'X', 'path': 'FILE'}
 
 
@@ -121,7 +121,7 @@ def _option_of_field(field: dataclasses.Field[Any], hint: Any) -> Option:
     is_list = get_origin(hint) is tuple
     value = get_args(hint)[0] if is_list else hint
     facts: dict[str, Any] = {
-        'kind': _KINDS.get(value, 'text'),
+        'kind': _KIND_NAMES.get(value, 'text'),
         'is_list': is_list,
         'choices': get_args(value) if get_origin(value) is Literal else (),
         **field.metadata,

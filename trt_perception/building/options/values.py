@@ -26,9 +26,9 @@ __all__ = [
     'normalise_compute_capability',
 ]
 
-_MAX_PART_BYTES: Final = 255
+_MAX_PATH_PART_BYTES: Final = 255
 _ANY_TYPE: Final = (object,)
-_A_PATH: Final = 'the name of a file or folder'
+_PATH_DESCRIPTION: Final = 'the name of a file or folder'
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
 
 def _read_path_text(section: JsonSection, key: str) -> str:
     """Read a path or a glob pattern that is valid on Linux."""
-    return _check_path_text(section, key, section.take(key, '', _ANY_TYPE), _A_PATH)
+    return _check_path_text(section, key, section.take(key, '', _ANY_TYPE), _PATH_DESCRIPTION)
 
 
 def _read_path(section: JsonSection, key: str) -> Path:
@@ -165,7 +165,8 @@ def _read_paths(section: JsonSection, key: str) -> tuple[Path, ...]:
     """Read paths from one value or from a list."""
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
     names = [
-        _check_path_text(section, key, value, f'a list, each entry {_A_PATH}') for value in values
+        _check_path_text(section, key, value, f'a list, each entry {_PATH_DESCRIPTION}')
+        for value in values
     ]
     return tuple(_expand_home(section, key, name) for name in names)
 
@@ -178,10 +179,10 @@ def _check_path_text(section: JsonSection, key: str, value: object, expected: st
 
 def _path_mistake(name: str) -> Mistake | None:
     if not name:
-        return Mistake(found='an empty text', expected=_A_PATH)
+        return Mistake(found='an empty text', expected=_PATH_DESCRIPTION)
     longest = max(len(part.encode(errors='surrogateescape')) for part in name.split('/'))
-    if longest > _MAX_PART_BYTES:
-        expected = f'at most {_MAX_PART_BYTES} bytes in each part of a path'
+    if longest > _MAX_PATH_PART_BYTES:
+        expected = f'at most {_MAX_PATH_PART_BYTES} bytes in each part of a path'
         return Mistake(found=str(longest), expected=expected)
     return None
 

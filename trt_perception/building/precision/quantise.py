@@ -26,7 +26,11 @@ from trt_perception.building.calibration.cache import (
     write_ranges,
 )
 from trt_perception.building.calibration.images import CalibrationImages
-from trt_perception.building.calibration.ranges import PERCENTILE, VERSION, Method
+from trt_perception.building.calibration.ranges import (
+    PERCENTILE,
+    RANGES_VERSION,
+    CalibrationMethod,
+)
 from trt_perception.building.graph.graph_index import GraphIndex, match_nodes, name_nodes
 from trt_perception.building.graph.heads import find_head
 from trt_perception.building.graph.mac_count import (
@@ -50,7 +54,7 @@ __all__ = ['QuantisationReport', 'QuantisedModel', 'quantise']
 # From opset 19 on, ONNX has FP8, and scales in other types than float32.
 _MIN_OPSET = 19
 _FP16_MAX = 65504.0
-_SETTINGS = {
+_QUANTISER_SETTINGS = {
     'ActivationSymmetric': True,
     'WeightSymmetric': True,
     'QuantizeBias': False,
@@ -100,7 +104,7 @@ def quantise(
     model: onnx.ModelProto,
     images: CalibrationImages,
     *,
-    method: Method = 'minmax',
+    method: CalibrationMethod = 'minmax',
     target: str = 'int8',
     keep_float: Sequence[str] = (),
     cache_dir: Path | None = None,
@@ -158,13 +162,13 @@ def _find_ranges(
     source: onnx.ModelProto,
     layers: Sequence[onnx.NodeProto],
     images: CalibrationImages,
-    method: Method,
+    method: CalibrationMethod,
     cache_dir: Path | None,
 ) -> tuple[dict[str, float], str]:
     """Return the range of each tensor that the layers read, and whether the cache had them."""
     tensors = list(dict.fromkeys(node.input[0] for node in layers))
     identity = calibration_identity(source, images.selection, images.preprocessing)
-    path = cache_path(cache_dir, 'json', identity, method, PERCENTILE, VERSION)
+    path = cache_path(cache_dir, 'json', identity, method, PERCENTILE, RANGES_VERSION)
     ranges, cache = read_ranges(path, tensors)
     if ranges is None:
         found = collect_histograms(source, tensors, images)
@@ -299,7 +303,7 @@ def _insert_qdq_nodes(
         nodes_to_quantize=list(nodes),
         nodes_to_exclude=[],
         op_types_to_quantize=kinds,
-        extra_options={**_SETTINGS, 'OpTypesToExcludeOutputQuantization': kinds},
+        extra_options={**_QUANTISER_SETTINGS, 'OpTypesToExcludeOutputQuantization': kinds},
     )
     log = logging.getLogger()
     level = log.level

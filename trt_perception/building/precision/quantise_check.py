@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from trt_perception.building.graph.graph_index import GraphIndex, opset_version
-from trt_perception.building.precision.quantise_scales import is_usable
+from trt_perception.building.precision.quantise_scales import usable_scale_mask
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import join_first_items
 
@@ -18,14 +18,14 @@ __all__ = ['check_quantised', 'is_quantised']
 
 _QDQ_OPERATORS: Final = ('QuantizeLinear', 'DequantizeLinear')
 _ALLOWED_TYPES: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
-_HALF: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_HALF_TYPES: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 _ZERO_SCALE_FIX: Final = (
     'when you quantise, keep the nodes that read this tensor in float, because a tensor that is '
     'always 0 during calibration gets the scale 0; or quantise with this tool, from the model '
     'before quantisation: --precision int8 --calibration-images DIR'
 )
-_OTHER_FIX: Final = 'quantise the model again, symmetrically and with biases in float'
+_OTHER_DEFECT_FIX: Final = 'quantise the model again, symmetrically and with biases in float'
 
 
 def is_quantised(model: onnx.ModelProto) -> bool:
@@ -55,7 +55,7 @@ def check_quantised(model: onnx.ModelProto) -> None:
         raise EngineError(
             'this quantised model',
             f'TensorRT would refuse it: {join_first_items(found, separator="; ")}',
-            fix='; '.join([_ZERO_SCALE_FIX] * bool(scales) + [_OTHER_FIX] * bool(others)),
+            fix='; '.join([_ZERO_SCALE_FIX] * bool(scales) + [_OTHER_DEFECT_FIX] * bool(others)),
         )
 
 
@@ -69,7 +69,7 @@ def _quantised_tensor(node: onnx.NodeProto, index: GraphIndex) -> str:
 def _scale_defect(node: onnx.NodeProto, index: GraphIndex) -> str:
     """Return why a constant scale is invalid; empty if all its numbers are positive."""
     scale = index.constant(node.input[1])
-    bad = np.flatnonzero(~is_usable(scale)) if scale is not None else np.empty(0)
+    bad = np.flatnonzero(~usable_scale_mask(scale)) if scale is not None else np.empty(0)
     if scale is None or not bad.size:
         return ''
     where = ''
@@ -113,6 +113,6 @@ def _node_defects(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iter
         yield 'has a computed scale; expected a constant'
         return
     stored = index.initializers.get(node.input[1])
-    if stored is not None and stored.data_type in _HALF and version < 19:
+    if stored is not None and stored.data_type in _HALF_TYPES and version < 19:
         name = TensorProto.DataType.Name(stored.data_type).lower()
         yield f'has a {name} scale, which needs opset 19 (the model has {version})'

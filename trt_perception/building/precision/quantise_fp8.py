@@ -22,7 +22,9 @@ __all__ = ['convert_to_fp8']
 
 _E4M3_MAX: Final = 448.0  # largest finite number in E4M3
 _INT8_MAX: Final = 127.0
-_SUFFIX: Final = '_quantized'  # ONNX Runtime's quantiser adds this suffix to names of weights
+_QUANTISED_NAME_SUFFIX: Final = (
+    '_quantized'  # ONNX Runtime's quantiser adds this suffix to names of weights
+)
 
 
 def convert_to_fp8(quantised: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
@@ -71,7 +73,7 @@ def _round_weights(
         node = readers.get(tensor.name)
         if node is None:
             continue
-        exact = original.constant(tensor.name.removesuffix(_SUFFIX))
+        exact = original.constant(tensor.name.removesuffix(_QUANTISED_NAME_SUFFIX))
         scale = index.constant(node.input[1])
         if exact is None:
             raise EngineError(f'the weights {tensor.name!r}', 'are missing in the float32 model')

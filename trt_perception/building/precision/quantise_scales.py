@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from trt_perception.building.graph.graph_index import GraphIndex, broadcast_scale, channel_axis
 from trt_perception.errors import EngineError
 
-__all__ = ['check_weights', 'fit_scales', 'is_usable', 'unquantisable_layers']
+__all__ = ['check_weights', 'fit_scales', 'unquantisable_layers', 'usable_scale_mask']
 
 #: Numbers near 0 in FP16 are multiples of this step.
 _FP16_STEP: Final = 2.0**-24
@@ -34,7 +34,7 @@ _ZERO_WEIGHTS_SCALE: Final = 1.0  # any scale represents weights that are all 0
 _Array = npt.NDArray[np.generic]
 
 
-def is_usable(scale: _Array) -> npt.NDArray[np.bool_]:
+def usable_scale_mask(scale: _Array) -> npt.NDArray[np.bool_]:
     """Return for each scale whether it is a positive finite number."""
     numbers = scale.astype(np.float64)
     usable: npt.NDArray[np.bool_] = np.isfinite(numbers) & (numbers > 0)
@@ -167,13 +167,15 @@ def _fit_scale(old: _Array, nodes: Iterable[onnx.NodeProto], index: GraphIndex) 
     if old.dtype == np.float32:
         small = (wide > 0) & (wide < _MIN_EXACT_SCALE)
         new[small] = np.ceil(wide[small] / _FP16_STEP) * _FP16_STEP
-    unusable = ~is_usable(old)
-    if unusable.any() and all(_is_zero_weight(node, index, old)[unusable].all() for node in nodes):
+    unusable = ~usable_scale_mask(old)
+    if unusable.any() and all(
+        _zero_weight_mask(node, index, old)[unusable].all() for node in nodes
+    ):
         new[unusable] = _ZERO_WEIGHTS_SCALE
     return new.astype(old.dtype)
 
 
-def _is_zero_weight(
+def _zero_weight_mask(
     node: onnx.NodeProto, index: GraphIndex, scale: _Array
 ) -> npt.NDArray[np.bool_]:
     """Return for each scale of a Q or DQ node whether it belongs to weights that are all 0."""
@@ -195,7 +197,7 @@ def _is_zero_weight(
 
 def _rescale_weights(stored: _Array, old: _Array, new: _Array, axis: int) -> _Array:
     """Return the integers or FP8 numbers that represent the same weights with a new scale."""
-    usable = is_usable(old)
+    usable = usable_scale_mask(old)
     ratio = np.divide(
         old.astype(np.float64), new.astype(np.float64), out=np.ones(old.shape), where=usable
     )

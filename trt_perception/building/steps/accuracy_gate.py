@@ -20,10 +20,10 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['BUILT', 'check_labels', 'measure_accuracy']
+__all__ = ['BUILT_MODEL_NAME', 'check_labels', 'measure_accuracy']
 
 #: Name of the built model among the measured models.
-BUILT: Final = 'built'
+BUILT_MODEL_NAME: Final = 'built'
 
 
 def check_labels(
@@ -61,8 +61,8 @@ def measure_accuracy(
 
     Args:
         inputs: inputs of the build.
-        models: the original by its description, then the built model by ``BUILT``. The built
-            model is the engine, or without a GPU the converted ONNX model.
+        models: the original by its description, then the built model by ``BUILT_MODEL_NAME``. The
+            built model is the engine, or without a GPU the converted ONNX model.
         runtime: description of the runtime that runs the built model.
         log: log of the build. Its report receives the figures.
 
@@ -82,7 +82,7 @@ def measure_accuracy(
         options.annotations,
         progress=lambda name, done, total: log.progress(f'running {name}', done, total),
     )
-    agreement = report.agreements[BUILT]
+    agreement = report.agreements[BUILT_MODEL_NAME]
     assert agreement is not None  # both models have the same class names
     images = report.images
     compared = AgreementResult(agreement, images, images, (), 'validation', runtime, original)
@@ -107,7 +107,7 @@ def _report_entry(record: AccuracyRecord, report: AccuracyReport, original: str)
         figures = f'{record.built:.1%} of the detections agree with {original}'
     return {
         **vars(record),
-        'drop': report.drop(BUILT),
+        'drop': report.drop(BUILT_MODEL_NAME),
         'summary': f'{figures}, on {record.images} images, through {record.runtime}',
         'details': report.as_dict(classes=False),
     }

@@ -16,8 +16,8 @@ from trt_perception.building.engine.verify import (
     why_not_loadable,
 )
 from trt_perception.building.engine_manifest import (
-    describe_engine,
-    new_model_file,
+    engine_with_manifest,
+    model_file_in_memory,
     with_description,
 )
 from trt_perception.building.graph.dequantise import dequantise
@@ -59,7 +59,7 @@ def build(
             'tensorrt_warnings': list(plan.warnings),
         }
         report.performance |= {'build_seconds': plan.build_s, 'size_bytes': len(plan.content)}
-        engine = describe_engine(
+        engine = engine_with_manifest(
             inputs, model.recognised, model.image_name, converted.calibration, plan
         )
         check_loadable(engine)
@@ -74,7 +74,7 @@ def quantised_model(
     path, source = inputs.options.qdq_onnx, inputs.source
     if path is None:
         return None
-    file = new_model_file(path, converted.quantised.SerializeToString())
+    file = model_file_in_memory(path, converted.quantised.SerializeToString())
     return with_description(file, model.recognised, source.inputs, source.outputs)
 
 
@@ -155,7 +155,7 @@ def _fp16_engine(
     )
     content = converted.model.SerializeToString()
     plan = build_plan(content, options, inputs.tensorrt, progress=log.progress)
-    return new_model_file(options.engine_path(), plan.content)
+    return model_file_in_memory(options.engine_path(), plan.content)
 
 
 def _compare_sizes(

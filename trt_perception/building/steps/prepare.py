@@ -28,7 +28,7 @@ from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, TensorSpec
 __all__ = ['RecognisedModel', 'check_loadable', 'infer_outputs', 'recognise_source']
 
 #: Options that are fields of Preprocessing.
-_PREPROCESSING: Final = (
+_PREPROCESSING_OPTIONS: Final = (
     *('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std'),
 )
 
@@ -122,18 +122,18 @@ def recognise_source(
         EngineError: the model is not a supported detector, or a property remains unknown.
         ConfigError: the file of class names cannot be read.
     """
-    given = _overrides(options, inputs[0])
+    given = _model_overrides(options, inputs[0])
     name, manifest = source.file.path.name, source.file.manifest
     if manifest is None:
         model = ModelInfo(
             name, inputs, outputs, source.metadata, source.file.config, str(source.file.path)
         )
         return recognise(model, given)
-    return apply_overrides(manifest, given, _evidence(f'{name}.json', given))
+    return apply_overrides(manifest, given, _evidence_sentences(f'{name}.json', given))
 
 
-def _overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
-    values: dict[str, Any] = {name: getattr(options, name) for name in _PREPROCESSING}
+def _model_overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
+    values: dict[str, Any] = {name: getattr(options, name) for name in _PREPROCESSING_OPTIONS}
     values = {'input_size': image_size(image), **values}
     values = {name: value for name, value in values.items() if value is not None}
     return ModelOverrides(
@@ -145,11 +145,11 @@ def _overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
     )
 
 
-def _evidence(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
+def _evidence_sentences(manifest: str, given: ModelOverrides) -> tuple[str, ...]:
     """Return sentences that say which properties came from the options or the manifest."""
     evidence, rest = [], ['preprocessing']
     if flags := [
-        OPTION_SYNTAX.name(name) for name in _PREPROCESSING if name in given.preprocessing
+        OPTION_SYNTAX.name(name) for name in _PREPROCESSING_OPTIONS if name in given.preprocessing
     ]:
         evidence, rest = (
             [f'{", ".join(flags)} -> preprocessing'],

@@ -7,7 +7,11 @@ import json
 from dataclasses import replace
 
 from trt_perception.building.build_inputs import BuildInputs
-from trt_perception.building.engine_manifest import file_identity, new_model_file, recorded_options
+from trt_perception.building.engine_manifest import (
+    file_identity,
+    model_file_in_memory,
+    recorded_options,
+)
 from trt_perception.building.engine_store import EngineStore, StoredEngine, store_key
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.report import BuildLog, BuildReport, failure_reason
@@ -66,7 +70,7 @@ class StoreEntry:
             engine = None
             if stored is not None:
                 try:
-                    engine = _adapt_stored(stored, options, log.report)
+                    engine = _adapt_stored_engine(stored, options, log.report)
                 except (ManifestError, ValueError, KeyError, TypeError, RecursionError) as error:
                     log.report.warn(
                         f'the stored engine {short} cannot be used: {failure_reason(error)}'
@@ -87,7 +91,9 @@ class StoreEntry:
             report.warn(f'the engine was not stored for the next build: {error}')
 
 
-def _adapt_stored(stored: StoredEngine, options: BuildOptions, report: BuildReport) -> ModelFile:
+def _adapt_stored_engine(
+    stored: StoredEngine, options: BuildOptions, report: BuildReport
+) -> ModelFile:
     """Return a stored engine with a manifest for these options, and fill the report.
 
     Raises:
@@ -95,7 +101,7 @@ def _adapt_stored(stored: StoredEngine, options: BuildOptions, report: BuildRepo
         ValueError, KeyError, TypeError, RecursionError: the report cannot be read.
     """
     manifest = parse_manifest(stored.manifest, str(options.store))
-    file = new_model_file(options.engine_path(), stored.engine)
+    file = model_file_in_memory(options.engine_path(), stored.engine)
     if manifest.engine is None or manifest.engine.sha256 != file.sha256:
         raise ManifestError(str(options.store), 'the manifest describes another engine')
     old = json.loads(stored.report)

@@ -13,7 +13,7 @@ from trt_perception.building.build_inputs import BuildInputs
 from trt_perception.building.engine.capabilities import onnx_runtime_problem
 from trt_perception.building.engine.verify import EngineCheck
 from trt_perception.building.engine_manifest import (
-    new_model_file,
+    model_file_in_memory,
     with_description,
     with_measurements,
 )
@@ -21,7 +21,7 @@ from trt_perception.building.graph.emulate_rounding import emulate_rounding
 from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog
-from trt_perception.building.steps.accuracy_gate import BUILT, measure_accuracy
+from trt_perception.building.steps.accuracy_gate import BUILT_MODEL_NAME, measure_accuracy
 from trt_perception.building.steps.agreement_gate import (
     AgreementResult,
     agreement_record,
@@ -60,7 +60,7 @@ class _ModelPair:
     stand_in: onnx.ModelProto | None
 
     @property
-    def original(self) -> str:
+    def original_description(self) -> str:
         """Description of the original model, for messages."""
         model = self.inputs.source.model
         narrow = {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -68,7 +68,7 @@ class _ModelPair:
         return 'the ONNX file' if narrow & types or is_quantised(model) else 'FP32'
 
     @property
-    def runtime(self) -> str:
+    def runtime_description(self) -> str:
         """Description of the runtime that runs the built model here."""
         if self.stand_in is not None:
             return 'ONNX Runtime, not the engine'
@@ -180,14 +180,14 @@ def _compare_on_validation_images(
                 f'cannot be measured: {error.statement}',
                 fix='build without --validate, and measure on the target with evaluate_engine',
             ) from error
-        models = {pair.original: reference, BUILT: built}
-        accuracy, compared = measure_accuracy(pair.inputs, models, pair.runtime, log)
+        models = {pair.original_description: reference, BUILT_MODEL_NAME: built}
+        accuracy, compared = measure_accuracy(pair.inputs, models, pair.runtime_description, log)
     return accuracy, pair.why_not_comparable or compared
 
 
 def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> AgreementResult | str:
     """Compare on some calibration images. Return the result, or why there is no comparison."""
-    calibration, original = pair.inputs.calibration, pair.original
+    calibration, original = pair.inputs.calibration, pair.original_description
     is_engine = pair.stand_in is None
     unlike = onnx_runtime_problem(pair.inputs.options.precision)
     if not is_engine and unlike:
@@ -215,7 +215,7 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
             return f'{error}; {pair.target_advice}'
     count = len(calibration.paths)
     return AgreementResult(
-        agreement, len(used), count, used, 'calibration', pair.runtime, original
+        agreement, len(used), count, used, 'calibration', pair.runtime_description, original
     )
 
 
@@ -225,7 +225,7 @@ def onnx_model_file(path: Path, model: onnx.ModelProto, recognised: ModelDescrip
     Raises:
         EngineError: ONNX Runtime cannot load the model.
     """
-    file = new_model_file(path, model.SerializeToString())
+    file = model_file_in_memory(path, model.SerializeToString())
     loaded = OnnxModel(file, 1)
     return with_description(file, recognised, loaded.inputs, loaded.outputs)
 
