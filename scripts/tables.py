@@ -20,8 +20,8 @@ from pathlib import Path
 
 from trt_perception import commands, errors
 from trt_perception.images.frame import PIXEL_FORMATS
-from trt_perception.model.decoders.table import FAMILIES, PRESETS
-from trt_perception.model.preprocessing import Preprocessing, pad_text
+from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
+from trt_perception.model.preprocessing import Preprocessing, pad_value_text
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.launch_arguments import launch_arguments
@@ -250,7 +250,7 @@ def families():
                 kind.documented_scores,
                 yes_or_no(kind),
             )
-            for name, kind in FAMILIES.items()
+            for name, kind in DECODERS_BY_FAMILY.items()
         ],
     )
 
@@ -276,7 +276,7 @@ def preprocessing():
                 values.resize,
                 'yes' if values.antialias else 'no',
                 'yes' if values.round_pixels else 'no',
-                '' if values.resize == 'stretch' else pad_text(values.pad_value),
+                '' if values.resize == 'stretch' else pad_value_text(values.pad_value),
                 values.color_order,
                 '1/255' if values.scale == 1 / 255 else f'{values.scale:g}',
                 '0, 1' if is_plain else mean_std,

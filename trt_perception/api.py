@@ -27,7 +27,7 @@ from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.parameters.spelling import parameter_named
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all
 
 __all__ = ['Model', 'load']
@@ -77,7 +77,9 @@ class Model:
         config = DetectorConfig.from_values(self._values)
         options = config.pipeline_options()
         overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
-        self._pipeline = open_offline(read_model_file(path), replace(options, overrides=overrides))
+        self._pipeline = open_offline_pipeline(
+            read_model_file(path), replace(options, overrides=overrides)
+        )
         self._lock = threading.Lock()
         self._closed = False
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names

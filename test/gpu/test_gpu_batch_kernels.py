@@ -16,7 +16,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import batch_table
-from trt_perception.stages.gpu_kernels import RESULT_HEAD, RESULT_ROW, FrameKernels
+from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE, FrameKernels
 
 pytestmark = needs_gpu
 
@@ -138,6 +138,6 @@ def test_decoding_of_a_batch_equals_single_frames(device, count, decoder):
         )
         detections = int(rows[:4].view(np.int32)[0])
         assert detections == len(expected)
-        result_rows = rows[RESULT_HEAD.itemsize :].view(RESULT_ROW)[:detections]
+        result_rows = rows[HEAD_DTYPE.itemsize :].view(ROW_DTYPE)[:detections]
         assert result_rows.tobytes() == expected.tobytes()
     kernels.close()

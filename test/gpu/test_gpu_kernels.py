@@ -23,7 +23,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
-from trt_perception.stages.gpu_kernels import RESULT_HEAD, RESULT_ROW, FrameKernels
+from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE, FrameKernels
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 pytestmark = needs_gpu
@@ -263,7 +263,7 @@ def run_decode(kernels, spec, output, geometry, thresholds, times=1):
             stream.synchronize()
             raw = from_device(result.pointer, np.uint8, (kernels.result_bytes,))
             count = int(raw[:4].view(np.int32)[0])
-            results.append(raw[RESULT_HEAD.itemsize :].view(RESULT_ROW)[:count].copy())
+            results.append(raw[HEAD_DTYPE.itemsize :].view(ROW_DTYPE)[:count].copy())
     return results
 
 

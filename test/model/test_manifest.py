@@ -16,7 +16,7 @@ from trt_perception.model.decoders.labels_boxes_scores import LabelsBoxesScores
 from trt_perception.model.decoders.nanodet import Nanodet
 from trt_perception.model.decoders.onnx_nms import OnnxNms
 from trt_perception.model.decoders.rtdetr import RtdetrEndToEnd, RtdetrUltralytics
-from trt_perception.model.decoders.table import FAMILIES, PRESETS
+from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
 from trt_perception.model.decoders.tensorflow import Tensorflow
 from trt_perception.model.decoders.torchvision import Torchvision
 from trt_perception.model.decoders.yolox_raw import YoloxRaw
@@ -119,7 +119,7 @@ def test_each_family_requires_exactly_its_constants(decoder, golden_messages):
 
 
 def test_list_of_families_is_complete():
-    assert {decoder.family for decoder in EVERY_FAMILY} == set(FAMILIES)
+    assert {decoder.family for decoder in EVERY_FAMILY} == set(DECODERS_BY_FAMILY)
 
 
 @pytest.mark.parametrize(

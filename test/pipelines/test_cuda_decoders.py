@@ -23,7 +23,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
@@ -201,7 +201,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     options = replace(
         config_for(path, name).pipeline_options(), limits=DecodingLimits(max_candidates=2000)
     )
-    pipeline = open_offline(read_model_file(path), options)
+    pipeline = open_offline_pipeline(read_model_file(path), options)
     assert pipeline.batch == 3
     if name == 'labels_boxes_scores':
         sizes = np.array([NETWORK] * 3, np.int64).tobytes()
@@ -253,7 +253,7 @@ def test_batch_engine_finds_the_same_as_a_single_image_model(tmp_path):
         model_decoder='dense',
         model_class_names=single.spec.class_names,
     )
-    pipeline = open_offline(read_model_file(engine), config.pipeline_options())
+    pipeline = open_offline_pipeline(read_model_file(engine), config.pipeline_options())
     for start in (0, 4):
         for found, frame in zip(
             detect_batch(pipeline, frames[start : start + 4], Thresholds()),

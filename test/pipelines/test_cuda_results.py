@@ -11,7 +11,7 @@ from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results
-from trt_perception.stages.gpu_kernels import RESULT_HEAD, RESULT_ROW
+from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE
 
 SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')
 
@@ -21,8 +21,8 @@ def collect_rows(monkeypatch):
     """Return a function that writes rows as the kernels do, and returns the collected result."""
     kernels = SimpleNamespace(
         scratch_bytes=64,
-        result_bytes=RESULT_HEAD.itemsize + 8 * RESULT_ROW.itemsize,
-        result_row=RESULT_ROW,
+        result_bytes=HEAD_DTYPE.itemsize + 8 * ROW_DTYPE.itemsize,
+        result_row=ROW_DTYPE,
         has_mask_kernel=False,
     )
     spec = spec_of(TASKS['detect'], (640, 640), 5, 8400)
@@ -35,9 +35,9 @@ def collect_rows(monkeypatch):
     result = cuda_results.KernelDecoder(kernels, spec, None, None)
 
     def collect(*scores, all_nan=False):
-        head = memory[: RESULT_HEAD.itemsize].view(RESULT_HEAD)
+        head = memory[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)
         head[0] = len(scores), len(scores), max(scores, default=0), all_nan
-        rows = memory[RESULT_HEAD.itemsize :].view(RESULT_ROW)
+        rows = memory[HEAD_DTYPE.itemsize :].view(ROW_DTYPE)
         rows['score'][: len(scores)] = scores
         rows['xyxy'][:] = [10, 20, 30, 40]
         (found,) = result.collect(spec, [SAME], [Thresholds()])

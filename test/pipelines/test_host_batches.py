@@ -25,7 +25,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host_pipeline import HostPipeline
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -220,7 +220,7 @@ def twins(tmp_path_factory):
 def offline(path):
     """Return a model's detections in some scenes."""
     files = [(scene, None) for scene in SOME_SCENES]
-    pipeline = open_offline(read_model_file(path), PipelineOptions())
+    pipeline = open_offline_pipeline(read_model_file(path), PipelineOptions())
     found = detect_in_files(pipeline, files, Thresholds(), lambda *_: None)
     pipeline.close()
     return found

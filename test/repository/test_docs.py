@@ -38,7 +38,7 @@ from trt_perception.errors import OutputError
 from trt_perception.files.json_records import to_json
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.build_record import BuildRecord, FileIdentity, PrecisionRecord
-from trt_perception.model.decoders.table import FAMILIES
+from trt_perception.model.decoders.table import DECODERS_BY_FAMILY
 from trt_perception.model.manifest import Manifest, parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import recognise
@@ -208,7 +208,7 @@ def test_manifest_example_equals_the_shipped_manifest():
 
 
 def decoder_keys():
-    constants = set().union(*map(keys_of, FAMILIES.values()))
+    constants = set().union(*map(keys_of, DECODERS_BY_FAMILY.values()))
     return {f'decoder.{key}' for key in ('family', *constants)}
 
 

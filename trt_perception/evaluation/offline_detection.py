@@ -23,7 +23,7 @@ from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
 __all__ = [
@@ -105,7 +105,7 @@ def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
         CudaError: the model is an engine, and there is no GPU.
     """
     limits = replace(options.limits, max_candidates=MAX_CANDIDATES)
-    return open_offline(model, replace(options, limits=limits))
+    return open_offline_pipeline(model, replace(options, limits=limits))
 
 
 def detect_batch(
@@ -114,7 +114,7 @@ def detect_batch(
     """Run a model on one batch of frames.
 
     Args:
-        pipeline: pipeline that ``open_offline`` opened, with no frames in flight.
+        pipeline: pipeline that ``open_offline_pipeline`` opened, with no frames in flight.
         frames: 1 to ``pipeline.batch`` frames.
         thresholds: thresholds of all frames.
 

@@ -25,7 +25,14 @@ from trt_perception.files.json_records import (
 from trt_perception.files.json_section import JsonSection, short_json
 
 __all__ = [
-    *('FLAVOURS', 'IMAGE_ORIGINS', 'PRECISIONS', 'QUANTISED', 'UNVERIFIED', 'AccuracyRecord'),
+    *(
+        'FLAVOURS',
+        'IMAGE_ORIGINS',
+        'PRECISIONS',
+        'QUANTISED_PRECISIONS',
+        'UNVERIFIED',
+        'AccuracyRecord',
+    ),
     *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'FileIdentity'),
     *('GpuRecord', 'OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange'),
     'TensorRtRecord',
@@ -35,7 +42,7 @@ FLAVOURS: Final = ('tensorrt', 'tensorrt_rtx')
 Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 #: Precisions that need a quantised model: a calibrated model, or a model with Q/DQ nodes.
-QUANTISED: Final[tuple[Precision, ...]] = ('int8', 'fp8')
+QUANTISED_PRECISIONS: Final[tuple[Precision, ...]] = ('int8', 'fp8')
 #: Possible purposes of the images on which an engine was compared with the original model.
 IMAGE_ORIGINS: Final = ('validation', 'calibration', 'none')
 #: Replaces the precisions of the layers if the engine could not be inspected after the build.

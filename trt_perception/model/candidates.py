@@ -13,8 +13,8 @@ __all__ = [
         'Floats',
         'best_class_candidates',
         'cxcywh_to_xyxy',
-        'counted_candidates',
-        'final_candidates',
+        'candidates_from_counted_boxes',
+        'candidates_from_final_boxes',
     ),
     *('normalised_to_xyxy', 'mask_indices'),
 ]
@@ -77,7 +77,7 @@ def best_class_candidates(xyxy: Floats, scores: Floats) -> Candidates:
     return Candidates(xyxy, scores[np.arange(len(scores)), ids], ids)
 
 
-def final_candidates(
+def candidates_from_final_boxes(
     xyxy: Floats,
     scores: Floats,
     labels: npt.NDArray[np.generic],
@@ -104,7 +104,7 @@ def final_candidates(
     return Candidates(xyxy, scores, ids, task_values, prototypes)
 
 
-def counted_candidates(
+def candidates_from_counted_boxes(
     number: npt.NDArray[np.generic],
     xyxy: Floats,
     scores: Floats,
@@ -118,9 +118,9 @@ def counted_candidates(
             Above K: all boxes.
         xyxy: float32 (K, 4), network pixels.
         scores: float32 (K,).
-        labels: see final_candidates.
-        first_label: see final_candidates.
+        labels: see candidates_from_final_boxes.
+        first_label: see candidates_from_final_boxes.
     """
     value = float(number.reshape(-1)[0])
     count = int(np.clip(value, 0, len(scores))) if np.isfinite(value) else 0
-    return final_candidates(xyxy[:count], scores[:count], labels[:count], first_label)
+    return candidates_from_final_boxes(xyxy[:count], scores[:count], labels[:count], first_label)

@@ -10,7 +10,7 @@ from trt_perception.files.plain_text import join_first_items
 
 __all__ = ['class_filter_ids']
 
-_MAX_LISTED: Final = 20
+_MAX_LISTED_CLASSES: Final = 20
 
 
 @functools.lru_cache(maxsize=2)  # called after each change of a live parameter
@@ -29,16 +29,18 @@ def class_filter_ids(
     Raises:
         ConfigError: the filter has a name that is not a class of the model.
     """
-    by_name = _index_by_name(class_names) if class_filter else {}
+    by_name = _class_ids_by_name(class_names) if class_filter else {}
     unknown = [name for name in class_filter if name not in by_name]
     if unknown:
-        expected = f'classes of the model: {join_first_items(class_names, _MAX_LISTED)}'
+        expected = f'classes of the model: {join_first_items(class_names, _MAX_LISTED_CLASSES)}'
         raise ConfigError(
-            "parameter 'class_filter'", join_first_items(unknown, _MAX_LISTED), expected=expected
+            "parameter 'class_filter'",
+            join_first_items(unknown, _MAX_LISTED_CLASSES),
+            expected=expected,
         )
     return tuple(sorted({by_name[name] for name in class_filter}))
 
 
 @functools.lru_cache(maxsize=2)
-def _index_by_name(class_names: tuple[str, ...]) -> dict[str, int]:
+def _class_ids_by_name(class_names: tuple[str, ...]) -> dict[str, int]:
     return {name: index for index, name in enumerate(class_names)}

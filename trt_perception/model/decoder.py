@@ -150,11 +150,13 @@ class Decoder(ABC):
 
     def __str__(self) -> str:
         """Return the decoder for messages: ``dense (objectness false, transposed true)``."""
-        shown = ', '.join(f'{key} {_shown(value)}' for key, value in to_json(self).items())
+        shown = ', '.join(
+            f'{key} {_constant_as_text(value)}' for key, value in to_json(self).items()
+        )
         return f'{self.family} ({shown})' if shown else self.family
 
 
-def _shown(value: object) -> str:
+def _constant_as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

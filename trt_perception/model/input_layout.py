@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.preprocessing import size_mistake
-from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, check_sizes, tensors_text
+from trt_perception.model.preprocessing import input_size_mistake
+from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, check_tensor_sizes, tensors_text
 
 __all__ = [
     *(
@@ -37,7 +37,7 @@ __all__ = [
 #: The largest number of images in a batch.
 MAX_BATCH: Final = 64
 
-_AUXILIARY: Final = ('orig_target_sizes', 'pixel_mask')
+_AUXILIARY_INPUT_NAMES: Final = ('orig_target_sizes', 'pixel_mask')
 
 
 def split_inputs(
@@ -53,7 +53,7 @@ def split_inputs(
         EngineError: the model has no image input with three channels, or several other inputs, or
             an input is too large.
     """
-    check_sizes(name, inputs)
+    check_tensor_sizes(name, inputs)
     auxiliary_inputs = tuple(tensor for tensor in inputs if _is_auxiliary(tensor))
     images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
@@ -62,7 +62,7 @@ def split_inputs(
             tensors_text(inputs),
             expected='one image input of shape (1, 3, height, width)',
             fix='export the detector with a single image input (others may be '
-            f'{" and ".join(_AUXILIARY)})',
+            f'{" and ".join(_AUXILIARY_INPUT_NAMES)})',
         )
     image = images[0]
     channels = image.shape[{'nchw': 1, 'nhwc': 3, 'chw': 0}[image_layout(image)]]
@@ -80,7 +80,7 @@ def split_inputs(
 def _check_image(name: str, image: TensorSpec) -> None:
     """Check the size and number of an input's images. Raises EngineError outside the limits."""
     size = image_size(image)
-    if size is not None and (mistake := size_mistake(size)):
+    if size is not None and (mistake := input_size_mistake(size)):
         raise EngineError(f'{name}: size of the image input', **mistake)
     if batch_size(image) > MAX_BATCH:
         raise EngineError(
@@ -92,7 +92,7 @@ def _check_image(name: str, image: TensorSpec) -> None:
 
 
 def _is_auxiliary(tensor: TensorSpec) -> bool:
-    if tensor.name not in _AUXILIARY:
+    if tensor.name not in _AUXILIARY_INPUT_NAMES:
         # An integer input of shape (B, 2) must be the size, because an image has more axes.
         return len(tensor.shape) == 2 and tensor.shape[1] == 2 and tensor.dtype in INDEX_DTYPES
     return len(tensor.shape) == (2 if tensor.name == 'orig_target_sizes' else 3)
@@ -185,7 +185,7 @@ def constant_inputs(
             constants[tensor.name] = np.array([[width, height]] * batch, dtype)
         else:
             shape = _fill_dynamic_sides(tensor.shape, (batch, height, width))
-            check_sizes('the model', (replace(tensor, shape=shape),))
+            check_tensor_sizes('the model', (replace(tensor, shape=shape),))
             constants[tensor.name] = np.ones(shape, dtype)
     return constants
 

@@ -30,7 +30,7 @@ from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mista
 from trt_perception.model.build_record import BuildRecord, FileIdentity
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import families_for_task, read_decoder
-from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
+from trt_perception.model.preprocessing import Preprocessing, uint8_input_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS, read_task, write_task
 from trt_perception.model.tasks.task import Task
@@ -42,7 +42,7 @@ __all__ = [
     *('parse_manifest', 'rebuild_command'),
 ]
 
-_SCHEMA: Final = 2
+_SCHEMA_VERSION: Final = 2
 #: Keys that schema 1 lacks. Schema 1 supports only detectors of boxes.
 _KEYS_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
 MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -50,7 +50,7 @@ MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
 
 def _read_preprocessing(section: JsonSection, key: str) -> Preprocessing:
     found = read_record(Preprocessing, section.section(key))
-    return section.check_value(key, found, pixels_mistake)
+    return section.check_value(key, found, uint8_input_mistake)
 
 
 def _read_class_names(section: JsonSection, key: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def manifest_path(model: Path) -> Path:
 
 def serialise_manifest(manifest: Manifest) -> bytes:
     """Return the JSON file of a manifest, with all keys. ``parse_manifest`` is the inverse."""
-    content = {'schema': _SCHEMA, **manifest.as_dict()}
+    content = {'schema': _SCHEMA_VERSION, **manifest.as_dict()}
     return (json.dumps(content, indent=2) + '\n').encode()
 
 
@@ -125,19 +125,21 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
         )
     top = read_json(text, origin)
     schema = top.integer('schema')
-    if schema not in (1, _SCHEMA):
+    if schema not in (1, _SCHEMA_VERSION):
         fix = 'rebuild the model with this version'
-        raise ManifestError(origin, str(schema), expected=f'schema 1 or {_SCHEMA}', fix=fix)
+        raise ManifestError(
+            origin, str(schema), expected=f'schema 1 or {_SCHEMA_VERSION}', fix=fix
+        )
     if schema == 1 and (
         too_new := [key for key in _KEYS_SINCE_SCHEMA_2 if key in top.unread_keys()]
     ):
         raise ManifestError(
             origin,
             f'"{too_new[0]}" in schema 1',
-            expected=f'this key only in schema {_SCHEMA}',
-            fix=f'write "schema": {_SCHEMA}',
+            expected=f'this key only in schema {_SCHEMA_VERSION}',
+            fix=f'write "schema": {_SCHEMA_VERSION}',
         )
-    if schema == _SCHEMA and not top.has('task'):
+    if schema == _SCHEMA_VERSION and not top.has('task'):
         raise ManifestError(origin, "'task' is missing", fix=f'add one of {", ".join(TASKS)}')
     # Only notes may have several lines.
     for name in filter(None, top.unread_texts(except_key='notes')):

@@ -26,7 +26,7 @@ from trt_perception.model.input_layout import (
 )
 from trt_perception.model.manifest import Manifest, rebuild_command
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, outputs_text
-from trt_perception.model.preprocessing import Preprocessing, pixels_mistake
+from trt_perception.model.preprocessing import Preprocessing, uint8_input_mistake
 from trt_perception.model.recognition.recognise import (
     FindOutputShapes,
     ModelDescription,
@@ -40,7 +40,7 @@ from trt_perception.model.tensors import (
     INPUT_DTYPES,
     ModelInfo,
     TensorSpec,
-    check_sizes,
+    check_tensor_sizes,
     tensors_text,
 )
 
@@ -118,7 +118,9 @@ class ModelSpec:
             outputs=tuple(map(with_batch, self.outputs)),
             auxiliary_inputs=tuple(map(with_batch, self.auxiliary_inputs)),
         )
-        check_sizes('the model', (changed.input, *changed.outputs, *changed.auxiliary_inputs))
+        check_tensor_sizes(
+            'the model', (changed.input, *changed.outputs, *changed.auxiliary_inputs)
+        )
         return changed
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
@@ -165,7 +167,7 @@ def resolve_model_spec(
         _log_recognition(model.name, known)
     preprocessing = known.preprocessing
     known.task.check_preprocessing(model.name, preprocessing)
-    resolved = _image_input(model.name, image, preprocessing, overrides.syntax.name)
+    resolved = _fixed_image_input(model.name, image, preprocessing, overrides.syntax.name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
     classes = len(known.class_names)
@@ -250,7 +252,7 @@ def _check_manifest_tensors(model: ModelInfo, manifest: Manifest) -> None:
             )
 
 
-def _image_input(
+def _fixed_image_input(
     name: str,
     image: TensorSpec,
     preprocessing: Preprocessing,
@@ -281,7 +283,7 @@ def _image_input(
         raise EngineError(
             name, found, expected=f'a {preprocessing.dtype} input, as its manifest says'
         )
-    if mistake := pixels_mistake(preprocessing, parameter_name):
+    if mistake := uint8_input_mistake(preprocessing, parameter_name):
         raise EngineError(f'{name}: {found}', **mistake)
     return replace(image, shape=wanted)
 
@@ -297,7 +299,7 @@ def _check_outputs(
     any_batch: bool = False,
 ) -> None:
     """Check the sizes of outputs, and that they match decoder, class names, task and batch."""
-    check_sizes(name, outputs)
+    check_tensor_sizes(name, outputs)
     wanted = decoder.outputs(classes, task)
     if not wanted:
         raise EngineError(

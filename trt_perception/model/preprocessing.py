@@ -14,11 +14,11 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
-from trt_perception.model.tensors import INPUT_DTYPES, MAX_VALUES
+from trt_perception.model.tensors import INPUT_DTYPES, MAX_TENSOR_VALUES
 
 __all__ = [
     *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'fields_text', 'number_mistake'),
-    *('pad_text', 'pixels_mistake', 'size_mistake'),
+    *('pad_value_text', 'uint8_input_mistake', 'input_size_mistake'),
 ]
 
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
@@ -26,22 +26,22 @@ COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
 _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
-_MAX_PIXELS: Final = MAX_VALUES // 3
+_MAX_INPUT_PIXELS: Final = MAX_TENSOR_VALUES // 3
 
 
-def size_mistake(size: Sequence[float]) -> Mistake | None:
+def input_size_mistake(size: Sequence[float]) -> Mistake | None:
     """Return why numbers cannot be the width and height of an input; None if they can.
 
     Args:
         size: width and height in pixels.
     """
     whole = len(size) == 2 and all(side == int(side) and 1 <= side <= MAX_SIDE for side in size)
-    if whole and size[0] * size[1] <= _MAX_PIXELS:
+    if whole and size[0] * size[1] <= _MAX_INPUT_PIXELS:
         return None
     return Mistake(
         found=short_repr(list(size)),
         expected=f'[width, height] in whole pixels, each from 1 to {MAX_SIDE}, and at most '
-        f'{_MAX_PIXELS} pixels together',
+        f'{_MAX_INPUT_PIXELS} pixels together',
     )
 
 
@@ -61,7 +61,7 @@ def number_mistake(key: str, values: Sequence[float]) -> Mistake | None:
     return None
 
 
-def pixels_mistake(
+def uint8_input_mistake(
     preprocessing: Preprocessing, format_field: Callable[[str], str] = '"{}"'.format
 ) -> Mistake | None:
     """Return why a preprocessing is invalid for a uint8 input; None if it is valid.
@@ -90,7 +90,7 @@ def _read_numbers(section: JsonSection, key: str, count: int) -> tuple[float, ..
 
 
 def _read_size(section: JsonSection, key: str) -> tuple[int, int]:
-    width, height = section.check_value(key, _read_numbers(section, key, 2), size_mistake)
+    width, height = section.check_value(key, _read_numbers(section, key, 2), input_size_mistake)
     return int(width), int(height)
 
 
@@ -172,13 +172,13 @@ class Preprocessing:
         values = f'{self.color_order} x {self.scale:.6g}'
         if any(self.mean) or self.std != (1, 1, 1):
             values = f'({values} - {list(self.mean)}) / {list(self.std)}'
-        padding = '' if self.resize == 'stretch' else f' on {pad_text(self.pad_value)}'
+        padding = '' if self.resize == 'stretch' else f' on {pad_value_text(self.pad_value)}'
         antialiased = ', antialiased' if self.antialias else ''
         rounded = '' if self.round_pixels else ', not rounded'
         return f'{self.resize}{padding}{antialiased}{rounded}, {values}'
 
 
-def pad_text(pad_value: int | None) -> str:
+def pad_value_text(pad_value: int | None) -> str:
     """Return the text of a pad value for messages."""
     return '0 after normalisation' if pad_value is None else str(pad_value)
 
@@ -186,6 +186,6 @@ def pad_text(pad_value: int | None) -> str:
 def fields_text(fields: Mapping[str, Any]) -> str:
     """Describe fields of Preprocessing for messages, such as ``resize stretch, scale 1.0``."""
     return ', '.join(
-        f'{key} {pad_text(value) if key == "pad_value" else value}'
+        f'{key} {pad_value_text(value) if key == "pad_value" else value}'
         for key, value in fields.items()
     )

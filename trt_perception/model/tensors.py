@@ -17,12 +17,12 @@ __all__ = [
         'FLOAT_DTYPES',
         'INDEX_DTYPES',
         'INPUT_DTYPES',
-        'MAX_VALUES',
+        'MAX_TENSOR_VALUES',
         'TENSOR_DTYPES',
         'ModelInfo',
         'TensorSpec',
     ),
-    *('check_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
+    *('check_tensor_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
 ]
 
 #: Maps the name of each data type to the bytes of one value. Names are NumPy's, except bfloat16.
@@ -40,9 +40,9 @@ FLOAT_DTYPES: Final = ('float32', 'float16', 'bfloat16')
 INDEX_DTYPES: Final = ('int64', 'int32')
 INPUT_DTYPES: Final = (*FLOAT_DTYPES, 'uint8')
 #: Largest number of values in an input or output, with all images of a batch: 0.8 GB as float32.
-MAX_VALUES: Final = 3 * 2**26
+MAX_TENSOR_VALUES: Final = 3 * 2**26
 _TENSORRT_DTYPES: Final = {'FLOAT': 'float32', 'HALF': 'float16', 'BF16': 'bfloat16'}
-_SHAPE: Final = list_reader(
+_SHAPE_READER: Final = list_reader(
     lambda side: type(side) is int and side >= -1,
     'a list of whole numbers, with -1 for a dynamic dimension',
 )
@@ -52,7 +52,7 @@ def _name_mistake(name: str) -> Mistake | None:
     return name_mistake(name, MAX_PATH_LENGTH)
 
 
-def _read_name(section: JsonSection, key: str) -> str:
+def _read_tensor_name(section: JsonSection, key: str) -> str:
     return section.check_value(key, section.text(key), _name_mistake)
 
 
@@ -64,8 +64,8 @@ class TensorSpec:
         EngineError: the name has control characters or is longer than MAX_PATH_LENGTH.
     """
 
-    name: Annotated[str, _read_name]
-    shape: Annotated[tuple[int, ...], _SHAPE]
+    name: Annotated[str, _read_tensor_name]
+    shape: Annotated[tuple[int, ...], _SHAPE_READER]
     dtype: Annotated[str, choice_reader(*TENSOR_DTYPES)]
 
     def __post_init__(self) -> None:
@@ -104,8 +104,8 @@ def parse_tensorrt_dtype(name: str) -> str:
     return _TENSORRT_DTYPES.get(name, name.lower())
 
 
-def check_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
-    """Check that each tensor has at most ``MAX_VALUES`` values.
+def check_tensor_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
+    """Check that each tensor has at most ``MAX_TENSOR_VALUES`` values.
 
     Args:
         name: file name of the model, for messages.
@@ -115,11 +115,11 @@ def check_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
         EngineError: a tensor is larger.
     """
     for tensor in tensors:
-        if math.prod(map(abs, tensor.shape)) > MAX_VALUES:
+        if math.prod(map(abs, tensor.shape)) > MAX_TENSOR_VALUES:
             raise EngineError(
                 name,
                 tensors_text((tensor,)),
-                expected=f'at most {MAX_VALUES} values in an input or output',
+                expected=f'at most {MAX_TENSOR_VALUES} values in an input or output',
                 fix='export the model for smaller images, or for fewer images in a batch',
             )
 

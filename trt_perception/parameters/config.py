@@ -26,8 +26,8 @@ from trt_perception.model.pipeline_options import DecodingLimits, PipelineOption
 from trt_perception.model.preprocessing import (
     COLOR_ORDERS,
     RESIZE_MODES,
+    input_size_mistake,
     number_mistake,
-    size_mistake,
 )
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS
@@ -210,7 +210,7 @@ class DetectorConfig(FrameParameters):
         "Width and height of the network's input. Empty: from manifest or tensor.",
         name='model.input_size',
         unit='px',
-        find_mistake=lambda size: size_mistake(size) if size else None,
+        find_mistake=lambda size: input_size_mistake(size) if size else None,
     )
     model_resize: str = parameter_field(
         '',

@@ -25,7 +25,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.mask_images import MaskImage, MaskImagePool
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
-from trt_perception.stages.gpu_kernels import RESULT_HEAD, FrameKernels
+from trt_perception.stages.gpu_kernels import HEAD_DTYPE, FrameKernels
 from trt_perception.stages.selection import (
     build_detections,
     check_best_score,
@@ -193,12 +193,12 @@ class KernelDecoder:
             OutputError: the outputs for the frame are invalid.
         """
         own = self._result.array[place * self._kernels.result_bytes :]
-        head = own[: RESULT_HEAD.itemsize].view(RESULT_HEAD)[0]
+        head = own[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)[0]
         if head['all_nan']:
             raise nan_scores_error()
         check_best_score(float(head['best_score']))
-        end = RESULT_HEAD.itemsize + int(head['count']) * self._kernels.result_row.itemsize
-        rows = own[RESULT_HEAD.itemsize : end].view(self._kernels.result_row)
+        end = HEAD_DTYPE.itemsize + int(head['count']) * self._kernels.result_row.itemsize
+        rows = own[HEAD_DTYPE.itemsize : end].view(self._kernels.result_row)
         task, xyxy = spec.task, rows['xyxy'].copy()
         scores, class_ids = rows['score'].copy(), rows['class_id'].copy()
         task_values = rows['task_values'] if task.task_value_count else None
@@ -216,7 +216,7 @@ class KernelDecoder:
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return the number of boxes that the filter kernel counted."""
-        return int(self._result.array[: RESULT_HEAD.itemsize].view(RESULT_HEAD)[0]['passed'])
+        return int(self._result.array[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)[0]['passed'])
 
     def close(self) -> None:
         """Free the buffers."""

@@ -38,7 +38,7 @@ __all__ = ['CudaSlot', 'SizedContext', 'UndecodedPlace']
 
 _LOG: Final = logging.getLogger(__name__)
 # Initial room of a slot, enough for a 1080p bgr8 frame. The room grows with larger frames.
-_FIRST_FRAME_BYTES: Final = 8 * 1024 * 1024
+_INITIAL_FRAME_BYTES: Final = 8 * 1024 * 1024
 
 
 class UndecodedPlace(NamedTuple):
@@ -161,7 +161,7 @@ class CudaSlot:
             )
             self._closing.callback(self.result.close)
             self._table: DeviceBuffer = own(DeviceBuffer(batch_table(self._table_addresses).size))
-            self.places[0].reserve(_FIRST_FRAME_BYTES - headers.size)
+            self.places[0].reserve(_INITIAL_FRAME_BYTES - headers.size)
             undo.pop_all()
 
     @property

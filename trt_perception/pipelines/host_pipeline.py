@@ -32,8 +32,8 @@ _LOG: Final = logging.getLogger(__name__)
 # Batch sizes for models with an open batch. On the CPU, batches are slower: a batch of eight took
 # 1.2 times as long as eight single frames (digits and a detector of YOLO11n's size, two cores).
 # Also, the first result of a batch is as late as the last.
-_OPEN_BATCH_ON_GPU: Final = 8
-_OPEN_BATCH_ON_CPU: Final = 1
+_OPEN_BATCH_SIZE_ON_GPU: Final = 8
+_OPEN_BATCH_SIZE_ON_CPU: Final = 1
 
 
 class HostPipeline:
@@ -72,7 +72,7 @@ class HostPipeline:
             EngineError: the model cannot be loaded, or its decoder is unknown.
         """
         self._model: OnnxModel | None = OnnxModel(
-            model, options.cpu_threads or _half_of_the_cores(), provider
+            model, options.cpu_threads or _half_of_core_count(), provider
         )
         self._file = model.path.name
         found = self._model
@@ -91,7 +91,7 @@ class HostPipeline:
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0
-        usual = _OPEN_BATCH_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_ON_GPU
+        usual = _OPEN_BATCH_SIZE_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_SIZE_ON_GPU
         self.batch = (open_batch or usual) if self._is_open else self.spec.batch
         if self._is_open:
             self.spec.with_batch_size(self.batch)  # raises for too large tensors
@@ -232,6 +232,6 @@ class HostPipeline:
         self._enqueued = None
 
 
-def _half_of_the_cores() -> int:
+def _half_of_core_count() -> int:
     """Return half of the CPU cores that this process may use, at least 1."""
     return max(1, len(os.sched_getaffinity(0)) // 2)

@@ -9,7 +9,7 @@ from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['open_offline', 'open_pipeline']
+__all__ = ['open_offline_pipeline', 'open_pipeline']
 
 
 def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
@@ -35,7 +35,7 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
     return HostPipeline(model, options) if model.is_onnx else CudaPipeline(model, options)
 
 
-def open_offline(model: ModelFile, options: PipelineOptions) -> Pipeline:
+def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipeline:
     """Open a model file for use without a node. Results contain prototypes, not mask images.
 
     Args:

@@ -22,7 +22,7 @@ __all__ = ['RateLimit', 'Scheduler']
 Item = TypeVar('Item')
 
 # A message may be early by this share of the period, because drivers and networks are uneven.
-_EARLY_SHARE: Final = 0.5
+_MAX_EARLY_SHARE: Final = 0.5
 
 
 class _WaitingItem(NamedTuple, Generic[Item]):
@@ -126,9 +126,9 @@ class RateLimit:
         """
         period_s = 1.0 / rate_hz
         # After a change from a lower rate, the expected time may be far in the future.
-        self._last_expected_s = min(self._last_expected_s, now_s + _EARLY_SHARE * period_s)
+        self._last_expected_s = min(self._last_expected_s, now_s + _MAX_EARLY_SHARE * period_s)
         expected_s = self._last_expected_s + period_s
-        if now_s < expected_s - _EARLY_SHARE * period_s:
+        if now_s < expected_s - _MAX_EARLY_SHARE * period_s:
             return False
         self._last_expected_s = max(now_s, expected_s)
         return True

@@ -48,7 +48,7 @@ def decode(
         EngineError: the outputs do not fit the decoder for any image.
     """
     results: list[TaskResult | OutputError] = []
-    images = _inputs_by_image(outputs, spec, thresholds)
+    images = _decoder_inputs_by_image(outputs, spec, thresholds)
     for (arrays, image), letterbox, image_thresholds in zip(
         images, letterboxes, thresholds, strict=True
     ):
@@ -73,12 +73,12 @@ def count_candidates(
     """Return how many boxes of a single image are above the threshold and in the class filter."""
     if not isinstance(spec.decoder, ObjectDecoder):
         return 0
-    ((arrays, image),) = _inputs_by_image(outputs, spec, [thresholds])
+    ((arrays, image),) = _decoder_inputs_by_image(outputs, spec, [thresholds])
     found = spec.decoder.candidates(arrays, image)
     return len(passing_indices(found.scores, found.class_ids, thresholds))
 
 
-def _inputs_by_image(
+def _decoder_inputs_by_image(
     outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Sequence[Thresholds]
 ) -> Iterator[tuple[list[OutputArray], ImageContext]]:
     """Yield the decoder's arrays and the context of each image."""

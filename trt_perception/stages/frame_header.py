@@ -40,15 +40,15 @@ FORMAT_NUMBERS: Final = {
     name: number for number, name in enumerate(sorted({f.name for f in PIXEL_FORMATS.values()}))
 }
 # Pixels after a header start at a multiple of this size, for aligned memory transactions.
-_ALIGNMENT: Final = 256
+_PIXEL_ALIGNMENT_BYTES: Final = 256
 
 #: Names of the float32 parameters in the header, in order.
 FRAME_PARAMETERS: Final = tuple(field.name for field in dataclasses.fields(FrameParameters))
 # The fields of the C struct in order: sizes and geometry as integers, the offset of the pixels,
 # ratios, and parameters.
-_FIELDS: Final = struct.Struct(f'<10iq2f2d{len(FRAME_PARAMETERS)}f')
-_PIXELS: Final = struct.Struct('<q')
-_PIXELS_OFFSET: Final = 40
+_HEADER_STRUCT: Final = struct.Struct(f'<10iq2f2d{len(FRAME_PARAMETERS)}f')
+_PIXEL_OFFSET_STRUCT: Final = struct.Struct('<q')
+_POSITION_OF_PIXEL_OFFSET: Final = 40
 
 
 def batch_table(headers: Sequence[int]) -> npt.NDArray[np.uint8]:
@@ -78,7 +78,10 @@ class FrameHeaderWriter:
 
     def __init__(self, classes: int) -> None:
         self.class_words = (classes + 31) // 32
-        self.size = -(-(_FIELDS.size + 4 * self.class_words) // _ALIGNMENT) * _ALIGNMENT
+        self.size = (
+            -(-(_HEADER_STRUCT.size + 4 * self.class_words) // _PIXEL_ALIGNMENT_BYTES)
+            * _PIXEL_ALIGNMENT_BYTES
+        )
 
     def content(
         self, frame: Frame, letterbox: Letterbox, thresholds: Thresholds
@@ -96,7 +99,7 @@ class FrameHeaderWriter:
         # Divide in float32, as in Letterbox.to_source.
         source, resized = letterbox.source_wh, letterbox.resized_wh
         ratio_x, ratio_y = np.array(source, np.float32) / np.array(resized, np.float32)
-        fields = _FIELDS.pack(
+        fields = _HEADER_STRUCT.pack(
             frame.width,
             frame.height,
             frame.step,
@@ -130,4 +133,4 @@ class FrameHeaderWriter:
             pixels: the first pixel's device address minus the header's device address.
         """
         target[: content.size] = content
-        _PIXELS.pack_into(target.data, _PIXELS_OFFSET, pixels)
+        _PIXEL_OFFSET_STRUCT.pack_into(target.data, _POSITION_OF_PIXEL_OFFSET, pixels)

@@ -19,29 +19,29 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
 
-__all__ = ['MAX_CANDIDATES', 'RESULT_HEAD', 'RESULT_ROW', 'FrameKernels']
+__all__ = ['HEAD_DTYPE', 'MAX_CANDIDATES', 'ROW_DTYPE', 'FrameKernels']
 
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
 #: C types for the data types of a pixel mask. Its values are 0 and 1, so 8-bit types are equal.
-_MASK_TYPES: Final = {
+_PIXEL_MASK_C_TYPES: Final = {
     **_C_TYPES,
     'int64': 'long long',
     'int32': 'int',
     **dict.fromkeys(('int8', 'uint8', 'bool'), 'u8'),
 }
-_BLOCK: Final = (32, 8, 1)
+_BLOCK_SHAPE: Final = (32, 8, 1)
 
 #: The largest number of boxes in the kernels' NMS.
 MAX_CANDIDATES: Final = 1024
 
 #: A result starts with the number of rows, the number of anchors above the thresholds, the highest
 #: score of these anchors (0 without anchors), and whether the scores of all anchors are NaN.
-RESULT_HEAD: Final = np.dtype(
+HEAD_DTYPE: Final = np.dtype(
     [('count', '<i4'), ('passed', '<i4'), ('best_score', '<f4'), ('all_nan', '<i4')]
 )
 #: The rows follow, in source pixels (oriented boxes in network pixels). Each row ends with the
 #: values of the task.
-RESULT_ROW: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
+ROW_DTYPE: Final = np.dtype([('xyxy', '<f4', (4,)), ('score', '<f4'), ('class_id', '<i4')])
 
 
 class FrameKernels:
@@ -59,8 +59,8 @@ class FrameKernels:
         has_decode_kernels: whether ``decode`` can be called. True if the decoder has
             ``anchor_row_layout``, and at most 1024 boxes enter NMS.
         has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.
-        result_row: dtype of a result row: the fields of RESULT_ROW, then ``task_values`` as the
-            network outputs them. An oriented box is in network pixels, before its rotation.
+        result_row: dtype of a result row: the fields of ROW_DTYPE, then ``task_values`` as
+            the network outputs them. An oriented box is in network pixels, before its rotation.
         header: writes the frame headers that the kernels read.
         scratch_bytes: device memory of the decoding kernels for each frame of a batch. Must be
             cleared before the first launch.
@@ -84,7 +84,7 @@ class FrameKernels:
         self.has_mask_kernel = self.has_decode_kernels and task.prototype_count > 0
         task_values = ('task_values', '<f4', (task.task_value_count,))
         self.result_row = (
-            np.dtype([*RESULT_ROW.descr, task_values]) if task.task_value_count else RESULT_ROW
+            np.dtype([*ROW_DTYPE.descr, task_values]) if task.task_value_count else ROW_DTYPE
         )
         self._anchors = 0
         self._network_wh = spec.preprocessing.input_size
@@ -94,7 +94,7 @@ class FrameKernels:
             if rows.strides:
                 check_anchor_count(self._anchors, rows.strides, self._network_wh)
         self.scratch_bytes = self._scratch_bytes(task)
-        self.result_bytes = RESULT_HEAD.itemsize + self.result_row.itemsize * limits.max_detections
+        self.result_bytes = HEAD_DTYPE.itemsize + self.result_row.itemsize * limits.max_detections
         constants = _letterbox_constants(spec) | {
             'CLASS_WORDS': self.header.class_words,
             'FRAME_PARAMETERS': ', '.join(FRAME_PARAMETERS),
@@ -129,7 +129,7 @@ class FrameKernels:
                 'PROTOTYPE_ROWS': prototypes.shape[2],
                 'PROTOTYPE_COLUMNS': prototypes.shape[3],
             }
-        source = _source(constants, sources)
+        source = _kernel_source(constants, sources)
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
 
     def _scratch_bytes(self, task: Task) -> int:
@@ -160,8 +160,8 @@ class FrameKernels:
                 its values.
             stream: the stream for the kernel.
         """
-        grid = (*_blocks(self._network_wh), max_frames)
-        self._launch('letterbox', grid, _BLOCK, (batch, tensor), stream)
+        grid = (*_block_counts(self._network_wh), max_frames)
+        self._launch('letterbox', grid, _BLOCK_SHAPE, (batch, tensor), stream)
 
     def mark_image(self, batch: int, mask: int, max_frames: int, stream: Stream) -> None:
         """Queue the kernel that fills the input ``pixel_mask``, which the model must have.
@@ -175,8 +175,8 @@ class FrameKernels:
         """
         assert self._pixel_mask is not None
         _, rows, columns = self._pixel_mask.shape
-        grid = (*_blocks((columns, rows)), max_frames)
-        self._launch('pixel_mask', grid, _BLOCK, (batch, mask), stream)
+        grid = (*_block_counts((columns, rows)), max_frames)
+        self._launch('pixel_mask', grid, _BLOCK_SHAPE, (batch, mask), stream)
 
     def decode(
         self, batch: int, output: int, scratch: int, result: int, max_frames: int, stream: Stream
@@ -193,12 +193,12 @@ class FrameKernels:
         """
         one_block = (1024, 1, 1)
         anchors = (-(-self._anchors // 32), 1, max_frames)
-        self._launch('filter', anchors, _BLOCK, (batch, output, scratch), stream)
+        self._launch('filter', anchors, _BLOCK_SHAPE, (batch, output, scratch), stream)
         self._launch(
             'select_best', (1, 1, max_frames), one_block, (batch, output, scratch), stream
         )
         rows = (self.limits.max_candidates // 8, 1, max_frames)
-        self._launch('overlaps', rows, _BLOCK, (batch, scratch), stream)
+        self._launch('overlaps', rows, _BLOCK_SHAPE, (batch, scratch), stream)
         self._launch(
             'keep', (1, 1, max_frames), one_block, (batch, output, scratch, result), stream
         )
@@ -228,8 +228,10 @@ class FrameKernels:
         pointers = [(each, c_void_p) for each in (scratch, prototypes, numbers)]
         counted = [(each, c_int) for each in (place, width, height, geometry.fine)]
         placed = [(each, c_double) for each in (*geometry.scale, *geometry.offset)]
-        grid = (*_blocks(geometry.size_wh), 1)
-        self._kernels.launch('number_masks', grid, _BLOCK, [*pointers, *counted, *placed], stream)
+        grid = (*_block_counts(geometry.size_wh), 1)
+        self._kernels.launch(
+            'number_masks', grid, _BLOCK_SHAPE, [*pointers, *counted, *placed], stream
+        )
 
     def close(self) -> None:
         """Unload the kernels."""
@@ -248,12 +250,12 @@ class FrameKernels:
         )
 
 
-def _blocks(size_wh: tuple[int, int]) -> tuple[int, int]:
+def _block_counts(size_wh: tuple[int, int]) -> tuple[int, int]:
     """Return the number of blocks that cover an image, in x and y."""
-    return -(-size_wh[0] // _BLOCK[0]), -(-size_wh[1] // _BLOCK[1])
+    return -(-size_wh[0] // _BLOCK_SHAPE[0]), -(-size_wh[1] // _BLOCK_SHAPE[1])
 
 
-def _source(constants: Mapping[str, object], names: Sequence[str]) -> str:
+def _kernel_source(constants: Mapping[str, object], names: Sequence[str]) -> str:
     """Return the source of all kernels: constants, and the named files of ``stages/kernels``."""
     folder = files('trt_perception.stages') / 'kernels'
     defined = [f'#define {name} {value}\n' for name, value in constants.items()]
@@ -285,7 +287,7 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
 def _pixel_mask_constants(mask: TensorSpec) -> dict[str, object]:
     """Map the name of each constant in the kernel source for the pixel mask to its value."""
     _, rows, columns = mask.shape
-    return {'MASK_T': _MASK_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
+    return {'MASK_T': _PIXEL_MASK_C_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
 
 
 def _exact_literal(value: np.float32) -> str:

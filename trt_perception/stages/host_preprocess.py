@@ -19,16 +19,22 @@ from trt_perception.model.preprocessing import Preprocessing
 
 __all__ = ['HostPreprocessor', 'frame_to_bgr', 'pixels_and_bgr_order', 'resize']
 
-_BGR: Final = (0, 1, 2)
-_RGB: Final = (2, 1, 0)
-_GRAY: Final = (0, 0, 0)
+_BGR_CHANNELS: Final = (0, 1, 2)
+_RGB_CHANNELS: Final = (2, 1, 0)
+_GRAY_CHANNELS: Final = (0, 0, 0)
 
 # Maps each packed format to the indices of its blue, green and red channel.
-_PACKED: Final = {'bgr8': _BGR, 'bgra8': _BGR, 'rgb8': _RGB, 'rgba8': _RGB, 'mono8': _GRAY}
+_CHANNELS_BY_PACKED_FORMAT: Final = {
+    'bgr8': _BGR_CHANNELS,
+    'bgra8': _BGR_CHANNELS,
+    'rgb8': _RGB_CHANNELS,
+    'rgba8': _RGB_CHANNELS,
+    'mono8': _GRAY_CHANNELS,
+}
 
 # YUV is BT.601, limited range. OpenCV names a Bayer pattern after the second and third pixel of
 # the second row, ROS after the first two pixels of the first row: rggb is BayerBG.
-_CONVERSIONS: Final[dict[str, int]] = {
+_OPENCV_CONVERSIONS: Final[dict[str, int]] = {
     'uyvy': cv2.COLOR_YUV2BGR_UYVY,
     'yuyv': cv2.COLOR_YUV2BGR_YUYV,
     'nv12': cv2.COLOR_YUV2BGR_NV12,
@@ -49,16 +55,18 @@ def pixels_and_bgr_order(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int
     """
     name = frame.format.name
     plane = frame.plane()
-    if name in _PACKED:
-        return plane.reshape(frame.height, frame.width, -1), _PACKED[name]
+    if name in _CHANNELS_BY_PACKED_FORMAT:
+        return plane.reshape(frame.height, frame.width, -1), _CHANNELS_BY_PACKED_FORMAT[name]
     if name == 'mono16':
         values = plane.view('>u2' if frame.big_endian else '<u2')
         # 65535 / 257 = 255: scale the range of 16 bits to the range of 8 bits, rounded half up.
-        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[..., None], _GRAY
+        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[
+            ..., None
+        ], _GRAY_CHANNELS
     if name in ('uyvy', 'yuyv'):
         plane = plane.reshape(frame.height, frame.width, 2)
-    bgr: npt.NDArray[np.uint8] = cv2.cvtColor(plane, _CONVERSIONS[name])  # type: ignore[assignment]
-    return bgr, _BGR
+    bgr: npt.NDArray[np.uint8] = cv2.cvtColor(plane, _OPENCV_CONVERSIONS[name])  # type: ignore[assignment]
+    return bgr, _BGR_CHANNELS
 
 
 def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:
@@ -114,11 +122,13 @@ def resize(
     elif round_pixels:
         resized = cv2.resize(image, size_wh, interpolation=cv2.INTER_LINEAR)
     else:
-        resized = _interpolate(image, size_wh)
+        resized = _resize_without_rounding(image, size_wh)
     return resized.reshape(size_wh[1], size_wh[0], channels)
 
 
-def _interpolate(image: npt.NDArray[np.uint8], size_wh: tuple[int, int]) -> npt.NDArray[Any]:
+def _resize_without_rounding(
+    image: npt.NDArray[np.uint8], size_wh: tuple[int, int]
+) -> npt.NDArray[Any]:
     """Resize bilinearly without rounding, in the float32 arithmetic of torch. Return float32."""
     height, width, channels = image.shape
     left, right, right_share = _neighbours(width, size_wh[0])

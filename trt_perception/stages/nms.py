@@ -17,7 +17,7 @@ __all__ = [
 
 Boxes = npt.NDArray[np.float32]
 # Number of oriented boxes whose overlaps with all better boxes are computed at once.
-_BLOCK: Final = 128
+_BOXES_PER_BLOCK: Final = 128
 _EPSILON: Final = np.float32(1e-7)
 
 
@@ -109,9 +109,9 @@ def oriented_non_maximum_suppression(
     kept: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     threshold = np.float32(iou_threshold)
     places = np.arange(len(boxes))
-    for start in range(0, len(boxes), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        better = slice(0, start + _BLOCK)
+    for start in range(0, len(boxes), _BOXES_PER_BLOCK):
+        block = slice(start, start + _BOXES_PER_BLOCK)
+        better = slice(0, start + _BOXES_PER_BLOCK)
         suppressed = prob_iou(boxes[better], boxes[block]) > threshold
         suppressed &= places[better, None] < places[block]
         if not class_agnostic:

@@ -19,7 +19,9 @@ __all__ = ['CPU_PROVIDER', 'OnnxModel']
 CPU_PROVIDER: Final = 'CPUExecutionProvider'
 
 # Tensors are NumPy arrays, and NumPy has no bfloat16.
-_DTYPES: Final = {f'tensor({name})': name for name in TENSOR_DTYPES if name != 'bfloat16'}
+_DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
+    f'tensor({name})': name for name in TENSOR_DTYPES if name != 'bfloat16'
+}
 
 
 class OnnxModel:
@@ -78,7 +80,9 @@ class OnnxModel:
             )
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             raise EngineError(
-                str(model.path), f'ONNX Runtime cannot load it: {error}', fix=_fix_for(error)
+                str(model.path),
+                f'ONNX Runtime cannot load it: {error}',
+                fix=_fix_for_missing_operator(error),
             ) from error
         self.inputs = tuple(_tensor_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_tensor_spec(node) for node in self._session.get_outputs())
@@ -111,7 +115,7 @@ def _refuse_external_weights(model: ModelFile) -> None:
         )
 
 
-def _fix_for(error: Exception) -> str:
+def _fix_for_missing_operator(error: Exception) -> str:
     """Return the fix if ONNX Runtime lacks an operator for the model's types, else ``''``."""
     import onnxruntime
 
@@ -127,5 +131,9 @@ def _fix_for(error: Exception) -> str:
 
 def _tensor_spec(node: Any) -> TensorSpec:
     shape = tuple(side if isinstance(side, int) else -1 for side in node.shape)
-    dtype = 'float32' if node.type == 'tensor(float)' else _DTYPES.get(node.type, node.type)
+    dtype = (
+        'float32'
+        if node.type == 'tensor(float)'
+        else _DTYPES_BY_ONNX_RUNTIME_NAME.get(node.type, node.type)
+    )
     return TensorSpec(node.name, shape, dtype)

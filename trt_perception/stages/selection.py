@@ -29,14 +29,14 @@ __all__ = [
 
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
-_HIGHEST_SCORE: Final = 1.1
-# Limits of `_check_unit`, which allow that correct boxes reach beyond the image. Boxes are not in
-# pixels if all coordinates are below 1.5. Boxes are not fractions of the input if each box has a
-# coordinate above 4.
+_MAX_VALID_SCORE: Final = 1.1
+# Limits of `_check_box_unit`, which allow that correct boxes reach beyond the image. Boxes are not
+# in pixels if all coordinates are below 1.5. Boxes are not fractions of the input if each box has
+# a coordinate above 4.
 _MAX_OVERHANG: Final = 0.5
-_MAX_INPUTS: Final = 4
+_MAX_COORDINATE_IN_INPUTS: Final = 4
 # Values of an oriented box: centre, size and angle.
-_ORIENTED_VALUES: Final = 5
+_ORIENTED_VALUE_COUNT: Final = 5
 
 
 def passing_indices(
@@ -94,15 +94,15 @@ def select_detections(
     """
     task = spec.task
     if not decoder.needs_nms:
-        _check_unit(candidates, spec.preprocessing.input_size, decoder)
+        _check_box_unit(candidates, spec.preprocessing.input_size, decoder)
     chosen = _valid_boxes(
         candidates, passing_indices(candidates.scores, candidates.class_ids, thresholds)
     )
     xyxy, scores = candidates.xyxy[chosen], candidates.scores[chosen]
     if decoder.has_normalised_boxes and spec.pixel_mask is not None:
-        xyxy = _within_image(xyxy, letterbox)
+        xyxy = _image_boxes_to_network(xyxy, letterbox)
     ids = candidates.class_ids[chosen].astype(np.int32)
-    _check_classes(ids, len(spec.class_names), decoder)
+    _check_class_ids(ids, len(spec.class_names), decoder)
     check_best_score(float(scores.max(initial=0)))
     task_values = None if candidates.task_values is None else candidates.task_values[chosen]
     boxes = task.nms_boxes(xyxy, task_values)
@@ -142,7 +142,7 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
     )
 
 
-def _within_image(xyxy: Floats, letterbox: Letterbox) -> Floats:
+def _image_boxes_to_network(xyxy: Floats, letterbox: Letterbox) -> Floats:
     """Convert boxes that are relative to the unpadded image to network pixels.
 
     A transformer with the input ``pixel_mask`` outputs such boxes, because it ignores the padding.
@@ -167,7 +167,7 @@ def _best_after_nms(
     """Return the indices of the best boxes, best first. Without ``iou``, NMS is skipped."""
     kept = best_candidates(scores, limits.max_candidates)
     if iou is not None:
-        oriented = boxes.shape[1] == _ORIENTED_VALUES
+        oriented = boxes.shape[1] == _ORIENTED_VALUE_COUNT
         suppression = oriented_non_maximum_suppression if oriented else non_maximum_suppression
         where = boxes[kept], ids[kept], iou, limits.max_detections
         kept = kept[suppression(*where, class_agnostic=limits.class_agnostic)]
@@ -185,7 +185,7 @@ def _valid_boxes(candidates: Candidates, chosen: npt.NDArray[np.int64]) -> npt.N
     return chosen[is_valid]
 
 
-def _check_classes(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDecoder) -> None:
+def _check_class_ids(ids: npt.NDArray[np.int32], classes: int, decoder: ObjectDecoder) -> None:
     """Refuse detections whose class has no name."""
     labels = ''
     if decoder.is_background_first:
@@ -208,7 +208,7 @@ def check_best_score(score: float) -> None:
     Raises:
         OutputError: the score exceeds 1 by more than quantisation and rounding can explain.
     """
-    if score > _HIGHEST_SCORE:
+    if score > _MAX_VALID_SCORE:
         raise OutputError(
             "the model's output",
             f'a score of {score:.4g}',
@@ -228,7 +228,7 @@ def nan_scores_error() -> OutputError:
     )
 
 
-def _check_unit(
+def _check_box_unit(
     candidates: Candidates, network_wh: tuple[int, int], decoder: ObjectDecoder
 ) -> None:
     """Refuse boxes if all boxes have another unit than the decoder expects.
@@ -249,7 +249,11 @@ def _check_unit(
     boxes = np.abs(candidates.xyxy[counted])
     if decoder.has_normalised_boxes:
         largest = (boxes / np.array(network_wh * 2, np.float32)).max(axis=1)
-        wrong, wanted, found = largest.min() > _MAX_INPUTS, '0…1 of the input', 'network pixels'
+        wrong, wanted, found = (
+            largest.min() > _MAX_COORDINATE_IN_INPUTS,
+            '0…1 of the input',
+            'network pixels',
+        )
     else:
         largest = boxes.max(axis=1)
         wrong, wanted, found = largest.max() < 1 + _MAX_OVERHANG, 'network pixels', '0…1'

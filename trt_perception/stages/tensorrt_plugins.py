@@ -25,17 +25,19 @@ from trt_perception.stages.tensorrt_log import TensorRtLog
 
 __all__ = ['check_plugin_files', 'load_plugins']
 
-_MAX_BYTES: Final = 2 * 1024**3
+_MAX_LIBRARY_BYTES: Final = 2 * 1024**3
 #: The dynamic linker replaces these texts with the folder of the library.
-_ORIGINS: Final = (b'$ORIGIN', b'${ORIGIN}')
-_MAX_ERRORS: Final = 8
+_ORIGIN_VARIABLES: Final = (b'$ORIGIN', b'${ORIGIN}')
+_MAX_KEPT_ERRORS: Final = 8
 #: For each TensorRT module, the open files of the loaded libraries by their SHA-256. The dynamic
 #: linker remembers a library by its path, /proc/self/fd/N. If a file were closed, the next
 #: library could get the same N, and would not be loaded.
-_LOADED: Final[weakref.WeakKeyDictionary[Any, dict[str, BinaryIO]]] = weakref.WeakKeyDictionary()
+_LOADED_FILES: Final[weakref.WeakKeyDictionary[Any, dict[str, BinaryIO]]] = (
+    weakref.WeakKeyDictionary()
+)
 #: Files of refused libraries that the dynamic linker cannot unload, by their SHA-256. They stay
 #: open for the same reason.
-_NOT_UNLOADED: Final[dict[str, BinaryIO]] = {}
+_FILES_STILL_IN_LINKER: Final[dict[str, BinaryIO]] = {}
 _LOCK: Final = threading.Lock()
 
 
@@ -63,7 +65,7 @@ def check_plugin_files(libraries: Sequence[str | Path]) -> None:
         EngineError: see ``load_plugins``.
     """
     for library in libraries:
-        _open(Path(library)).file.close()
+        _open_library(Path(library)).file.close()
 
 
 def load_plugins(
@@ -93,28 +95,28 @@ def load_plugins(
     """
     opened: list[_Library] = []
     with _LOCK:
-        loaded = _LOADED.setdefault(trt, {})
+        loaded = _LOADED_FILES.setdefault(trt, {})
         try:
             # `extend` adds one library at a time, so `finally` closes them if a later one fails.
-            opened.extend(_open(Path(path)) for path in libraries)
+            opened.extend(_open_library(Path(path)) for path in libraries)
             identities = tuple(library.identity for library in opened)
-            _require(needed, identities, loaded, engine)
+            _require_needed_libraries(needed, identities, loaded, engine)
             register_own = getattr(trt, 'init_libnvinfer_plugins', None)
             if register_own is not None:
                 register_own(trt_log.logger, '')
             for library in opened:
                 if library.identity.sha256 not in loaded:
-                    _load(trt, library)
+                    _load_library(trt, library)
                     loaded[library.identity.sha256] = library.file
         finally:
-            kept = [*loaded.values(), *_NOT_UNLOADED.values()]
+            kept = [*loaded.values(), *_FILES_STILL_IN_LINKER.values()]
             for library in opened:
                 if library.file not in kept:
                     library.file.close()
     return identities
 
 
-def _require(
+def _require_needed_libraries(
     needed: Sequence[FileIdentity],
     given: Sequence[FileIdentity],
     loaded: Collection[str],
@@ -134,11 +136,11 @@ def _require(
             )
 
 
-def _open(path: Path) -> _Library:
+def _open_library(path: Path) -> _Library:
     """Open a library and check it like an engine, because both are code."""
     subject = f'plugin library {path}'
     try:
-        file, size, resolved = open_checked(path.expanduser(), _MAX_BYTES)
+        file, size, resolved = open_checked(path.expanduser(), _MAX_LIBRARY_BYTES)
     except EngineError as error:
         raise type(error)(subject, error.found, expected=error.expected, fix=error.fix) from error
     except RuntimeError as error:  # ~ cannot be replaced, because no home folder is known
@@ -151,19 +153,19 @@ def _open(path: Path) -> _Library:
         file.close()
         raise
     identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), size)
-    needs_folder = any(origin in content for origin in _ORIGINS)
+    needs_folder = any(origin in content for origin in _ORIGIN_VARIABLES)
     return _Library(path, file, resolved, identity, needs_folder)
 
 
-def _load(trt: Any, library: _Library) -> None:
+def _load_library(trt: Any, library: _Library) -> None:
     # Load the library through its open file, because this file was checked. A library that looks
     # for other libraries in its own folder needs its real path instead.
     digest = library.identity.sha256
-    file = _NOT_UNLOADED.get(digest, library.file)
+    file = _FILES_STILL_IN_LINKER.get(digest, library.file)
     opened = f'/proc/self/fd/{file.fileno()}'
-    if reason := _register(trt, str(library.resolved) if library.needs_folder else opened):
+    if reason := _register_library(trt, str(library.resolved) if library.needs_folder else opened):
         if _is_in_linker(opened):
-            _NOT_UNLOADED[digest] = file
+            _FILES_STILL_IN_LINKER[digest] = file
         reason = reason.replace(opened, str(library.resolved))
         found = f'cannot be loaded; TensorRT reported: {reason}'
         raise EngineError(f'plugin library {library.path}', found)
@@ -197,7 +199,7 @@ def _is_truncated(content: bytes) -> bool:
     return any(start + size > len(content) for start, size in segments)
 
 
-def _register(trt: Any, path: str) -> str:
+def _register_library(trt: Any, path: str) -> str:
     """Register the plugins of a library. Return TensorRT's errors; '' without errors.
 
     TensorRT reports these errors to an error recorder instead of the logger.
@@ -209,7 +211,7 @@ def _register(trt: Any, path: str) -> str:
             self.errors: list[tuple[Any, str]] = []
 
         def report_error(self, code: Any, description: str) -> bool:
-            if len(self.errors) < _MAX_ERRORS:
+            if len(self.errors) < _MAX_KEPT_ERRORS:
                 self.errors.append((code, escape_controls(description)))
             return True
 
@@ -223,7 +225,7 @@ def _register(trt: Any, path: str) -> str:
             return self.errors[index][1]
 
         def has_overflowed(self) -> bool:
-            return len(self.errors) == _MAX_ERRORS
+            return len(self.errors) == _MAX_KEPT_ERRORS
 
         def clear(self) -> bool:
             self.errors.clear()

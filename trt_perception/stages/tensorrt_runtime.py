@@ -111,7 +111,7 @@ class TensorRtEngine:
         ranges = [
             (low[0], min(high[0], MAX_BATCH))
             for low, high in self._profile_ranges(image.name)
-            if _is_within(low[1:], image.shape[1:], high[1:])
+            if _is_shape_within(low[1:], image.shape[1:], high[1:])
         ]
         return batch_sizes(ranges, max_frames) or (image.shape[0],)
 
@@ -269,7 +269,7 @@ class TensorRtEngine:
         """Return the first profile that includes a shape, and whether it has several shapes."""
         ranges = []
         for profile, (low, high) in enumerate(self._profile_ranges(image.name)):
-            if _is_within(low, image.shape, high):
+            if _is_shape_within(low, image.shape, high):
                 return profile, low != high
             ranges.append(f'{list(low)} to {list(high)}')
         found = f'no profile includes the shape {list(image.shape)}, only {", ".join(ranges)}'
@@ -367,7 +367,7 @@ def _with_open_batch(tensor: TensorSpec) -> TensorSpec:
     return replace(tensor, shape=(-1, *tensor.shape[1:])) if several else tensor
 
 
-def _is_within(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
+def _is_shape_within(low: Sequence[int], shape: Sequence[int], high: Sequence[int]) -> bool:
     return all(a <= side <= b for a, side, b in zip(low, shape, high, strict=True))
 
 

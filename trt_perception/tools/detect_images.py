@@ -28,7 +28,7 @@ from trt_perception.images.image_source import ImageSource, skipped_image_folder
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
@@ -174,7 +174,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, De
 def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse.Namespace) -> int:
     """Process all sources, write the results, print a summary, and return the exit code."""
     model, config, plan = job
-    with contextlib.closing(open_offline(model, config.pipeline_options())) as pipeline:
+    with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:
         names = pipeline.spec.class_names
         thresholds = config.thresholds(names)
         facts = {

@@ -35,7 +35,7 @@ from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import (
@@ -193,7 +193,7 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
 
 def _open_pipeline(job: _Job, name: str) -> Pipeline:
     # Without annotations there is no mAP, which would need scores below the node's threshold.
-    open_model = open_for_evaluation if job.dataset.annotations else open_offline
+    open_model = open_for_evaluation if job.dataset.annotations else open_offline_pipeline
     return open_model(job.models[name], job.configs[name].pipeline_options())
 
 

@@ -26,7 +26,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import (
@@ -139,7 +139,7 @@ def recognised_manifest(model: ModelFile, options: PipelineOptions) -> Manifest:
 
 
 def _run_once(model: ModelFile, options: PipelineOptions) -> ModelSpec:
-    with contextlib.closing(open_offline(model, options)) as pipeline:
+    with contextlib.closing(open_offline_pipeline(model, options)) as pipeline:
         warm_up(pipeline)
         return pipeline.spec
 

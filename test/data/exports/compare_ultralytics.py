@@ -29,7 +29,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.open_pipeline import open_offline
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 NETWORKS = (
@@ -162,7 +162,7 @@ def compare_oriented(path, shape, image):
         threshold = float(scores[middle] + scores[middle + 1]) / 2
     (boxes,) = theirs.predict(image, conf=threshold, **options)
     options = PipelineOptions(limits=DecodingLimits(300, max_candidates=30_000))
-    pipeline = open_offline(read_model_file(path), options)
+    pipeline = open_offline_pipeline(read_model_file(path), options)
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
     thresholds = Thresholds(confidence_threshold=threshold, iou_threshold=0.45)
     found = detect_one(pipeline, frame, thresholds).detections
@@ -191,7 +191,7 @@ def compare(path, shape, image):
     xyxy = np.clip(boxes.boxes.xyxy.numpy(), 0, [width, height, width, height])
     whole = (xyxy[:, 2:] > xyxy[:, :2]).all(axis=1)
     options = PipelineOptions(limits=DecodingLimits(300, max_candidates=30_000))
-    pipeline = open_offline(read_model_file(path), options)
+    pipeline = open_offline_pipeline(read_model_file(path), options)
     frame = Frame.view(image, width=width, height=height, step=3 * width, encoding='bgr8')
     tensor, _ = pipeline.preprocess([frame])
     input_error = np.abs(tensor - theirs.predictor.preprocess([image]).numpy()).max()

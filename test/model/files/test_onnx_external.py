@@ -132,7 +132,9 @@ def test_field_table_matches_the_installed_onnx():
         if message.name in seen:
             continue
         seen.add(message.name)
-        message_fields, others = onnx_external._FIELDS[message.name.removesuffix('Proto')]
+        message_fields, others = onnx_external._FIELDS_BY_MESSAGE[
+            message.name.removesuffix('Proto')
+        ]
         expected = {}
         for field_descriptor in message.fields:
             inner = field_descriptor.message_type
@@ -145,7 +147,7 @@ def test_field_table_matches_the_installed_onnx():
         assert others == {field_descriptor.number for field_descriptor in message.fields} - set(
             expected
         )
-    assert {f'{kind}Proto' for kind in onnx_external._FIELDS} == seen
+    assert {f'{kind}Proto' for kind in onnx_external._FIELDS_BY_MESSAGE} == seen
 
 
 def test_reading_many_fields_can_be_interrupted(monkeypatch):

@@ -31,7 +31,7 @@ from trt_perception.building.options.values import (
 )
 from trt_perception.errors import ValuesError
 from trt_perception.images.letterbox import ResizeMode
-from trt_perception.model.build_record import QUANTISED, Precision
+from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 from trt_perception.model.tasks.table import TASKS
@@ -303,7 +303,7 @@ class BuildOptions:
     )
 
     def __post_init__(self) -> None:
-        makes_qdq = self.precision in QUANTISED and self.calibration_tool != 'tensorrt'
+        makes_qdq = self.precision in QUANTISED_PRECISIONS and self.calibration_tool != 'tensorrt'
         rules = (
             (self.batch and self.shapes, 'give --batch or --shapes, not both'),
             (

@@ -18,7 +18,7 @@ from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.precision.quantise import QuantisationReport, quantise
 from trt_perception.errors import ConfigError
 from trt_perception.files.cache import cache_folder
-from trt_perception.model.build_record import QUANTISED
+from trt_perception.model.build_record import QUANTISED_PRECISIONS
 from trt_perception.model.input_layout import constant_inputs, split_inputs
 
 __all__ = [
@@ -63,7 +63,7 @@ def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> Imag
         ConfigError: INT8 or FP8 needs images, but the options name none or the folder has none; or
             an option contradicts the precision or the model.
     """
-    if options.precision not in QUANTISED:
+    if options.precision not in QUANTISED_PRECISIONS:
         if options.calibration_images is not None:
             raise ConfigError(
                 'calibration images',
@@ -96,11 +96,11 @@ def unused_calibration_options(options: BuildOptions, *, quantised: bool) -> str
     given = [
         '--' + name.replace('_', '-') for name in _CALIBRATION_OPTIONS if name in options.given
     ]
-    if not given or (options.precision in QUANTISED and not quantised):
+    if not given or (options.precision in QUANTISED_PRECISIONS and not quantised):
         return ''
     reason = (
         'the model is quantised already and keeps its ranges'
-        if options.precision in QUANTISED
+        if options.precision in QUANTISED_PRECISIONS
         else f'only int8 and fp8 need calibration (precision {options.precision})'
     )
     return f'options without effect: {", ".join(given)}: {reason}'

@@ -35,7 +35,7 @@ from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised, is_quantised
 from trt_perception.building.precision.quantise_scales import fit_scales
 from trt_perception.errors import ConfigError, EngineError
-from trt_perception.model.build_record import QUANTISED, Precision
+from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
 
 __all__ = ['ConversionResult', 'PrecisionReport', 'convert_precision']
 
@@ -109,7 +109,7 @@ def convert_precision(
     """
     source = copy.deepcopy(model)
     name_nodes(source)
-    if precision in QUANTISED:
+    if precision in QUANTISED_PRECISIONS:
         fit_scales(source)
     asked = match_nodes(source, keep_fp32)
     work = count_layer_macs(source, input_shapes)
@@ -154,7 +154,7 @@ def _check_result(model: onnx.ModelProto, precision: str) -> None:
 
 
 def _check_source(model: onnx.ModelProto, precision: str, precisions: set[str]) -> None:
-    if precision in QUANTISED:
+    if precision in QUANTISED_PRECISIONS:
         if precision not in precisions:
             has = ', '.join(sorted(precisions)) or 'no layers'
             raise EngineError(
@@ -165,7 +165,7 @@ def _check_source(model: onnx.ModelProto, precision: str, precisions: set[str]) 
             )
         check_quantised(model)
     elif is_quantised(model):
-        kinds = ', '.join(sorted(precisions & set(QUANTISED))) or 'Q/DQ nodes'
+        kinds = ', '.join(sorted(precisions & set(QUANTISED_PRECISIONS))) or 'Q/DQ nodes'
         raise EngineError(
             'the model',
             f'is quantised ({kinds}), so it cannot be built in {precision}',

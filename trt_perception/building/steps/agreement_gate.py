@@ -21,7 +21,7 @@ from trt_perception.evaluation.metrics.task_measures import measure_of
 from trt_perception.evaluation.offline_detection import detect_in_files, split_into_batches
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.detections import Detections
-from trt_perception.model.build_record import QUANTISED, AgreementRecord
+from trt_perception.model.build_record import QUANTISED_PRECISIONS, AgreementRecord
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
 
@@ -184,7 +184,7 @@ def _warning(compared: AgreementResult, f1: float | None, options: BuildOptions)
 def _advice(options: BuildOptions) -> str:
     """Return advice for a loss of accuracy."""
     found = 'measure the accuracy with --validate and --annotations'
-    if options.precision in QUANTISED:
+    if options.precision in QUANTISED_PRECISIONS:
         found += (
             ', calibrate with more images of everything that the camera sees, try another '
             '--calibration-method, keep sensitive layers in float (--keep-float), or use '

@@ -28,7 +28,7 @@ from trt_perception.building.report import BuildLog, BuildReport, Step
 from trt_perception.building.steps.prepare import RecognisedModel, check_loadable
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.gpu import Device
-from trt_perception.model.build_record import QUANTISED
+from trt_perception.model.build_record import QUANTISED_PRECISIONS
 from trt_perception.model.files.model_file import ModelFile
 
 __all__ = ['build', 'compare_with_fp16', 'quantised_model', 'verify']
@@ -116,7 +116,7 @@ def compare_with_fp16(
     log: BuildLog,
 ) -> None:
     """Also build an FP16 engine, and report its size and latency. Latency needs a GPU."""
-    if inputs.options.precision not in QUANTISED:
+    if inputs.options.precision not in QUANTISED_PRECISIONS:
         return
     with log.step('compare') as step:
         if not inputs.options.compare_fp16:

@@ -45,7 +45,7 @@ from trt_perception.building.steps.prepare import (
 )
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import auxiliary_shapes, batch_size, split_inputs
-from trt_perception.model.tensors import check_sizes
+from trt_perception.model.tensors import check_tensor_sizes
 
 __all__ = [
     'check_source',
@@ -134,7 +134,7 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         image, auxiliary = split_inputs(source.file.path.name, source.inputs)
         profiles = resolve_profiles(image, options)
         image = replace(image, shape=profiles[0].opt if profiles else image.shape)
-        check_sizes(source.file.path.name, (image,))
+        check_tensor_sizes(source.file.path.name, (image,))
         shapes = {image.name: image.shape, **auxiliary_shapes(image, auxiliary)}
         other = replace(image, shape=profiles[:2][-1].opt if profiles else image.shape)
         other_shapes = {other.name: other.shape, **auxiliary_shapes(other, auxiliary)}

@@ -35,9 +35,9 @@ from trt_perception.model.tasks.task import Task
 
 __all__ = ['PRESETS', 'Detr']
 
-_LOGITS: Final = ('logits', 'pred_logits', 'labels')
-_BOXES: Final = ('pred_boxes', 'dets')
-_MASKS: Final = ('masks', 'pred_masks')
+_LOGIT_OUTPUT_NAMES: Final = ('logits', 'pred_logits', 'labels')
+_BOX_OUTPUT_NAMES: Final = ('pred_boxes', 'dets')
+_MASK_OUTPUT_NAMES: Final = ('masks', 'pred_masks')
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,17 @@ class Detr(ObjectDecoder):
         if self.activation == 'softmax':  # one more class, "no object"
             width = 'C + 1' if isinstance(width, str) else width + 1
         return (
-            OutputTensor('logits', ('B', 'Q', width), tensor_names=_LOGITS),
-            OutputTensor('boxes', ('B', 'Q', 4), tensor_names=_BOXES),
+            OutputTensor('logits', ('B', 'Q', width), tensor_names=_LOGIT_OUTPUT_NAMES),
+            OutputTensor('boxes', ('B', 'Q', 4), tensor_names=_BOX_OUTPUT_NAMES),
         )
 
     def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks of the queries."""
         if task.prototype_count:
             return ()
-        return (OutputTensor('masks', ('B', 'Q', 'height', 'width'), tensor_names=_MASKS),)
+        return (
+            OutputTensor('masks', ('B', 'Q', 'height', 'width'), tensor_names=_MASK_OUTPUT_NAMES),
+        )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

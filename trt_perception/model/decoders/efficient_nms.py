@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trt_perception.model.candidates import Candidates, counted_candidates
+from trt_perception.model.candidates import Candidates, candidates_from_counted_boxes
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tensors import INDEX_DTYPES
 
 __all__ = ['PRESETS', 'EfficientNms']
 
-_NUMBER: Final = ('num_detections', 'num_dets', 'num')
-_BOXES: Final = ('detection_boxes', 'det_boxes', 'boxes')
-_SCORES: Final = ('detection_scores', 'det_scores', 'scores')
-_CLASSES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
+_COUNT_OUTPUT_NAMES: Final = ('num_detections', 'num_dets', 'num')
+_BOX_OUTPUT_NAMES: Final = ('detection_boxes', 'det_boxes', 'boxes')
+_SCORE_OUTPUT_NAMES: Final = ('detection_scores', 'det_scores', 'scores')
+_CLASS_OUTPUT_NAMES: Final = ('detection_classes', 'det_classes', 'classes', 'labels')
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class EfficientNms(ObjectDecoder):
     ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
-            OutputTensor('number', ('B', 1), INDEX_DTYPES, _NUMBER),
-            OutputTensor('boxes', ('B', 'K', 4), tensor_names=_BOXES),
-            OutputTensor('scores', ('B', 'K'), tensor_names=_SCORES),
-            OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASSES),
+            OutputTensor('number', ('B', 1), INDEX_DTYPES, _COUNT_OUTPUT_NAMES),
+            OutputTensor('boxes', ('B', 'K', 4), tensor_names=_BOX_OUTPUT_NAMES),
+            OutputTensor('scores', ('B', 'K'), tensor_names=_SCORE_OUTPUT_NAMES),
+            OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASS_OUTPUT_NAMES),
         )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         number, boxes, scores, classes = arrays
-        return counted_candidates(number, boxes, scores, classes)
+        return candidates_from_counted_boxes(number, boxes, scores, classes)
 
 
 PRESETS: Final = (

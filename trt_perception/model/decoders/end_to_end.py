@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy, final_candidates
+from trt_perception.model.candidates import Candidates, candidates_from_final_boxes, cxcywh_to_xyxy
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor
 
@@ -37,7 +37,7 @@ class EndToEnd(ObjectDecoder):
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         rows, task = arrays[0], image.task
-        return final_candidates(
+        return candidates_from_final_boxes(
             cxcywh_to_xyxy(rows[:, :4]) if task.is_oriented else rows[:, :4],
             rows[:, 4],
             rows[:, 5],

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from trt_perception.model.candidates import Candidates, final_candidates
+from trt_perception.model.candidates import Candidates, candidates_from_final_boxes
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import STRETCH
 from trt_perception.model.output_tensor import OutputTensor
@@ -47,7 +47,7 @@ class LabelsBoxesScores(ObjectDecoder):
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
         labels, boxes, scores = arrays
-        return final_candidates(boxes, scores, labels)
+        return candidates_from_final_boxes(boxes, scores, labels)
 
 
 PRESETS: Final = (

@@ -27,9 +27,9 @@ from trt_perception.model.tensors import INDEX_DTYPES
 
 __all__ = ['PRESETS', 'OnnxNms']
 
-_BOXES: Final = ('detection_boxes', 'det_boxes', 'boxes')
-_SCORES: Final = ('detection_scores', 'det_scores', 'scores')
-_SELECTED: Final = ('selected_indices', 'selected')
+_BOX_OUTPUT_NAMES: Final = ('detection_boxes', 'det_boxes', 'boxes')
+_SCORE_OUTPUT_NAMES: Final = ('detection_scores', 'det_scores', 'scores')
+_SELECTION_OUTPUT_NAMES: Final = ('selected_indices', 'selected')
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ class OnnxNms(ObjectDecoder):
     ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
         return (
-            OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOXES),
-            OutputTensor('scores', ('B', class_axis_size(classes), 'N'), tensor_names=_SCORES),
-            OutputTensor('selected', ('M', 3), INDEX_DTYPES, _SELECTED),
+            OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOX_OUTPUT_NAMES),
+            OutputTensor(
+                'scores', ('B', class_axis_size(classes), 'N'), tensor_names=_SCORE_OUTPUT_NAMES
+            ),
+            OutputTensor('selected', ('M', 3), INDEX_DTYPES, _SELECTION_OUTPUT_NAMES),
         )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:

@@ -20,7 +20,7 @@ from trt_perception.errors import OutputError
 from trt_perception.model.candidates import (
     Candidates,
     best_class_candidates,
-    final_candidates,
+    candidates_from_final_boxes,
     normalised_to_xyxy,
 )
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
@@ -29,7 +29,7 @@ from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 
 __all__ = ['PRESETS', 'RtdetrEndToEnd', 'RtdetrUltralytics']
 
-_TRAINING: Final = {**RGB_0_TO_1, 'resize': 'stretch'}
+_USUAL_PREPROCESSING: Final = {**RGB_0_TO_1, 'resize': 'stretch'}
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RtdetrEndToEnd(ObjectDecoder):
         """See ObjectDecoder."""
         (rows,) = arrays
         boxes = normalised_to_xyxy(rows[:, :4], image.network_wh)
-        return final_candidates(boxes, rows[:, 4], rows[:, 5])
+        return candidates_from_final_boxes(boxes, rows[:, 4], rows[:, 5])
 
 
 PRESETS: Final = (
@@ -98,12 +98,12 @@ PRESETS: Final = (
         'rtdetr_ultralytics',
         RtdetrUltralytics(),
         'RT-DETR by Ultralytics up to 8.4.46',
-        preprocessing=_TRAINING,
+        preprocessing=_USUAL_PREPROCESSING,
     ),
     DecoderPreset(
         'rtdetr_end_to_end',
         RtdetrEndToEnd(),
         'RT-DETR by Ultralytics from 8.4.47 (May 2026)',
-        preprocessing=_TRAINING,
+        preprocessing=_USUAL_PREPROCESSING,
     ),
 )

@@ -24,19 +24,19 @@ from trt_perception.model.decoders import (
     yolox_raw,
 )
 
-__all__ = ['FAMILIES', 'PRESETS', 'families_for_task', 'read_decoder']
+__all__ = ['DECODERS_BY_FAMILY', 'PRESETS', 'families_for_task', 'read_decoder']
 
-_MODULES: Final = (
+_DECODER_MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
     *(torchvision, tensorflow, nanodet),
 )
 #: Maps the name of a preset to the preset. Presets with the same decoder differ in their
 #: preprocessing.
 PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(
-    {preset.name: preset for module in _MODULES for preset in module.PRESETS}
+    {preset.name: preset for module in _DECODER_MODULES for preset in module.PRESETS}
 )
 #: Decoder classes by the name of their family in manifests.
-FAMILIES: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
+DECODERS_BY_FAMILY: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
     {preset.decoder.family: type(preset.decoder) for preset in PRESETS.values()}
 )
 
@@ -46,7 +46,7 @@ def families_for_task(task: str) -> tuple[str, ...]:
     """Return the names of the families that support a task other than detect."""
     return tuple(
         family
-        for family, decoder in FAMILIES.items()
+        for family, decoder in DECODERS_BY_FAMILY.items()
         if decoder.allows_task_values or task in decoder.tasks_with_own_outputs
     )
 
@@ -58,4 +58,4 @@ def read_decoder(section: JsonSection, key: str) -> Decoder:
         ManifestError: the family is unknown, or a constant is missing, wrong or unknown.
     """
     inner = section.section(key)
-    return read_record(FAMILIES[inner.text('family', tuple(FAMILIES))], inner)
+    return read_record(DECODERS_BY_FAMILY[inner.text('family', tuple(DECODERS_BY_FAMILY))], inner)

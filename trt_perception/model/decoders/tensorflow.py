@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.model.candidates import Candidates, counted_candidates
+from trt_perception.model.candidates import Candidates, candidates_from_counted_boxes
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import OutputTensor
 
@@ -48,7 +48,7 @@ class Tensorflow(ObjectDecoder):
         """See ObjectDecoder."""
         boxes, classes, scores, number = arrays
         xyxy = boxes[:, [1, 0, 3, 2]] * np.array(image.network_wh * 2, np.float32)
-        return counted_candidates(number, xyxy, scores, classes, first_label=1)
+        return candidates_from_counted_boxes(number, xyxy, scores, classes, first_label=1)
 
 
 PRESETS: Final = (

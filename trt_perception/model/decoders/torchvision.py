@@ -18,7 +18,7 @@ import numpy as np
 from trt_perception.model.candidates import (
     Candidates,
     Floats,
-    final_candidates,
+    candidates_from_final_boxes,
     mask_indices,
 )
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
@@ -30,7 +30,7 @@ from trt_perception.model.tensors import INDEX_DTYPES
 
 __all__ = ['PRESETS', 'Torchvision']
 
-_KEYPOINT_SCORES: Final = ('keypoint_scores', 'keypoints_scores')
+_KEYPOINT_SCORE_OUTPUT_NAMES: Final = ('keypoint_scores', 'keypoints_scores')
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,9 @@ class Torchvision(ObjectDecoder):
         count = len(task.keypoints.names)
         return (
             OutputTensor('keypoints', ('M', count, 3), tensor_names=('keypoints',)),
-            OutputTensor('keypoint scores', ('M', count), tensor_names=_KEYPOINT_SCORES),
+            OutputTensor(
+                'keypoint scores', ('M', count), tensor_names=_KEYPOINT_SCORE_OUTPUT_NAMES
+            ),
         )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
@@ -78,7 +80,7 @@ class Torchvision(ObjectDecoder):
             keypoints, logits = further
             found = np.concatenate([keypoints[..., :2], _sigmoid(logits)[..., None]], axis=2)
             task_values = found.reshape(len(found), -1)
-        return final_candidates(
+        return candidates_from_final_boxes(
             boxes, scores, labels, task_values=task_values, prototypes=prototypes
         )
 

@@ -25,13 +25,13 @@ from trt_perception.process.interruption import check_interruption
 
 __all__ = ['find_external_weights']
 
-_VARINT: Final = 0
-_BYTES: Final = 2
-_FIXED: Final = {1: 8, 5: 4}
+_VARINT_WIRE_TYPE: Final = 0
+_BYTES_WIRE_TYPE: Final = 2
+_SIZES_BY_FIXED_WIRE_TYPE: Final = {1: 8, 5: 4}
 _MAX_MESSAGE_DEPTH: Final = 64
 # The known fields of each message on the way from a model to its tensors. The mapping has the
 # numbers of the fields to follow, and the names of their messages. The set has all other numbers.
-_FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
+_FIELDS_BY_MESSAGE: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
     'Model': (
         {7: 'Graph', 20: 'TrainingInfo', 25: 'Function'},
         frozenset((1, 2, 3, 4, 5, 6, 8, 14, 26)),
@@ -58,9 +58,9 @@ _FIELDS: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
 _FUNCTIONS_FIELD: Final = 25
 _SPARSE_TENSOR_FIELDS: Final = frozenset((('Graph', 15), ('Attribute', 22), ('Attribute', 23)))
 _MAX_GRAPH_DEPTH: Final = 8
-_MAX_CALLS: Final = 100_000
+_MAX_FUNCTION_CALLS: Final = 100_000
 _DATA_LOCATION_FIELD: Final = 14
-_IS_EXTERNAL: Final = {0: False, 1: True}
+_IS_EXTERNAL_BY_DATA_LOCATION: Final = {0: False, 1: True}
 # A check for an interruption costs a tenth of the time to read a field.
 _FIELDS_BETWEEN_CHECKS: Final = 4096
 
@@ -79,7 +79,7 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
     """
     try:
         locations = tuple(dict.fromkeys(_external_locations(memoryview(content), 'Model', 0)))
-        _check_functions(memoryview(content))
+        _check_function_calls(memoryview(content))
         return locations
     except _UncheckedPartError as error:
         raise EngineError(name, str(error), fix='export the model without this part') from error
@@ -95,7 +95,7 @@ class _UncheckedPartError(Exception):
     """Raised for a part of the model that ONNX Runtime neither checks nor limits."""
 
 
-def _check_functions(model: memoryview) -> None:
+def _check_function_calls(model: memoryview) -> None:
     """Refuse functions that call themselves, and functions that expand to too many calls."""
     functions = [
         value for number, value in _read_fields(model, 'Model') if number == _FUNCTIONS_FIELD
@@ -118,8 +118,8 @@ def _check_functions(model: memoryview) -> None:
             )
         return sizes[name]
 
-    if functions and sum(size(name, ()) for name in calls) > _MAX_CALLS:
-        raise _UncheckedPartError(f'functions that make more than {_MAX_CALLS} calls')
+    if functions and sum(size(name, ()) for name in calls) > _MAX_FUNCTION_CALLS:
+        raise _UncheckedPartError(f'functions that make more than {_MAX_FUNCTION_CALLS} calls')
 
 
 def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[bytes, bytes]]:
@@ -127,7 +127,7 @@ def _called_operators(message: int | memoryview, kind: str) -> Iterator[tuple[by
     assert isinstance(message, memoryview)
     if kind == 'Node':
         yield _read_operator_name(message, 4, 7)
-    message_fields = _FIELDS[kind][0]
+    message_fields = _FIELDS_BY_MESSAGE[kind][0]
     for number, value in _read_fields(message, kind):
         if message_fields.get(number) in ('Node', 'Attribute', 'Graph'):
             yield from _called_operators(value, message_fields[number])
@@ -161,7 +161,7 @@ def _external_locations(
     if nested > _MAX_GRAPH_DEPTH:
         raise _UncheckedPartError(f'more than {_MAX_GRAPH_DEPTH} nested graphs')
     is_external, location = False, ''
-    message_fields = _FIELDS[kind][0]
+    message_fields = _FIELDS_BY_MESSAGE[kind][0]
     for number, value in _read_fields(message, kind):
         if (kind, number) == ('Tensor', _DATA_LOCATION_FIELD):
             is_external |= _is_external(value)
@@ -170,7 +170,7 @@ def _external_locations(
         if (kind, number) in _SPARSE_TENSOR_FIELDS:
             raise _UncheckedPartError('a sparse tensor')
         if message_fields[number] == 'StringStringEntry':
-            key, text = _read_entry(value)
+            key, text = _read_string_entry(value)
             location = text if key == 'location' else location
         else:
             yield from _external_locations(value, message_fields[number], depth + 1, nested)
@@ -179,12 +179,12 @@ def _external_locations(
 
 
 def _is_external(value: int | memoryview) -> bool:
-    if not isinstance(value, int) or value not in _IS_EXTERNAL:
+    if not isinstance(value, int) or value not in _IS_EXTERNAL_BY_DATA_LOCATION:
         raise ValueError('a tensor with a data_location other than 0 and 1')
-    return _IS_EXTERNAL[value]
+    return _IS_EXTERNAL_BY_DATA_LOCATION[value]
 
 
-def _read_entry(message: memoryview) -> tuple[str, str]:
+def _read_string_entry(message: memoryview) -> tuple[str, str]:
     """Return the key and value of a StringStringEntryProto."""
     texts = {1: '', 2: ''}
     for number, value in _read_fields(message, 'StringStringEntry'):
@@ -195,7 +195,7 @@ def _read_entry(message: memoryview) -> tuple[str, str]:
 
 def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | memoryview]]:
     """Yield the number and value of each field. The value is an int, or the bytes of the field."""
-    message_fields, other_fields = _FIELDS[kind]
+    message_fields, other_fields = _FIELDS_BY_MESSAGE[kind]
     position = count = 0
     while position < len(message):
         if count % _FIELDS_BETWEEN_CHECKS == 0:
@@ -205,16 +205,16 @@ def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | me
         number, wire = tag >> 3, tag & 7
         if number not in message_fields and number not in other_fields:
             raise ValueError(f'field {number} of a {kind}Proto, which ONNX 1.23 does not have')
-        if number in message_fields and wire != _BYTES:
+        if number in message_fields and wire != _BYTES_WIRE_TYPE:
             raise ValueError(f'field {number} of a {kind}Proto that is not a message')
-        if wire == _VARINT:
+        if wire == _VARINT_WIRE_TYPE:
             value, position = _read_varint(message, position)
             yield number, value
             continue
-        if wire == _BYTES:
+        if wire == _BYTES_WIRE_TYPE:
             size, position = _read_varint(message, position)
-        elif wire in _FIXED:
-            size = _FIXED[wire]
+        elif wire in _SIZES_BY_FIXED_WIRE_TYPE:
+            size = _SIZES_BY_FIXED_WIRE_TYPE[wire]
         else:
             raise ValueError(f'wire type {wire}, which ONNX does not use')
         if size > len(message) - position:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trt_perception.files.plain_text import names_mistake
-from trt_perception.model.preprocessing import size_mistake
+from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 
@@ -56,7 +56,7 @@ def is_image_size(value: object) -> bool:
     return (
         isinstance(value, list | tuple)
         and all(type(side) is int for side in value)
-        and not size_mistake(value)
+        and not input_size_mistake(value)
     )
 
 

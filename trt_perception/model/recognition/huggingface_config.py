@@ -18,8 +18,8 @@ from trt_perception.model.recognition.exporter_info import (
 __all__ = ['read_huggingface_config']
 
 # PIL's number for the bilinear resize filter. Hugging Face transformers use the same numbers.
-_BILINEAR: Final = 2
-_OTHER_FILTERS: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
+_BILINEAR_FILTER: Final = 2
+_OTHER_FILTER_NAMES: Final = {0: 'nearest', 1: 'Lanczos', 3: 'bicubic', 4: 'box', 5: 'Hamming'}
 #: Image processors of transformers whose default filter is bilinear.
 _BILINEAR_PROCESSORS: Final = {
     f'{name}{kind}'
@@ -32,7 +32,7 @@ _HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
     model_type: preset.name for preset in PRESETS.values() for model_type in preset.transformers
 }
 #: Prefixes of the image processors and model types that resize floats without antialiasing.
-_RESIZE_FLOATS: Final = tuple(
+_PREFIXES_THAT_RESIZE_FLOATS: Final = tuple(
     name
     for preset in PRESETS.values()
     if not preset.preprocessing.get('round_pixels', True)
@@ -124,9 +124,9 @@ def _filter_problem(processor: Mapping[str, Any]) -> str:
     resample = processor.get('resample')
     class_name = processor.get('image_processor_type', processor.get('feature_extractor_type', ''))
     if type(resample) is int:
-        if resample == _BILINEAR:
+        if resample == _BILINEAR_FILTER:
             return ''
-        name = f', {_OTHER_FILTERS[resample]}' if resample in _OTHER_FILTERS else ''
+        name = f', {_OTHER_FILTER_NAMES[resample]}' if resample in _OTHER_FILTER_NAMES else ''
         return f'preprocessor_config.json "resample" is {short_json(resample)}{name}'
     if resample is not None:
         return f'preprocessor_config.json "resample" is {short_json(resample)}, not a PIL filter'
@@ -144,7 +144,7 @@ def _resizes_bytes(processor: Mapping[str, Any], model_type: str) -> bool:
     """
     class_name = processor.get('image_processor_type')
     name = class_name if isinstance(class_name, str) else model_type
-    return not name.startswith(_RESIZE_FLOATS)
+    return not name.startswith(_PREFIXES_THAT_RESIZE_FLOATS)
 
 
 def _valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 __all__ = ['OPTION_SYNTAX', 'PYTHON_SYNTAX', 'ROS_SYNTAX', 'ParameterSyntax']
 
 # Parameters whose values are numbers. Python needs quotes around other values.
-_NUMBERS: Final = ('antialias', 'input_size', 'scale')
+_NUMBER_PARAMETERS: Final = ('antialias', 'input_size', 'scale')
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ def _ros_arguments(values: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _options(values: Mapping[str, Any]) -> str:
+def _option_arguments(values: Mapping[str, Any]) -> str:
     words = []
     for name, value in values.items():
         given = value if isinstance(value, list) else [] if value == 1 else [value]
-        words += [_option(name), *given]
+        words += [_option_name(name), *given]
     return shlex.join(words)
 
 
-def _option(name: str) -> str:
+def _option_name(name: str) -> str:
     return '--' + name.replace('_', '-')
 
 
-def _keywords(values: Mapping[str, Any]) -> str:
+def _keyword_arguments(values: Mapping[str, Any]) -> str:
     texts = {
-        name: repr(value).replace("'", '') if name in _NUMBERS else repr(value)
+        name: repr(value).replace("'", '') if name in _NUMBER_PARAMETERS else repr(value)
         for name, value in values.items()
     }
     return ', '.join(f'model_{name}={text}' for name, text in texts.items())
@@ -58,6 +58,6 @@ def _keywords(values: Mapping[str, Any]) -> str:
 #: Arguments of doctor and the tools, and of detector_node after --ros-args.
 ROS_SYNTAX: Final = ParameterSyntax('model.{}'.format, _ros_arguments)
 #: Options of build_engine.
-OPTION_SYNTAX: Final = ParameterSyntax(_option, _options)
+OPTION_SYNTAX: Final = ParameterSyntax(_option_name, _option_arguments)
 #: Keyword arguments of trt_perception.load.
-PYTHON_SYNTAX: Final = ParameterSyntax('model_{}'.format, _keywords)
+PYTHON_SYNTAX: Final = ParameterSyntax('model_{}'.format, _keyword_arguments)

@@ -47,7 +47,7 @@ from trt_perception.model.recognition.requested_task import requested_task
 from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_sizes, tensors_text
+from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_tensor_sizes, tensors_text
 
 __all__ = [
     *('ModelOverrides', 'ModelDescription', 'FindOutputShapes', 'apply_overrides', 'recognise'),
@@ -182,7 +182,7 @@ def recognise(
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    doubt = _assumption(usual, info, overrides)
+    doubt = _assumption_sentence(usual, info, overrides)
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
 
 
@@ -219,7 +219,9 @@ def _usual_preprocessing(
     return usual
 
 
-def _assumption(usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOverrides) -> str:
+def _assumption_sentence(
+    usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOverrides
+) -> str:
     """Return a sentence about assumed preprocessing; empty if the exporter or user states all.
 
     Ultralytics and YOLOv5 train all their models with the same preprocessing, so their metadata
@@ -263,7 +265,7 @@ def _with_output_shapes(
     # An unsupported input type is refused later, with a better message than the runtime's.
     if not has_dynamic_outputs or image.dtype not in INPUT_DTYPES:
         return model
-    check_sizes(model.name, (image,))
+    check_tensor_sizes(model.name, (image,))
     black = np.zeros(image.shape, image.dtype)
     constants = constant_inputs(auxiliary_inputs, size, batch_size(image))
     shapes = find_output_shapes({image.name: black, **constants})
@@ -272,7 +274,7 @@ def _with_output_shapes(
         replace(tensor, shape=tuple(side or -1 for side in shape))
         for tensor, shape in zip(model.outputs, shapes, strict=True)
     )
-    check_sizes(model.name, outputs)
+    check_tensor_sizes(model.name, outputs)
     return replace(model, outputs=outputs)
 
 

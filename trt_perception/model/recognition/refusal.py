@@ -23,7 +23,7 @@ __all__ = ['REQUIRED_FIELDS', 'RecognitionState', 'refuse_missing_info']
 
 #: Fields of Preprocessing that have no default.
 REQUIRED_FIELDS: Final = ('input_size', 'resize', 'color_order', 'scale')
-_ALLOWED_VALUES: Final = {
+_ALLOWED_VALUE_TEXTS: Final = {
     'input_size': 'width and height in pixels',
     'resize': ' or '.join(RESIZE_MODES),
     'color_order': ' or '.join(COLOR_ORDERS),
@@ -31,7 +31,7 @@ _ALLOWED_VALUES: Final = {
 }
 
 # 1 is antialiasing as in PIL, with which such models were trained.
-_PLACEHOLDERS: Final = {
+_PLACEHOLDER_VALUES: Final = {
     'input_size': ['WIDTH', 'HEIGHT'],
     'class_names': ['NAME', 'NAME'],
     'antialias': 1,
@@ -89,7 +89,7 @@ def refuse_missing_info(
     by_shape = (
         () if decoders else find_decoders_by_shape(model, state.class_count or None, state.task)
     )
-    class_counts = _class_counts(decoders or by_shape, model.outputs, state.task)
+    class_counts = _class_counts_by_decoder(decoders or by_shape, model.outputs, state.task)
     if not class_counts:
         raise EngineError(
             name,
@@ -109,7 +109,7 @@ def refuse_missing_info(
             syntax.name(key) for key in ('decoder', *REQUIRED_FIELDS[1:]) if key not in missing
         ]
         choices.append(f'{" and ".join(without_preprocessing)} would need {", ".join(more)} too')
-    values = {key: _PLACEHOLDERS.get(key, 'VALUE') for key in missing}
+    values = {key: _PLACEHOLDER_VALUES.get(key, 'VALUE') for key in missing}
     arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
@@ -139,7 +139,7 @@ def _missing_parameters(
 ) -> dict[str, str]:
     """Return the parameters to set, with the possible values of each."""
     asked = state.missing_fields if needs_all else set(state.missing_fields) & {'input_size'}
-    missing = {key: _ALLOWED_VALUES[key] for key in REQUIRED_FIELDS if key in asked}
+    missing = {key: _ALLOWED_VALUE_TEXTS[key] for key in REQUIRED_FIELDS if key in asked}
     needs_names = not state.class_count or bool(state.decoders_with_other_names)
     # If each decoder needs another number of class names, the class names also decide the decoder.
     shared = len(set(class_counts.values())) < len(class_counts)
@@ -195,7 +195,7 @@ def _value_counts_before_classes() -> frozenset[int]:
     )
 
 
-def _class_counts(
+def _class_counts_by_decoder(
     names: Sequence[str], outputs: tuple[TensorSpec, ...], task: Task
 ) -> dict[str, int | None]:
     """Return the number of class names that each decoder needs; None if any number fits."""

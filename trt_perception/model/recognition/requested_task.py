@@ -36,7 +36,7 @@ def requested_task(
         EngineError: the outputs do not show the values that the task needs.
     """
     if name == Pose.name and keypoint_names:
-        return _pose(model, class_names, keypoint_names)
+        return _pose_task(model, class_names, keypoint_names)
     if name == found.name:
         return found
     if name != Pose.name:
@@ -52,7 +52,9 @@ def requested_task(
     return Pose(COCO_KEYPOINTS)
 
 
-def _pose(model: ModelInfo, class_names: tuple[str, ...], keypoint_names: tuple[str, ...]) -> Task:
+def _pose_task(
+    model: ModelInfo, class_names: tuple[str, ...], keypoint_names: tuple[str, ...]
+) -> Task:
     """Return the task with three values for each keypoint, or two if only two fit the outputs."""
     pose = Pose(KeypointSpec(keypoint_names, 3))
     if find_decoders_by_shape(model, len(class_names) or None, pose):

@@ -16,25 +16,25 @@ from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import Mistake, names_mistake, short_repr
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.tasks.task import DETECTIONS, DetectionFields, Floats, Task, Topic
+from trt_perception.model.tasks.task import DETECTIONS_TOPIC, DetectionFields, Floats, Task, Topic
 
-__all__ = ['COCO_KEYPOINTS', 'KEYPOINTS', 'MAX_KEYPOINTS', 'KeypointSpec', 'Pose']
+__all__ = ['COCO_KEYPOINTS', 'KEYPOINTS_TOPIC', 'MAX_KEYPOINTS', 'KeypointSpec', 'Pose']
 
 #: Maximum number of keypoints of an object.
 MAX_KEYPOINTS: Final = 1000
 #: A point cloud with one row per object and one column per keypoint.
-KEYPOINTS: Final = Topic('keypoints', 'sensor_msgs/PointCloud2')
+KEYPOINTS_TOPIC: Final = Topic('keypoints', 'sensor_msgs/PointCloud2')
 
 
-def _names_mistake(names: Sequence[object]) -> Mistake | None:
+def _keypoint_names_mistake(names: Sequence[object]) -> Mistake | None:
     """Return why the names of keypoints are invalid; None if they are valid."""
     if not 1 <= len(names) <= MAX_KEYPOINTS:
         return Mistake(found=str(len(names)), expected=f'1 to {MAX_KEYPOINTS} names')
     return names_mistake(names)
 
 
-def _read_names(section: JsonSection, key: str) -> tuple[str, ...]:
-    return section.check_value(key, tuple(section.items(key)), _names_mistake)
+def _read_keypoint_names(section: JsonSection, key: str) -> tuple[str, ...]:
+    return section.check_value(key, tuple(section.items(key)), _keypoint_names_mistake)
 
 
 def _read_skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...]:
@@ -61,7 +61,7 @@ class KeypointSpec:
         skeleton: pairs of keypoints that drawings connect, as indices of ``names``.
     """
 
-    names: Annotated[tuple[str, ...], _read_names]
+    names: Annotated[tuple[str, ...], _read_keypoint_names]
     values: Annotated[int, integer_reader(2, 3)]
     skeleton: Annotated[tuple[tuple[int, int], ...], _read_skeleton] = ()
 
@@ -74,7 +74,7 @@ class KeypointSpec:
         """
         inner = section.section(key)
         found = cls(
-            _read_names(inner, 'names'),
+            _read_keypoint_names(inner, 'names'),
             inner.integer('values', 2, 3),
             _read_skeleton(inner, 'skeleton'),
         )
@@ -109,7 +109,7 @@ class Pose(Task):
 
     name: ClassVar[str] = 'pose'
     measure: ClassVar[str] = 'keypoints'
-    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS, KEYPOINTS)
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, KEYPOINTS_TOPIC)
 
     keypoints: Annotated[KeypointSpec, KeypointSpec.read]
 
@@ -218,7 +218,7 @@ def _named_keypoints(
     all_equal = bool(lists) and all(names_of_class == lists[0] for names_of_class in lists)
     if all_equal and isinstance(lists[0], list | tuple):
         given_names = tuple(lists[0])
-        if len(given_names) == count and not _names_mistake(given_names):
+        if len(given_names) == count and not _keypoint_names_mistake(given_names):
             names, source = given_names, 'metadata "kpt_names"'
     coco_names = COCO_KEYPOINTS.names
     skeleton: tuple[tuple[int, int], ...] = ()

@@ -16,7 +16,7 @@ from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import mask_indices
 from trt_perception.model.tasks.task import (
-    DETECTIONS,
+    DETECTIONS_TOPIC,
     DetectionFields,
     Floats,
     Task,
@@ -25,10 +25,10 @@ from trt_perception.model.tasks.task import (
 )
 from trt_perception.model.tensors import ModelInfo, tensors_text
 
-__all__ = ['MASKS', 'Segment', 'mask_geometry']
+__all__ = ['MASKS_TOPIC', 'Segment', 'mask_geometry']
 
 #: Publishes an image in which each pixel has the number of its object.
-MASKS: Final = Topic('masks', 'sensor_msgs/Image', depth=1, on_demand=True)
+MASKS_TOPIC: Final = Topic('masks', 'sensor_msgs/Image', depth=1, on_demand=True)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Segment(Task):
 
     name: ClassVar[str] = 'segment'
     measure: ClassVar[str] = 'masks'
-    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS, MASKS)
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, MASKS_TOPIC)
     has_masks: ClassVar[bool] = True
 
     mask_coefficients: Annotated[

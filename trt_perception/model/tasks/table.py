@@ -23,12 +23,14 @@ TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
     {task.name: task for task in (Detect, Obb, Pose, Segment)}
 )
 # For each task, its keys in a manifest, and whether each key is required.
-_KEYS: Final = {
+_IS_KEY_REQUIRED_BY_TASK: Final = {
     name: {field.name: field.default is MISSING for field in fields(task)}
     for name, task in TASKS.items()
 }
 #: Keys of a manifest that only some tasks have.
-TASK_KEYS: Final = tuple(dict.fromkeys(key for keys in _KEYS.values() for key in keys))
+TASK_KEYS: Final = tuple(
+    dict.fromkeys(key for keys in _IS_KEY_REQUIRED_BY_TASK.values() for key in keys)
+)
 
 
 def read_task(section: JsonSection, key: str) -> Task:
@@ -45,9 +47,9 @@ def read_task(section: JsonSection, key: str) -> Task:
         return DETECT
     task = section.text(key, tuple(TASKS))
     for name in TASK_KEYS:
-        given, is_required = section.has(name), _KEYS[task].get(name, False)
-        if (given and name not in _KEYS[task]) or (is_required and not given):
-            owners = [owner for owner, keys in _KEYS.items() if name in keys]
+        given, is_required = section.has(name), _IS_KEY_REQUIRED_BY_TASK[task].get(name, False)
+        if (given and name not in _IS_KEY_REQUIRED_BY_TASK[task]) or (is_required and not given):
+            owners = [owner for owner, keys in _IS_KEY_REQUIRED_BY_TASK.items() if name in keys]
             raise ManifestError(section.location, **key_mistake(task, name, owners, given=given))
     return read_record_leaving_other_keys(TASKS[task], section)
 

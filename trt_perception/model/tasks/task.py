@@ -14,7 +14,15 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
 
-__all__ = ['DETECTIONS', 'DetectionFields', 'Floats', 'Task', 'TaskResult', 'Topic', 'key_mistake']
+__all__ = [
+    'DETECTIONS_TOPIC',
+    'DetectionFields',
+    'Floats',
+    'Task',
+    'TaskResult',
+    'Topic',
+    'key_mistake',
+]
 
 Floats = npt.NDArray[np.float32]
 #: The result of a task for one image. Tasks of objects have Detections. Only the task itself, its
@@ -45,7 +53,7 @@ class Topic:
 
 
 #: The boxes of all objects. Every task of objects has this topic.
-DETECTIONS: Final = Topic('detections', 'vision_msgs/Detection2DArray')
+DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,7 @@ class Task:
 
     name: ClassVar[str]
     measure: ClassVar[str] = 'boxes'
-    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS,)
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC,)
     has_masks: ClassVar[bool] = False
     is_oriented: ClassVar[bool] = False
 

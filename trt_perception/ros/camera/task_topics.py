@@ -17,9 +17,9 @@ from vision_msgs.msg import Detection2DArray
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
-from trt_perception.model.tasks.pose import KEYPOINTS
-from trt_perception.model.tasks.segment import MASKS
-from trt_perception.model.tasks.task import DETECTIONS, TaskResult, Topic
+from trt_perception.model.tasks.pose import KEYPOINTS_TOPIC
+from trt_perception.model.tasks.segment import MASKS_TOPIC
+from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import empty_image, header_message
 from trt_perception.ros.topics import topic_name, topic_qos
@@ -93,7 +93,7 @@ class TaskTopic(ABC):
 class DetectionsTopic(TaskTopic):
     """Publishes boxes with class and score."""
 
-    topic = DETECTIONS
+    topic = DETECTIONS_TOPIC
     message_type = Detection2DArray
 
     def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
@@ -112,7 +112,7 @@ class DetectionsTopic(TaskTopic):
 class KeypointsTopic(TaskTopic):
     """Publishes keypoints as a point cloud with a row per detection and a column per keypoint."""
 
-    topic = KEYPOINTS
+    topic = KEYPOINTS_TOPIC
     message_type = PointCloud2
 
     def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
@@ -143,7 +143,7 @@ def keypoints_message(
 class MasksTopic(TaskTopic):
     """Publishes masks as an image with the number of each pixel's detection."""
 
-    topic = MASKS
+    topic = MASKS_TOPIC
     message_type = Image
 
     def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
