@@ -125,7 +125,7 @@ def test_annotations_give_metrics_for_each_model(tmp_path):
     )
     assert report.reference == 'reference'
     assert report.difference('shifted') == pytest.approx({'mAP': -0.6, 'mAP50': 0, 'mAP75': -1})
-    drops = {name: report.drop(name) for name in models}
+    drops = {name: report.accuracy_drop(name) for name in models}
     assert drops == pytest.approx({'same': 0, 'shifted': 0, 'shy': 0, 'blind': 1})
     # Low scores do not change mAP, but the node's thresholds remove the detections.
     f1 = {name: report.agreements[name].overall.f1 for name in models}
@@ -157,7 +157,7 @@ def test_comparison_without_annotations_measures_agreement_only(tmp_path):
     assert report.annotations is None
     assert report.difference('other') == {}
     assert report.agreements['other'].overall.f1 == pytest.approx(2 / 3)
-    assert report.drop('other') == pytest.approx(1 / 3)
+    assert report.accuracy_drop('other') == pytest.approx(1 / 3)
     assert {thresholds.confidence_threshold for _, thresholds in reference.asked} == {0.2}
     entry = report.as_dict()['models']
     assert entry['fp32']['metrics'] is None
@@ -167,7 +167,7 @@ def test_comparison_without_annotations_measures_agreement_only(tmp_path):
 def test_drop_is_0_if_no_model_finds_anything(tmp_path):
     models = {'reference': WrittenModel({}), 'other': WrittenModel({})}
     report = compare_models(models, pictures(tmp_path, 1), progress=ignore_progress)
-    assert report.drop('other') == 0
+    assert report.accuracy_drop('other') == 0
 
 
 @needs('pycocotools')

@@ -14,7 +14,11 @@ from trt_perception.evaluation.dataset import DatasetImage
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
 from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.evaluation.report.plots import plot_accuracy
-from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes, write_worst_images
+from trt_perception.evaluation.report.worst_images import (
+    LEGEND_COLORS,
+    draw_mistakes,
+    write_worst_images,
+)
 
 CAT, DOG = 0, 17  # 0 is a valid category number
 MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})
@@ -116,9 +120,11 @@ def test_kinds_of_mistakes_are_drawn_in_different_colours():
         drawn = draw_mistakes(grey, mistakes, detections, truth, CLASSES, MAP.categories)
         height = grey.shape[0]
         assert drawn.shape[0] > height  # the legend
-        shown = [name for name, color in COLORS.items() if shows_color(drawn[:height], color)]
+        shown = [
+            name for name, color in LEGEND_COLORS.items() if shows_color(drawn[:height], color)
+        ]
         assert shown == [kind]
-        assert all(shows_color(drawn[height:], color) for color in COLORS.values())
+        assert all(shows_color(drawn[height:], color) for color in LEGEND_COLORS.values())
     assert (grey == 128).all()
 
 
@@ -129,7 +135,7 @@ def test_images_of_any_size_are_drawn_legibly(size):
     mistakes = match_detections(detections, [], MAP)
     drawn = draw_mistakes(picture, mistakes, detections, [], CLASSES, MAP.categories)
     assert max(drawn.shape[:2]) <= 1280 + 28
-    assert shows_color(drawn, COLORS['false'])
+    assert shows_color(drawn, LEGEND_COLORS['false'])
 
 
 def test_images_with_most_mistakes_come_first(tmp_path):

@@ -13,7 +13,7 @@ from support.oracles.task_truth import with_masks
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.evaluation.coco.run_lengths import (
-    MaskedDetections,
+    RunLengthDetections,
     decode_counts,
     encode_counts,
     with_run_lengths,
@@ -117,7 +117,7 @@ def test_selected_detections_keep_their_masks():
         ('cat', 0.9, (0, 0, 9, 9)), ('dog', 0.8, (1, 1, 9, 9)), ('cat', 0.7, (2, 2, 9, 9))
     )
     runs = tuple({'size': [1, 1], 'counts': str(number)} for number in range(3))
-    masked = MaskedDetections(plain.xyxy, plain.scores, plain.class_ids, runs=runs)
+    masked = RunLengthDetections(plain.xyxy, plain.scores, plain.class_ids, runs=runs)
     assert masked.take(np.array([True, False, True])).runs == (runs[0], runs[2])
     assert masked.take(np.array([2, 0])).runs == (runs[2], runs[0])
     assert masked.take(np.array([2, 0])).xyxy[0, 0] == 2

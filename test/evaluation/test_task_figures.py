@@ -41,7 +41,7 @@ from trt_perception.evaluation.dataset import Dataset
 from trt_perception.evaluation.metrics.average_precision import compute_metrics
 from trt_perception.evaluation.metrics.mistakes import match_detections
 from trt_perception.evaluation.metrics.task_measures import measure_of
-from trt_perception.evaluation.report.worst_images import COLORS, draw_mistakes
+from trt_perception.evaluation.report.worst_images import LEGEND_COLORS, draw_mistakes
 from trt_perception.model.tasks.detect import DETECT
 
 pytestmark = needs('pycocotools')
@@ -220,7 +220,7 @@ def test_model_with_wrong_masks_has_a_drop_of_1(tmp_path):
     images = pictures(tmp_path, 2)
     both = {'right': right, 'thin': thin}
     report = compare_models(both, images, path, progress=lambda *_: None)
-    assert report.drop('thin') == pytest.approx(1)
+    assert report.accuracy_drop('thin') == pytest.approx(1)
     assert [model.box_metrics.figures['mAP50'] for model in report.models] == [1, 1]
     assert report.agreements['thin'].overall.f1 == 0
     saved = json.loads(json.dumps(report.as_dict(), allow_nan=False))
@@ -228,7 +228,7 @@ def test_model_with_wrong_masks_has_a_drop_of_1(tmp_path):
     assert saved['models']['thin']['box_metrics']['mAP'] == pytest.approx(1)
     assert 'classes' not in report.as_dict(classes=False)['models']['thin']['box_metrics']
     unlabelled = compare_models(both, images, progress=lambda *_: None)
-    assert unlabelled.drop('thin') == 1
+    assert unlabelled.accuracy_drop('thin') == 1
     agreement, used = compare_on_sample(right, thin, images, lambda *_: None, 'it')
     assert (agreement.overall.f1, len(used)) == (0, 2)
     same, _ = compare_on_sample(right, write_models(tmp_path)[1], images, lambda *_: None, 'it')
@@ -291,7 +291,9 @@ def test_match_by_box_alone_is_drawn_as_a_mistake(tmp_path, task):
     grey = np.full((2 * HEIGHT, 2 * WIDTH, 3), 128, np.uint8)
     drawn = draw_mistakes(grey, errors, wrong, box, CLASSES, classes.categories)
     for name in ('false', 'missed'):
-        assert (np.abs(drawn[: 2 * HEIGHT].astype(int) - COLORS[name]).max(axis=2) < 8).any()
+        assert (
+            np.abs(drawn[: 2 * HEIGHT].astype(int) - LEGEND_COLORS[name]).max(axis=2) < 8
+        ).any()
     plain = draw_mistakes(
         grey,
         errors,

@@ -8,7 +8,7 @@ from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import assignment_text
 from trt_perception.tools import detect_images
 from trt_perception.tools.model_arguments import (
-    _SET_ELSEWHERE,
+    _PARAMETERS_SET_ELSEWHERE,
     detector_config,
     suggest_tool_assignment,
 )
@@ -59,7 +59,7 @@ def value_of(row, words):
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=lambda row: row.name)
 def test_printed_assignment_of_each_parameter_is_read_back(row):
-    if row.name in _SET_ELSEWHERE:
+    if row.name in _PARAMETERS_SET_ELSEWHERE:
         assert suggest_tool_assignment(row.name, sample_of(row)) == ''
         return
     printed = suggest_tool_assignment(row.name, sample_of(row))

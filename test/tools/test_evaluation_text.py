@@ -4,7 +4,7 @@ from support import golden
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
 from trt_perception.evaluation.metrics.agreement import Agreement, ClassAgreement
 from trt_perception.evaluation.metrics.average_precision import ClassMetrics, Metrics
-from trt_perception.evaluation.metrics.mistakes import MistakeCounts
+from trt_perception.evaluation.metrics.mistakes import DetectionCounts
 from trt_perception.evaluation.offline_detection import Latency
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.tools.evaluation_text import report_text
@@ -28,7 +28,7 @@ def model(name, m_ap50, classes):
         recalls=None,
         precisions50={},
     )
-    mistakes = MistakeCounts(3, 1, 0, 0, (('cat', 'dog', 1),))
+    mistakes = DetectionCounts(3, 1, 0, 0, (('cat', 'dog', 1),))
     return ModelAccuracy(name, ('a',), Latency(1.0, 2.0, 3.25), [], metrics, [], mistakes, [])
 
 

@@ -62,7 +62,7 @@ class BenchmarkProgress:
         else:
             self._print_line(name)
 
-    def frame(self, what: str, done: int, count: int, seconds: float) -> None:
+    def report_frame(self, what: str, done: int, count: int, seconds: float) -> None:
         """Report progress, at most once per interval. Call this method for each frame.
 
         Args:
@@ -155,7 +155,7 @@ class MeasurementControl:
             return False
         seconds = time.perf_counter() - self._start
         if self._progress is not None:
-            self._progress.frame(self._what, done, self._max_frames, seconds)
+            self._progress.report_frame(self._what, done, self._max_frames, seconds)
         if done < min_frames:
             return True
         return not self.stopped and (self._limit is None or seconds < self._limit)

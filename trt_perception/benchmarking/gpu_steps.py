@@ -66,7 +66,7 @@ def measure_steps(
         measure('engine_graph', slot.infer)
     if not (times and control.stopped):
         times['engine_enqueue'] = StageTime(
-            _mean_seconds(slot.stream, slot.infer, control.count, control) * 1e3,
+            _mean_launch_seconds(slot.stream, slot.infer, control.count, control) * 1e3,
             _time_single_launches(slot.stream, slot.infer, control, 'engine_enqueue'),
         )
     if not slot.device.integrated:
@@ -161,7 +161,7 @@ def _time_graph(
     with Graph(stream, record) as graph:
         launch = lambda: graph.launch(stream)  # noqa: E731
         launches = max(10, control.count // repeat)
-        mean = _mean_seconds(stream, launch, launches, control) / repeat * 1e3
+        mean = _mean_launch_seconds(stream, launch, launches, control) / repeat * 1e3
         return StageTime(
             mean, _time_single_launches(stream, launch, control, name) if repeat == 1 else None
         )
@@ -179,11 +179,11 @@ def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
     return StageTime(statistics.mean, statistics)
 
 
-def _mean_seconds(
+def _mean_launch_seconds(
     stream: Stream, launch: Callable[[], None], most: int, control: MeasurementControl
 ) -> float:
     """Return the mean time of launches in seconds, without waits between them."""
-    count = control.runs_that_fit(_warm_up(stream, launch, control), most)
+    count = control.runs_that_fit(_warm_up_and_time_launch(stream, launch, control), most)
     with Event() as started, Event() as ended:
         started.record(stream)
         for _ in range(count):
@@ -197,7 +197,7 @@ def _time_single_launches(
     stream: Stream, launch: Callable[[], None], control: MeasurementControl, name: str
 ) -> TimeStatistics:
     """Return times on an idle device, from before each launch to the end of its work."""
-    _warm_up(stream, launch, control)
+    _warm_up_and_time_launch(stream, launch, control)
     seconds: list[float] = []
     control.begin(name)
     with Event() as started, Event() as ended:
@@ -210,7 +210,9 @@ def _time_single_launches(
     return TimeStatistics.of_seconds(seconds)
 
 
-def _warm_up(stream: Stream, launch: Callable[[], None], control: MeasurementControl) -> float:
+def _warm_up_and_time_launch(
+    stream: Stream, launch: Callable[[], None], control: MeasurementControl
+) -> float:
     """Launch work until the clock rate is high. Return the seconds per launch at the end."""
     end = time.perf_counter() + _WARM_UP_S
     done, seconds = 0, 0.0

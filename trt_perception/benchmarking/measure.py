@@ -159,7 +159,7 @@ def measure_pipeline(
     busy = _run_saturated(feeder, control)
     count = len(busy.results)
     unequal = sum(
-        not _equal(found, expected[index % len(frames)])
+        not _are_equal(found, expected[index % len(frames)])
         for results in (alone, busy.results)
         for index, found in enumerate(results)
     )
@@ -282,7 +282,7 @@ def _run_saturated(
     return run
 
 
-def _equal(one: Detections, other: Detections) -> bool:
+def _are_equal(one: Detections, other: Detections) -> bool:
     return (
         np.array_equal(one.xyxy, other.xyxy)
         and np.array_equal(one.scores, other.scores)

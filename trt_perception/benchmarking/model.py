@@ -187,15 +187,17 @@ def measure_model(
         ratios=tuple(_time_ratios(pipeline, report.engine_ms) for pipeline in singles),
         most_at_once=most,
         left_out=tuple(batch for batch in options.batches if 0 < most < batch),
-        best=_best(pipelines, None),
-        best_within_limit=_best(pipelines, options.max_latency_ms)
+        best=_best_setting(pipelines, None),
+        best_within_limit=_best_setting(pipelines, options.max_latency_ms)
         if options.max_latency_ms
         else None,
     )
     return report, detections
 
 
-def _best(pipelines: Sequence[PipelineReport], limit_ms: float | None) -> BestSetting | None:
+def _best_setting(
+    pipelines: Sequence[PipelineReport], limit_ms: float | None
+) -> BestSetting | None:
     """Return the setting with the highest throughput within a latency limit."""
     every = [
         BestSetting(each.batch, each.depth, each.frames_per_s, each.busy_latency_ms.p99)

@@ -44,9 +44,9 @@ def describe_machine(device_id: int | None) -> dict[str, Any]:
         device_id: CUDA device of the measurements; None if no GPU was used.
     """
     return {
-        'processor': _first_value('/proc/cpuinfo', 'model name') or platform.machine(),
+        'processor': _first_value_in_file('/proc/cpuinfo', 'model name') or platform.machine(),
         'cores': len(os.sched_getaffinity(0)),
-        'board': _first_value('/proc/device-tree/model'),
+        'board': _first_value_in_file('/proc/device-tree/model'),
         'system': platform.platform(),
         'gpu': None if device_id is None else _describe_gpu(device_id),
         'python': platform.python_version(),
@@ -68,13 +68,13 @@ def _describe_gpu(device_id: int) -> dict[str, Any]:
         'compute_capability': '.'.join(map(str, device.compute_capability)),
         'integrated': device.integrated,
         'memory_bytes': device.memory()[1],
-        'driver': _first_value('/proc/driver/nvidia/version', 'NVRM version'),
+        'driver': _first_value_in_file('/proc/driver/nvidia/version', 'NVRM version'),
         'cuda_bindings': _package_version('cuda-bindings'),
         'cuda': versions(),
     }
 
 
-def _first_value(path: str, key: str = '') -> str | None:
+def _first_value_in_file(path: str, key: str = '') -> str | None:
     """Return the value of the first line that starts with the key. An empty key fits any line."""
     try:
         text = Path(path).read_text(encoding='utf-8', errors='replace')
@@ -118,7 +118,7 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
             parts.append(_batch_table(report))
         if report.ratios:
             parts.append(_ratio_table(report))
-        parts += _best_text(report, max_latency_ms)
+        parts += _best_setting_lines(report, max_latency_ms)
     if report.left_out:
         sizes = ', '.join(map(str, report.left_out))
         parts.append(
@@ -154,9 +154,9 @@ def _stage_table(report: ModelReport) -> str:
         rows.append(
             [
                 _STEP_TITLES.get(name, name) if 'engine_enqueue' in report.stages else name,
-                _ms(stage.mean_ms),
-                _ms(alone.p50 if alone else None),
-                _ms(alone.p99 if alone else None),
+                _format_ms(stage.mean_ms),
+                _format_ms(alone.p50 if alone else None),
+                _format_ms(alone.p99 if alone else None),
             ]
         )
     return format_table(rows)
@@ -166,7 +166,7 @@ def _encoding_table(report: ModelReport) -> str:
     rows = [['encoding, ms', 'MB', 'upload', 'letterbox kernel']]
     for name, time in report.encodings.items():
         megabytes = f'{time.frame_bytes / 1e6:.2f}'
-        rows.append([name, megabytes, _ms(time.upload_ms), _ms(time.letterbox_ms)])
+        rows.append([name, megabytes, _format_ms(time.upload_ms), _format_ms(time.letterbox_ms)])
     return format_table(rows)
 
 
@@ -179,11 +179,11 @@ def _pipeline_table(report: ModelReport) -> str:
         rows.append(
             [
                 pipeline.name,
-                *map(_ms, (times.p50, times.p95, times.p99, times.p999)),
+                *map(_format_ms, (times.p50, times.p95, times.p99, times.p999)),
                 f'{pipeline.frames_per_s:.1f}',
-                _ms(pipeline.enqueue_ms.p50),
-                _ms(pipeline.collect_ms.p50),
-                _ms(pipeline.cpu_ms),
+                _format_ms(pipeline.enqueue_ms.p50),
+                _format_ms(pipeline.collect_ms.p50),
+                _format_ms(pipeline.cpu_ms),
                 '' if memory is None else f'{memory / _MIB:.0f}',
                 f'{pipeline.load_s:.1f}',
                 _frame_counts(times, pipeline.busy_latency_ms),
@@ -211,7 +211,7 @@ def _batch_table(report: ModelReport) -> str:
     return format_table(rows)
 
 
-def _best_text(report: ModelReport, max_latency_ms: float | None) -> list[str]:
+def _best_setting_lines(report: ModelReport, max_latency_ms: float | None) -> list[str]:
     """Return the best settings, if several were measured or a limit is set."""
     lines = []
     if len(report.pipelines) > 1 and report.best:
@@ -240,9 +240,11 @@ def _ratio_table(report: ModelReport) -> str:
     rows = [[f'engine {report.engine_ms:.3f} ms', *heads]]
     for ratio in report.ratios:
         throughput, tail = f'{ratio.throughput_x_engine:.3f}', f'{ratio.p99_over_p50:.3f}'
-        rows.append([f'depth {ratio.depth}', throughput, _ms(ratio.p50_minus_engine_ms), tail])
+        rows.append(
+            [f'depth {ratio.depth}', throughput, _format_ms(ratio.p50_minus_engine_ms), tail]
+        )
     return format_table(rows)
 
 
-def _ms(value: float | None) -> str:
+def _format_ms(value: float | None) -> str:
     return '' if value is None else f'{value:.4f}' if abs(value) < 0.1 else f'{value:.3f}'

@@ -21,8 +21,8 @@ from trt_perception.evaluation.metrics.agreement import (
 from trt_perception.evaluation.metrics.average_precision import Metrics, compute_metrics
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.evaluation.metrics.mistakes import (
+    DetectionCounts,
     ImageMatches,
-    MistakeCounts,
     count_mistakes,
     match_detections,
 )
@@ -67,7 +67,7 @@ class ModelAccuracy:
     detections: Sequence[Detections] = field(repr=False)
     metrics: Metrics | None
     image_matches: Sequence[ImageMatches] = field(repr=False)
-    mistakes: MistakeCounts | None
+    mistakes: DetectionCounts | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
     box_metrics: Metrics | None = None
 
@@ -113,7 +113,7 @@ class AccuracyReport:
             difference[key] = None if one is None or other is None else one - other
         return difference
 
-    def drop(self, name: str) -> float:
+    def accuracy_drop(self, name: str) -> float:
         """Return the loss of accuracy relative to the reference, for the check of a build.
 
         With annotations, the loss is the drop of mAP50, negative if mAP50 rose. Otherwise, the
@@ -151,7 +151,7 @@ class AccuracyReport:
             if model is self.models[0]:
                 del entry['difference'], entry['agreement']
             else:
-                entry['drop'] = self.drop(model.name)
+                entry['drop'] = self.accuracy_drop(model.name)
             models[model.name] = entry
         return {
             'reference': self.reference,

@@ -79,7 +79,7 @@ class Dataset:
         )
 
     @property
-    def missing(self) -> tuple[str, ...]:
+    def missing_file_names(self) -> tuple[str, ...]:
         """Names of annotated images that have no file."""
         here = {image.id for image in self.images}
         annotated = self.annotations.images if self.annotations else ()

@@ -39,7 +39,7 @@ from trt_perception.tools.model_arguments import (
 
 __all__ = ['BenchmarkReport', 'main']
 
-_PROVIDERS: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
+_PROVIDERS_BY_OPTION: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
 # Eight images usually exceed the processor's caches, and consecutive frames differ.
 _MIN_FRAMES: Final = 8
 # Maximum time of a measurement if neither --frames nor --seconds is given.
@@ -139,7 +139,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         options.frames or BenchmarkOptions.count,
         options.warmup,
         seconds,
-        _PROVIDERS[options.provider],
+        _PROVIDERS_BY_OPTION[options.provider],
         config.pipeline_options(),
         config.thresholds(()),
         options.batch,
@@ -312,7 +312,7 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         '--provider',
-        choices=tuple(_PROVIDERS),
+        choices=tuple(_PROVIDERS_BY_OPTION),
         default='cpu',
         help='execution provider of ONNX Runtime, for ONNX files (default: cpu)',
     )

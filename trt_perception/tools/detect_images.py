@@ -192,7 +192,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
         warm_up(pipeline)
         make_folder(plan.folder)
         check_output_folder(plan.folder)
-        with tqdm(total=plan.total or None, unit='img', disable=None, leave=False) as bar:
+        with tqdm(total=plan.total_images or None, unit='img', disable=None, leave=False) as bar:
             results = CocoResults(names, facts, pipeline.spec.task)
             work = _DetectionRun(pipeline, thresholds, plan, results, bar)
             work.process_images()

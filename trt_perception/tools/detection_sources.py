@@ -27,7 +27,7 @@ DETECTIONS_FILE: Final = 'detections.json'
 RESULTS_FILE: Final = 'results.json'
 SUMMARY_FILE: Final = 'summary.json'
 # Images of other formats are written as PNG, because not every OpenCV can write these formats.
-_SAME_FORMAT: Final = ('.jpg', '.jpeg', '.png')
+_KEPT_IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png')
 _FALLBACK_FPS: Final = 30.0
 
 
@@ -64,7 +64,7 @@ class DetectionPlan:
     targets: dict[str, Path]
 
     @property
-    def total(self) -> int:
+    def total_images(self) -> int:
         """Number of images and frames. A video of unknown length counts as 0 frames."""
         return len(self.images) + sum(video.frames for _, video in self.videos)
 
@@ -112,7 +112,7 @@ def _added_suffix(path: Path) -> str:
     """Return the suffix to append to a file's name, so that names of output files stay unique."""
     if _is_video(path):
         return '' if path.suffix == '.mp4' else '.mp4'
-    return '' if path.suffix.lower() in _SAME_FORMAT else '.png'
+    return '' if path.suffix.lower() in _KEPT_IMAGE_SUFFIXES else '.png'
 
 
 def _open_video(path: Path) -> VideoFile:

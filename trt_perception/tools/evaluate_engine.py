@@ -113,7 +113,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
     dataset = Dataset.read(images, options.annotations, allow_missing=options.allow_missing)
-    if missing := dataset.missing:
+    if missing := dataset.missing_file_names:
         found = (
             f'skipped {len(missing)} annotated images without a file: {join_first_items(missing)}'
         )
@@ -244,7 +244,7 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
             'command': options.command,
             'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
             'sha256': {name: model.sha256 for name, model in job.models.items()},
-            'missing_images': list(job.dataset.missing),
+            'missing_images': list(job.dataset.missing_file_names),
             **report.as_dict(),
         }
         saver.save(options.json, write_json, content, 2)

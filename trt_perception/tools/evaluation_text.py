@@ -75,14 +75,14 @@ def _metrics_table(report: AccuracyReport) -> str:
     for model in report.models:
         figures = _figure_values(model)
         rows.append([model.name, *map(_format_figure, figures)])
-        if _categories(model) != _categories(report.models[0]):  # means are not comparable
+        if _category_names(model) != _category_names(report.models[0]):  # means are not comparable
             rows.append(['  other categories', *[''] * len(figures)])
         elif model is not report.models[0]:
             rows.append(['  difference', *map(_format_change, figures, first)])
     return format_table([head, *rows])
 
 
-def _categories(model: ModelAccuracy) -> set[str]:
+def _category_names(model: ModelAccuracy) -> set[str]:
     return set(model.metrics.classes) if model.metrics else set()
 
 

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
-_SET_ELSEWHERE: Final = {
+_PARAMETERS_SET_ELSEWHERE: Final = {
     'engine_path': 'give the model as an argument of the tool',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
@@ -37,7 +37,11 @@ _SET_ELSEWHERE: Final = {
 
 def suggest_tool_assignment(word: str, values: Sequence[str]) -> str:
     """Return the value of ``--param`` that a mistyped option probably means; may be empty."""
-    return '' if suggest_parameter(word) in _SET_ELSEWHERE else suggest_assignment(word, values)
+    return (
+        ''
+        if suggest_parameter(word) in _PARAMETERS_SET_ELSEWHERE
+        else suggest_assignment(word, values)
+    )
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -130,9 +134,9 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
             )
         if name in values:
             raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')
-        if name in _SET_ELSEWHERE:
+        if name in _PARAMETERS_SET_ELSEWHERE:
             raise ConfigError(
-                f'--param {given}', 'cannot be set by --param', fix=_SET_ELSEWHERE[name]
+                f'--param {given}', 'cannot be set by --param', fix=_PARAMETERS_SET_ELSEWHERE[name]
             )
         values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
     return values

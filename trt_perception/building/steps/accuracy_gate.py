@@ -107,7 +107,7 @@ def _report_entry(record: AccuracyRecord, report: AccuracyReport, original: str)
         figures = f'{record.built:.1%} of the detections agree with {original}'
     return {
         **vars(record),
-        'drop': report.drop(BUILT_MODEL_NAME),
+        'drop': report.accuracy_drop(BUILT_MODEL_NAME),
         'summary': f'{figures}, on {record.images} images, through {record.runtime}',
         'details': report.as_dict(classes=False),
     }

@@ -7,10 +7,10 @@ from typing import Any
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['check_pycocotools', 'pycocotools']
+__all__ = ['check_pycocotools', 'pycocotools_module']
 
 
-def pycocotools(name: str) -> Any:
+def pycocotools_module(name: str) -> Any:
     """Return a module of pycocotools by its name.
 
     Raises:
@@ -32,4 +32,4 @@ def check_pycocotools() -> None:
     Raises:
         ConfigError: pycocotools is not installed.
     """
-    pycocotools('cocoeval')
+    pycocotools_module('cocoeval')

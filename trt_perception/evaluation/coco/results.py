@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections
+from trt_perception.evaluation.coco.run_lengths import RunLengthDetections
 from trt_perception.images.detections import Detections, oriented_corners
 
 __all__ = ['coco_rows']
 
 # Minimum score of a visible keypoint.
-_VISIBLE: Final = 0.5
+_MIN_VISIBLE_SCORE: Final = 0.5
 
 
 def coco_rows(
@@ -40,7 +40,7 @@ def coco_rows(
         rounded to 1e-7. Poses also have ``keypoints``: x, y and COCO's visibility, which is 2 from
         a score of 0.5 on, else 1; and ``keypoint_scores``. Oriented boxes have an upright ``bbox``
         and also ``oriented_bbox``: centre x, centre y, width, height, angle in radians. Their
-        ``segmentation`` is one polygon of the corners. ``MaskedDetections`` have run lengths as
+        ``segmentation`` is one polygon of the corners. ``RunLengthDetections`` have run lengths as
         ``segmentation``.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
@@ -60,7 +60,7 @@ def coco_rows(
         for row, outline, box in zip(rows, corners.round(4), turned.round(6), strict=True):
             row['oriented_bbox'] = box.tolist()
             row['segmentation'] = [outline.tolist()]
-    if isinstance(detections, MaskedDetections):
+    if isinstance(detections, RunLengthDetections):
         for row, runs in zip(rows, detections.runs, strict=True):
             row['segmentation'] = runs
     return [row for row in rows if row['category_id'] is not None]
@@ -68,7 +68,7 @@ def coco_rows(
 
 def _add_keypoints(rows: Sequence[dict[str, Any]], points: npt.NDArray[np.float64]) -> None:
     """Add keypoints (n, k, 3), which hold x, y and score, to the rows of n objects."""
-    visible = np.where(points[:, :, 2] >= _VISIBLE, 2, 1)
+    visible = np.where(points[:, :, 2] >= _MIN_VISIBLE_SCORE, 2, 1)
     places = points[:, :, :2].round(4)
     for row, xy, flags, scores in zip(rows, places, visible, points[:, :, 2], strict=True):
         pairs = zip(xy.tolist(), flags.tolist(), strict=True)

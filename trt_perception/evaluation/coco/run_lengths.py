@@ -17,7 +17,7 @@ from trt_perception.images.detections import Detections, Masks
 
 __all__ = [
     *(
-        'MaskedDetections',
+        'RunLengthDetections',
         'RunLengths',
         'decode_counts',
         'mask_run_lengths',
@@ -33,7 +33,7 @@ _MAX_GROUPS: Final = 7
 
 
 @dataclass(frozen=True)
-class MaskedDetections(Detections):
+class RunLengthDetections(Detections):
     """Detections whose masks are run lengths. ``masks`` is None.
 
     Attributes:
@@ -42,12 +42,12 @@ class MaskedDetections(Detections):
 
     runs: tuple[RunLengths, ...] = ()
 
-    def take(self, which: npt.NDArray[Any]) -> MaskedDetections:
+    def take(self, which: npt.NDArray[Any]) -> RunLengthDetections:
         """Return a selection of the detections; see ``Detections.take``."""
         kept = super().take(which)
         runs = tuple(self.runs[place] for place in np.arange(len(self))[which])
         own = kept.xyxy, kept.scores, kept.class_ids, kept.keypoints, kept.oriented
-        return MaskedDetections(*own, runs=runs)
+        return RunLengthDetections(*own, runs=runs)
 
 
 def with_run_lengths(found: Detections) -> Detections:
@@ -59,7 +59,7 @@ def with_run_lengths(found: Detections) -> Detections:
         return found
     runs = tuple(mask_run_lengths(found.masks, index) for index in range(len(found)))
     own = found.xyxy, found.scores, found.class_ids, found.keypoints, found.oriented
-    return MaskedDetections(*own, runs=runs)
+    return RunLengthDetections(*own, runs=runs)
 
 
 def mask_run_lengths(masks: Masks, index: int) -> RunLengths:

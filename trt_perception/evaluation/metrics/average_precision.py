@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import Annotations
-from trt_perception.evaluation.coco.library import pycocotools
+from trt_perception.evaluation.coco.library import pycocotools_module
 from trt_perception.evaluation.metrics.measure import BOXES, Measure
 
 __all__ = ['ClassMetrics', 'Metrics', 'compute_metrics']
 
-_ALL_AREAS: Final = 0
-_LAST_LIMIT: Final = -1  # index of the largest detection limit: 100, for keypoints 20
+_ALL_AREAS_INDEX: Final = 0
+_LAST_LIMIT_INDEX: Final = -1  # index of the largest detection limit: 100, for keypoints 20
 _Curve = npt.NDArray[np.float64]
 
 
@@ -118,7 +118,7 @@ def compute_metrics(
     objects = Counter(row['category_id'] for row in truth if not row['ignore'])
     detections = Counter(row['category_id'] for row in found)
     for index, id_ in enumerate(sorted(categories)):
-        curve = precision[:, :, index, _ALL_AREAS, _LAST_LIMIT]
+        curve = precision[:, :, index, _ALL_AREAS_INDEX, _LAST_LIMIT_INDEX]
         classes[categories[id_]] = ClassMetrics(
             objects[id_],
             detections[id_],
@@ -176,7 +176,7 @@ def _evaluate(
     measure: Measure,
 ) -> Any:
     """Return the finished evaluation of pycocotools, without its progress output."""
-    tables, evaluator = pycocotools('coco').COCO, pycocotools('cocoeval').COCOeval
+    tables, evaluator = pycocotools_module('coco').COCO, pycocotools_module('cocoeval').COCOeval
     with contextlib.redirect_stdout(io.StringIO()):
         both = []
         for rows in (truth, _result_rows(found, measure)):

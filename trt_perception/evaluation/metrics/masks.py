@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
-from trt_perception.evaluation.coco.library import check_pycocotools, pycocotools
+from trt_perception.evaluation.coco.library import check_pycocotools, pycocotools_module
 from trt_perception.evaluation.coco.run_lengths import RunLengths, decode_counts, encode_counts
 from trt_perception.evaluation.coco.section import CocoSection, is_finite
 from trt_perception.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
@@ -23,7 +23,7 @@ from trt_perception.images.frame import MAX_SIDE
 
 __all__ = ['Masks']
 
-_KEY: Final = 'segmentation'
+_MASK_KEY: Final = 'segmentation'
 # Maximum length of an object's outline. pycocotools samples five points per pixel and needs about
 # 50 bytes per pixel.
 _MAX_OUTLINE_PIXELS: Final = 2**22
@@ -54,50 +54,50 @@ class Masks(Measure):
         self, entry: CocoSection, box: AnnotatedObject, size_wh: tuple[int, int] | None
     ) -> AnnotatedObject:
         """Return a copy of an object with its mask, as text of run lengths."""
-        outline = entry.get(_KEY)
+        outline = entry.get(_MASK_KEY)
         if outline in (None, []):
-            raise entry.error_at(_KEY, 'none', 'polygons or run lengths', BOXES_ONLY_FIX)
+            raise entry.error_at(_MASK_KEY, 'none', 'polygons or run lengths', BOXES_ONLY_FIX)
         if size_wh is None:
             raise entry.error_at(
-                _KEY, 'the image has no "width" and "height"', '', 'add both to the image'
+                _MASK_KEY, 'the image has no "width" and "height"', '', 'add both to the image'
             )
         width, height = size_wh
         # pycocotools needs 4 bytes per pixel, and aborts the process if the allocation fails.
         if width * height > MAX_PIXELS or max(size_wh) > MAX_SIDE:
             expected = f'at most {MAX_PIXELS} pixels, and {MAX_SIDE} a side'
-            raise entry.error_at(_KEY, f'an image of {width}x{height}', expected)
+            raise entry.error_at(_MASK_KEY, f'an image of {width}x{height}', expected)
         read = _check_run_lengths if isinstance(outline, dict) else _fill_polygons
         return replace(box, mask=read(entry, outline, size_wh))
 
     def shape_area(self, box: AnnotatedObject) -> float:
         """Return the number of pixels of the mask."""
-        return float(pycocotools('mask').area(box.mask))
+        return float(pycocotools_module('mask').area(box.mask))
 
     def extra_pycocotools_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the mask."""
-        return {_KEY: box.mask}
+        return {_MASK_KEY: box.mask}
 
     def detection_area(self, row: Mapping[str, Any]) -> float:
         """Return the number of pixels of the mask."""
-        return float(pycocotools('mask').area(row[_KEY]))
+        return float(pycocotools_module('mask').area(row[_MASK_KEY]))
 
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
         """Return the IoU of masks, or of the boxes if both masks are empty."""
-        own, others = (_areas(side.masks) for side in (one, other))
+        own, others = (_mask_areas(side.masks) for side in (one, other))
         empty = own[:, None] + others == 0
-        iou = _iou(one.masks, other.masks, relative_to_first=False)
+        iou = _mask_iou(one.masks, other.masks, relative_to_first=False)
         return np.where(empty, box_iou(one.xyxy, other.xyxy), iou) if empty.any() else iou
 
     def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
         """Return the share of each mask's pixels inside each region."""
-        return _iou(one.masks, regions.masks, relative_to_first=True)
+        return _mask_iou(one.masks, regions.masks, relative_to_first=True)
 
 
-def _areas(masks: Sequence[RunLengths]) -> Floats:
-    return np.array(pycocotools('mask').area(list(masks)), np.float64)
+def _mask_areas(masks: Sequence[RunLengths]) -> Floats:
+    return np.array(pycocotools_module('mask').area(list(masks)), np.float64)
 
 
-def _iou(
+def _mask_iou(
     one: Sequence[RunLengths], other: Sequence[RunLengths], *, relative_to_first: bool
 ) -> Floats:
     """Return the IoU of all pairs: float64 (n, m).
@@ -109,7 +109,9 @@ def _iou(
     """
     if not one or not other:
         return np.zeros((len(one), len(other)))
-    iou = pycocotools('mask').iou(list(one), list(other), [int(relative_to_first)] * len(other))
+    iou = pycocotools_module('mask').iou(
+        list(one), list(other), [int(relative_to_first)] * len(other)
+    )
     # pycocotools returns NaN for the share of an empty mask.
     return np.nan_to_num(np.asarray(iou, np.float64))
 
@@ -125,15 +127,15 @@ def _fill_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -
             or not all(map(is_finite, polygon))
         ):
             expected = 'polygons of at least three points, as lists x, y, x, y …; or run lengths'
-            raise entry.refusal(_KEY, polygon, expected)
+            raise entry.refusal(_MASK_KEY, polygon, expected)
         # Drawing a polygon takes time and memory in proportion to the length of its outline.
         if min(polygon) < -max(size_wh) or max(polygon) > 2 * max(size_wh):
             expected = f'points within {width}x{height} pixels'
-            raise entry.error_at(_KEY, 'a point far outside the image', expected)
+            raise entry.error_at(_MASK_KEY, 'a point far outside the image', expected)
     if sum(map(_outline_length, polygons)) > _MAX_OUTLINE_PIXELS:
         expected = f'an outline of at most {_MAX_OUTLINE_PIXELS} pixels'
-        raise entry.error_at(_KEY, 'a longer outline', expected)
-    mask = pycocotools('mask')
+        raise entry.error_at(_MASK_KEY, 'a longer outline', expected)
+    mask = pycocotools_module('mask')
     runs = mask.merge(mask.frPyObjects(polygons, height, width))
     return {'size': [height, width], 'counts': runs['counts'].decode('ascii')}
 
@@ -153,12 +155,14 @@ def _check_run_lengths(
     if size != [height, width]:
         found = f'a mask of the size {entry.format_value(size)}'
         expected = f'[{height}, {width}], height and width of the image'
-        raise entry.error_at(_KEY, found, expected, 'use annotations made for images of this size')
+        raise entry.error_at(
+            _MASK_KEY, found, expected, 'use annotations made for images of this size'
+        )
     try:
         runs = _read_counts(counts, width * height)
     except ValueError as error:
         expected = f'run lengths of {width * height} pixels in total'
-        where = f'{entry.subject(_KEY)}: "counts"'
+        where = f'{entry.subject(_MASK_KEY)}: "counts"'
         raise entry.error(where, str(error), expected=expected) from error
     return {'size': [height, width], 'counts': encode_counts(runs)}
 

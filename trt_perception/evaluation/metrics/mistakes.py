@@ -23,7 +23,7 @@ __all__ = [
     *(
         'AngleError',
         'ImageMatches',
-        'MistakeCounts',
+        'DetectionCounts',
         'angle_between',
         'match_detections',
         'count_mistakes',
@@ -74,7 +74,7 @@ class AngleError:
 
 
 @dataclass(frozen=True)
-class MistakeCounts:
+class DetectionCounts:
     """Counts of correct and wrong detections over all images.
 
     Attributes:
@@ -177,7 +177,7 @@ def match_detections(
 
 def count_mistakes(
     images: Sequence[tuple[ImageMatches, Detections, Sequence[AnnotatedObject]]], classes: ClassMap
-) -> MistakeCounts:
+) -> DetectionCounts:
     """Count correct and wrong detections over all images.
 
     Args:
@@ -195,7 +195,7 @@ def count_mistakes(
             ] += 1
     all_matches = [mistakes for mistakes, _, _ in images]
     angles = [angle for image in images for angle in _angle_errors(*image)]
-    return MistakeCounts(
+    return DetectionCounts(
         sum(len(one.right) for one in all_matches),
         sum(len(one.wrong_class) for one in all_matches),
         sum(len(one.false) for one in all_matches),

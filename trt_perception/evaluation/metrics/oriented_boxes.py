@@ -25,8 +25,8 @@ from trt_perception.images.detections import oriented_corners
 
 __all__ = ['OrientedBoxes', 'oriented_overlaps']
 
-_KEY: Final = 'oriented_bbox'
-_LAYOUT: Final = '[centre x, centre y, width, height, angle in radians]'
+_ORIENTED_BOX_KEY: Final = 'oriented_bbox'
+_ORIENTED_BOX_LAYOUT: Final = '[centre x, centre y, width, height, angle in radians]'
 _EPSILON: Final = np.spacing(1)
 
 
@@ -45,7 +45,7 @@ class OrientedBoxes(Measure):
         size_wh: tuple[int, int] | None,  # noqa: ARG002
     ) -> AnnotatedObject:
         """Return a copy of an object with its oriented box."""
-        read = _fit_to_corners if entry.get(_KEY) is None else _read_oriented_box
+        read = _fit_to_corners if entry.get(_ORIENTED_BOX_KEY) is None else _read_oriented_box
         return replace(box, oriented=read(entry))
 
     def shape_area(self, box: AnnotatedObject) -> float:
@@ -55,11 +55,11 @@ class OrientedBoxes(Measure):
 
     def extra_pycocotools_fields(self, box: AnnotatedObject) -> dict[str, Any]:
         """Return the oriented box."""
-        return {_KEY: box.oriented}
+        return {_ORIENTED_BOX_KEY: box.oriented}
 
     def detection_area(self, row: Mapping[str, Any]) -> float:
         """Return the area of the oriented box."""
-        return float(row[_KEY][2] * row[_KEY][3])
+        return float(row[_ORIENTED_BOX_KEY][2] * row[_ORIENTED_BOX_KEY][3])
 
     def configure(self, evaluation: Any) -> None:
         """Replace the IoU of upright boxes by the IoU of oriented boxes."""
@@ -76,7 +76,7 @@ class OrientedBoxes(Measure):
 
 
 def _read_oriented_box(entry: CocoSection) -> tuple[float, ...]:
-    given = entry.get(_KEY)
+    given = entry.get(_ORIENTED_BOX_KEY)
     if (
         not isinstance(given, list)
         or len(given) != 5
@@ -84,11 +84,11 @@ def _read_oriented_box(entry: CocoSection) -> tuple[float, ...]:
         or min(given[2:4]) < 0
         or max(map(abs, given)) > MAX_COORDINATE
     ):
-        raise entry.refusal(_KEY, given, _LAYOUT)
+        raise entry.refusal(_ORIENTED_BOX_KEY, given, _ORIENTED_BOX_LAYOUT)
     if abs(given[4]) > 2 * math.pi:
         fix = 'if the angles are in degrees, multiply all by pi / 180'
         found = f'an angle of {entry.format_value(given[4])}'
-        raise entry.error_at(_KEY, found, 'radians, from -2 pi to 2 pi', fix)
+        raise entry.error_at(_ORIENTED_BOX_KEY, found, 'radians, from -2 pi to 2 pi', fix)
     return tuple(map(float, given))
 
 
@@ -100,7 +100,10 @@ def _fit_to_corners(entry: CocoSection) -> tuple[float, ...]:
         found = 'none' if nothing else 'none, and "segmentation" has another shape'
         corner_text = 'one polygon of four corners, [[x, y, x, y, x, y, x, y]]'
         raise entry.error_at(
-            _KEY, found, f'{_LAYOUT}, or in "segmentation" {corner_text}', BOXES_ONLY_FIX
+            _ORIENTED_BOX_KEY,
+            found,
+            f'{_ORIENTED_BOX_LAYOUT}, or in "segmentation" {corner_text}',
+            BOXES_ONLY_FIX,
         )
     points = np.clip(corners, -1e6, 1e6).astype(np.float32).reshape(4, 1, 2)
     (x, y), (width, height), degrees = cv2.minAreaRect(points)
@@ -119,7 +122,9 @@ def _coco_iou(evaluation: Any, image_id: int, category_id: int) -> Any:
         return []
     order = np.argsort([-row['score'] for row in found], kind='mergesort')
     best = [found[index] for index in order[: evaluation.params.maxDets[-1]]]
-    one, other = (np.array([row[_KEY] for row in rows], np.float64) for rows in (best, truth))
+    one, other = (
+        np.array([row[_ORIENTED_BOX_KEY] for row in rows], np.float64) for rows in (best, truth)
+    )
     return oriented_overlaps(one, other, np.array([bool(row['iscrowd']) for row in truth]))
 
 
@@ -152,20 +157,20 @@ def _oriented_shared_areas(one: Floats, other: Floats) -> Floats:
     corners does not matter, and touching or equal boxes need no special case. OpenCV's
     ``rotatedRectangleIntersection`` is unsuitable, because it merges neighbouring corners.
     """
-    outline = _corners(one)
-    sides = _corners(other)
+    outline = _box_corners(one)
+    sides = _box_corners(other)
     for index in range(4):
         start, end = sides[:, index], sides[:, (index + 1) % 4]
         normal = np.stack([end[:, 1] - start[:, 1], start[:, 0] - end[:, 0]], axis=1)
         normal /= np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), _EPSILON)
-        outline = _clip(outline, start, normal)
+        outline = _clip_outlines(outline, start, normal)
     x, y = outline[..., 0], outline[..., 1]
     twice = (x * np.roll(y, -1, axis=1) - y * np.roll(x, -1, axis=1)).sum(axis=1)
     area: Floats = np.abs(twice) / 2
     return area
 
 
-def _clip(outline: Floats, start: Floats, normal: Floats) -> Floats:
+def _clip_outlines(outline: Floats, start: Floats, normal: Floats) -> Floats:
     """Clip outlines by lines: (n, k, 2) becomes (n, 2k, 2), because each edge yields two points.
 
     Args:
@@ -186,7 +191,7 @@ def _clip(outline: Floats, start: Floats, normal: Floats) -> Floats:
     return np.stack(ends, axis=2).reshape(len(outline), 2 * outline.shape[1], 2)
 
 
-def _corners(oriented: Floats) -> Floats:
+def _box_corners(oriented: Floats) -> Floats:
     """Return the corners of each box in double precision: float64 (n, 4, 2)."""
     corners: Floats = oriented_corners(oriented)  # type: ignore[arg-type,assignment]
     return corners
@@ -194,5 +199,5 @@ def _corners(oriented: Floats) -> Floats:
 
 def _enclosing_boxes(oriented: Floats) -> Floats:
     """Return the upright boxes around oriented boxes, not clipped at the image: float64 (n, 4)."""
-    corners = _corners(oriented)
+    corners = _box_corners(oriented)
     return np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
+from trt_perception.evaluation.coco.run_lengths import RunLengthDetections, RunLengths
 from trt_perception.images.detections import Detections
 
 __all__ = ['Floats', 'Shapes', 'box_areas', 'box_iou', 'ratio', 'shared_areas']
@@ -51,7 +51,7 @@ class Shapes:
         return cls(
             xyxy,
             (xyxy[:, 2:] - xyxy[:, :2]).prod(axis=1),
-            found.runs if isinstance(found, MaskedDetections) else (),
+            found.runs if isinstance(found, RunLengthDetections) else (),
             points,
             turned.astype(np.float64),
         )

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.evaluation.coco.annotations import AnnotatedObject
-from trt_perception.evaluation.coco.library import pycocotools
-from trt_perception.evaluation.coco.run_lengths import MaskedDetections, RunLengths
+from trt_perception.evaluation.coco.library import pycocotools_module
+from trt_perception.evaluation.coco.run_lengths import RunLengthDetections, RunLengths
 from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.images.drawing import draw_box
 
@@ -42,7 +42,7 @@ def detection_outline(found: Detections, index: int) -> Outline:
     return Outline(
         tuple(map(float, found.xyxy[index])),
         None if found.oriented is None else oriented_corners(found.oriented[index : index + 1])[0],
-        found.runs[index] if isinstance(found, MaskedDetections) else None,
+        found.runs[index] if isinstance(found, RunLengthDetections) else None,
         () if found.keypoints is None else found.keypoints[index, :, :2].tolist(),
     )
 
@@ -80,7 +80,7 @@ def draw_outline(
     """
     if outline.mask is not None:
         size = canvas.shape[1], canvas.shape[0]
-        inside = pycocotools('mask').decode(outline.mask)
+        inside = pycocotools_module('mask').decode(outline.mask)
         mask = cv2.resize(inside, size, interpolation=cv2.INTER_NEAREST)
         # Draw only contours, so that two masks of one object remain visible.
         borders, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)

@@ -26,12 +26,12 @@ from trt_perception.evaluation.report.outlines import (
 from trt_perception.files.atomic_files import make_folder, write_atomically, write_json
 from trt_perception.images.detections import Detections
 
-__all__ = ['COLORS', 'draw_mistakes', 'write_worst_images']
+__all__ = ['LEGEND_COLORS', 'draw_mistakes', 'write_worst_images']
 
 _Image = npt.NDArray[np.uint8]
 
 #: BGR. Colour-blind people can also distinguish these colours (Okabe and Ito, 2008).
-COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
+LEGEND_COLORS: Final[Mapping[str, tuple[int, int, int]]] = {
     'right': (115, 158, 0),
     'wrong class': (233, 180, 86),
     'false': (60, 94, 230),
@@ -65,19 +65,21 @@ def draw_mistakes(
         class_names: names of the model's classes.
         categories: category names by id.
     """
-    scale = _scale(bgr)
+    scale = _drawing_scale(bgr)
     canvas = _resized(bgr, scale)
 
     def detection(index: int, kind: str, more: str = '') -> None:
         name = class_names[found.class_ids[index]]
         label = f'{name} {found.scores[index]:.2f}{more}'
-        draw_outline(canvas, detection_outline(found, index), scale, label, COLORS[kind], 2)
+        draw_outline(canvas, detection_outline(found, index), scale, label, LEGEND_COLORS[kind], 2)
 
     for index, _ in mistakes.right:  # no label, because the mistakes must stand out
-        draw_outline(canvas, detection_outline(found, index), scale, '', COLORS['right'])
+        draw_outline(canvas, detection_outline(found, index), scale, '', LEGEND_COLORS['right'])
     for missed in mistakes.missed:
         name = categories[truth[missed].category_id]
-        draw_outline(canvas, ground_truth_outline(truth[missed]), scale, name, COLORS['missed'], 2)
+        draw_outline(
+            canvas, ground_truth_outline(truth[missed]), scale, name, LEGEND_COLORS['missed'], 2
+        )
     for index in mistakes.false:
         detection(index, 'false')
     for index, partner in mistakes.wrong_class:
@@ -88,7 +90,7 @@ def draw_mistakes(
         'false': len(mistakes.false),
         'missed': len(mistakes.missed),
     }
-    return np.concatenate([canvas, _legend(canvas.shape[1], counts)])
+    return np.concatenate([canvas, _legend_strip(canvas.shape[1], counts)])
 
 
 def write_worst_images(
@@ -131,9 +133,9 @@ def write_worst_images(
     for target, (image, mistakes, found, truth) in zip(targets, worst, strict=True):
         bgr = read_image(image.path, image.size_wh)
         drawn = draw_mistakes(bgr, mistakes, found, truth, class_names, categories)
-        _write(target, drawn)
-        cells.append(_cell(drawn, image.path.name))
-    _write(montage, _grid(cells))
+        _write_jpeg(target, drawn)
+        cells.append(_montage_cell(drawn, image.path.name))
+    _write_jpeg(montage, _cell_grid(cells))
     return [montage, *targets]
 
 
@@ -157,12 +159,12 @@ def _remove_earlier(folder: Path) -> None:
         raise ConfigError(str(folder), f'cannot be written: {error.strerror}') from error
 
 
-def _legend(width: int, counts: Mapping[str, int]) -> _Image:
+def _legend_strip(width: int, counts: Mapping[str, int]) -> _Image:
     """Return a strip that explains the colours: uint8 (28, width, 3)."""
     size = 0.5 if width >= 480 else 0.4
     strip = np.full((28, width, 3), 32, np.uint8)
     x = 8
-    for kind, color in COLORS.items():
+    for kind, color in LEGEND_COLORS.items():
         text = f'{counts[kind]} {kind}'
         cv2.rectangle(strip, (x, 8), (x + 12, 20), color, cv2.FILLED)
         cv2.putText(strip, text, (x + 18, 19), _FONT, size, (235, 235, 235), 1, cv2.LINE_AA)
@@ -170,7 +172,7 @@ def _legend(width: int, counts: Mapping[str, int]) -> _Image:
     return strip
 
 
-def _scale(bgr: _Image) -> float:
+def _drawing_scale(bgr: _Image) -> float:
     """Return the factor that makes labels legible and limits the file size."""
     height, width = bgr.shape[:2]
     enlarged = max(1.0, _SHORTEST_SIDE / min(width, height))
@@ -185,7 +187,7 @@ def _resized(bgr: _Image, scale: float) -> _Image:
     return cv2.resize(bgr, size, interpolation=method).astype(np.uint8, copy=False)
 
 
-def _cell(bgr: _Image, name: str) -> _Image:
+def _montage_cell(bgr: _Image, name: str) -> _Image:
     """Return the image in a dark cell of fixed size, with its name above."""
     width, height = _CELL_SIZE
     cell = np.full((height, width, 3), 16, np.uint8)
@@ -196,7 +198,7 @@ def _cell(bgr: _Image, name: str) -> _Image:
     return cell
 
 
-def _grid(cells: Sequence[_Image]) -> _Image:
+def _cell_grid(cells: Sequence[_Image]) -> _Image:
     columns = min(len(cells), max(1, math.ceil(math.sqrt(len(cells)))))
     rows = math.ceil(len(cells) / columns)
     empty = np.full_like(cells[0], 16)
@@ -207,6 +209,6 @@ def _grid(cells: Sequence[_Image]) -> _Image:
     return np.concatenate(lines)
 
 
-def _write(path: Path, bgr: _Image) -> None:
+def _write_jpeg(path: Path, bgr: _Image) -> None:
     content = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 92])[1].tobytes()
     write_atomically({path: content})
