@@ -152,7 +152,7 @@ def run_processes(options, recorder, processes, logs):
         recorder, processes, lambda: recorder.state == 'active', 60, 'the detector to be active'
     )
     check_task(options, recorder.task)
-    wait_for(recorder, processes, recorder.ready, 10, 'its class names and topics')
+    wait_for(recorder, processes, recorder.is_ready, 10, 'its class names and topics')
     for camera in recorder.cameras.values():
         if foreign := other_classes(options.truth, camera.classes):
             print(f'note: {foreign}', file=sys.stderr)
@@ -173,14 +173,14 @@ def run_processes(options, recorder, processes, logs):
         recorder,
         processes,
         lambda: all(
-            camera.settled() and (camera.complete() or time.monotonic() > patience)
+            camera.has_finished() and (camera.is_complete() or time.monotonic() > patience)
             for camera in recorder.cameras.values()
         ),
         10,
         'the last detections',
     )
     for name, camera in recorder.cameras.items():
-        if lost := camera.lost():
+        if lost := camera.lost_count():
             where = f'{name}: ' if name else ''
             print(
                 f'note: {where}the transport lost the detections of {lost} images; they count '
@@ -207,7 +207,7 @@ def watch_cameras(recorder, processes, senders, logs):
                 waited_s = time.monotonic() - ended_s.setdefault(name, time.monotonic())
                 sent = len(logs[name].read_text(encoding='utf-8').splitlines())
                 # The transport may lose images, and a slow model may need longer.
-                if recorder.cameras[name].settled(sent) or waited_s > 0.5:
+                if recorder.cameras[name].has_finished(sent) or waited_s > 0.5:
                     off[name] = recorder.switch_off(name)
         if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
             print(f'\r{recorder.received} images with detections', end='', flush=True)

@@ -69,26 +69,26 @@ class Camera:
         }
         return counts
 
-    def settled(self, sent=0):
+    def has_finished(self, sent=0):
         """Return whether the detector has received and finished this many images."""
         counts = self.counts()
         received = (counts['received'] or 0) + (counts['not_delivered'] or 0)
         return counts['in_flight'] == 0 and received >= sent
 
-    def lost(self):
+    def lost_count(self):
         """Return the number of published detection messages that did not arrive here."""
         return (self.counts()['published'] or 0) - len(self.detections)
 
-    def complete(self):
+    def is_complete(self):
         """Return whether all published detections have arrived, and the newest masks or keypoints.
 
         Masks of older images may be missing, because the node skips masks that are late.
         """
         newest = max(self.detections, default=None)
         carried = self._topic is None or newest is None or newest in self.carried
-        return carried and self.lost() == 0
+        return carried and self.lost_count() == 0
 
-    def ready(self):
+    def is_ready(self):
         """Return whether the classes are known and the task's topic exists."""
         there = self._topic is None or self._count_publishers(self._topic) > 0
         return self.classes is not None and there
@@ -141,9 +141,9 @@ class Recorder(Node):
         """The number of images with detections, of all cameras together."""
         return sum(len(camera.detections) for camera in self.cameras.values())
 
-    def ready(self):
+    def is_ready(self):
         """Return whether the detector is active and its cameras' topics are known."""
-        return self.state == 'active' and all(one.ready() for one in self.cameras.values())
+        return self.state == 'active' and all(one.is_ready() for one in self.cameras.values())
 
 
 def stamp_ns(message):

@@ -39,8 +39,8 @@ from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize
 WARM_UP = 30
 JPEG_BYTES = 380_000
 SCENE = Path(__file__).resolve().parents[2] / 'demo' / 'scenes' / 'scene_053.jpg'
-KINDS = {'raw': 'raw, 6.2 MB', 'compressed': 'JPEG, 0.4 MB'}
-WAYS = {'auto': 'intake', 'rclpy': 'rclpy'}
+KIND_LABELS = {'raw': 'raw, 6.2 MB', 'compressed': 'JPEG, 0.4 MB'}
+INTAKE_NAMES = {'auto': 'intake', 'rclpy': 'rclpy'}
 #: Maps an activity to label, colour, and whether the activity holds Python's lock (GIL).
 PARTS = {
     'middleware': ('middleware receives', '#9aa5b1', False),
@@ -188,7 +188,7 @@ def main():
 def measure(options):
     """Alternate image kinds and intakes; print, save and draw the medians."""
     environment = launch_environment()
-    rounds = {case: [] for case in itertools.product(KINDS, WAYS)}
+    rounds = {case: [] for case in itertools.product(KIND_LABELS, INTAKE_NAMES)}
     for number in range(1, options.rounds + 1):
         for case, results in rounds.items():
             print(f'round {number}/{options.rounds}: {", ".join(case)}', file=sys.stderr)
@@ -202,7 +202,7 @@ def measure(options):
     medians = [
         {
             'kind': kind,
-            'way': WAYS[way],
+            'way': INTAKE_NAMES[way],
             'parts_ms': {part: statistics.median(row[part] for row in results) for part in PARTS},
         }
         for (kind, way), results in rounds.items()
@@ -212,10 +212,10 @@ def measure(options):
         print(f'{words:22}' + ''.join(f'{case["parts_ms"][part]:>17.2f} ms' for case in medians))
     save('camera', {'rate_hz': options.rate, 'cases': medians})
     if options.svg is not None:
-        options.svg.write_text(drawn(medians), encoding='utf-8')
+        options.svg.write_text(svg_chart(medians), encoding='utf-8')
 
 
-def drawn(cases):
+def svg_chart(cases):
     """Return an SVG picture: one bar per case. Parts without Python's lock are on the left."""
     left, width, height, gap = 190, 760, 34, 14
     most_ms = max(sum(case['parts_ms'].values()) for case in cases)
@@ -223,7 +223,8 @@ def drawn(cases):
     lines = []
     for row, case in enumerate(cases):
         top = 36 + row * (height + gap)
-        label = f'{KINDS[case["kind"]]}, by {"the " * (case["way"] == "intake")}{case["way"]}'
+        kind = KIND_LABELS[case['kind']]
+        label = f'{kind}, by {"the " * (case["way"] == "intake")}{case["way"]}'
         lines.append(f'<text x="{left - 10}" y="{top + 22}" text-anchor="end">{label}</text>')
         x = left
         for part, (_, colour, _) in PARTS.items():

@@ -35,15 +35,15 @@ from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageTopicOptions
 from trt_perception.transport.advice import node_profile_environment
 
-READY = 'ready'
+READY_LINE = 'ready'
 #: Seconds for which receivers wait for images in flight, after the cameras' last image.
 DRAIN_S = 2.0
 #: A process that has not ended after this time ends without freeing its shared memory.
 END_LIMIT_S = 10
 #: Random cameras are up to half a per cent faster than the rate.
-MOST_FASTER = 1.005
+MAX_RATE_FACTOR = 1.005
 # A serialised message begins with a 4-byte header. The stamp's seconds and nanoseconds follow.
-STAMP_AT = slice(4, 12)
+STAMP_BYTES = slice(4, 12)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Schedule:
         if self.timing == 'random':
             # All sides of a round have the same seed, so they have equal phases and rates.
             numbers = random.Random(f'{self.seed} {camera}')
-            rate_hz *= numbers.uniform(1.0, MOST_FASTER)
+            rate_hz *= numbers.uniform(1.0, MAX_RATE_FACTOR)
             first_s += numbers.uniform(0.0, 1 / rate_hz)
         number = 0
         while (due_s := first_s + number / rate_hz) < self.end_s:
@@ -91,10 +91,10 @@ def read_schedule():
 
 
 def say_ready_when(connected):
-    """Wait until a function returns true, then print READY."""
+    """Wait until a function returns true, then print READY_LINE."""
     while rclpy.ok() and not connected():
         time.sleep(0.05)
-    print(READY, flush=True)
+    print(READY_LINE, flush=True)
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def run_camera(options):
 
 def stamp_ns(serialized):
     """Return the stamp of a serialised message."""
-    seconds, nanoseconds = struct.unpack('=iI', serialized[STAMP_AT])
+    seconds, nanoseconds = struct.unpack('=iI', serialized[STAMP_BYTES])
     return seconds * 10**9 + nanoseconds
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gpus
 from cameras_report import match, side_figures
-from cameras_roles import DRAIN_S, READY, Schedule
+from cameras_roles import DRAIN_S, READY_LINE, Schedule
 from children import Children
 from common import SHARE, launch_environment
 from host import cpu_seconds, memory_mib, shared_memory_mib
@@ -126,7 +126,7 @@ def measure(options, case, side, number):
         viewers = [role('viewer', case.cameras, '--view', options.view)] * bool(
             options.view and side != 'intake'
         )
-        children.wait_for(READY, [*cameras, *receivers, *viewers], START_S)
+        children.wait_for(READY_LINE, [*cameras, *receivers, *viewers], START_S)
         start_s = time.time() + 0.5
         first_s = start_s + options.warm_up
         end_s = first_s + options.seconds

@@ -13,7 +13,15 @@ from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.open_model import open_by_parameters
 from support.models.tiny_model import write_tiny_model
-from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, OUTPUTS, batched, known, network
+from support.oracles.family_outputs import (
+    EXTRA_INPUTS,
+    NAMES,
+    NETWORK,
+    OUTPUTS,
+    batched,
+    known,
+    network,
+)
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
@@ -50,7 +58,7 @@ def config_for(path, name, **values):
 
 
 def has_pixel_mask(name):
-    return any(tensor == 'pixel_mask' for tensor, _ in BESIDE.get(name, ()))
+    return any(tensor == 'pixel_mask' for tensor, _ in EXTRA_INPUTS.get(name, ()))
 
 
 def in_the_image(name, xyxy):
@@ -97,7 +105,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
         frames[1] = frames[0]
     if name == 'torchvision':
         objects[1], frames[1] = objects[0], frames[0]
-    more_inputs = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    more_inputs = tuple((key, shape, 'INT64') for key, shape in EXTRA_INPUTS.get(name, ()))
     path, recorder = install_standins((IMAGE, *more_inputs), tensors_of(frames[0]))
     pipeline = open_by_parameters(config_for(path, name))
     for slot, outputs in enumerate(frames):
@@ -189,7 +197,9 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     rng = np.random.default_rng(36)
     objects = [known(rng, count) for count in (6, 4, 5)]
     outputs = batched(name, [OUTPUTS[name](rng, *one) for one in objects])
-    more_inputs = tuple((key, (3, *shape[1:]), 'INT64') for key, shape in BESIDE.get(name, ()))
+    more_inputs = tuple(
+        (key, (3, *shape[1:]), 'INT64') for key, shape in EXTRA_INPUTS.get(name, ())
+    )
     image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
     path, recorder = install_standins((image, *more_inputs), tensors_of(outputs))
     uploaded = []
@@ -275,7 +285,7 @@ def test_engine_gives_the_detections_of_its_onnx_file(name, use_cuda_graph, tmp_
     rng = np.random.default_rng(35)
     xyxy, scores, labels = known(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
-    content = network(outputs, beside=BESIDE.get(name, ()))
+    content = network(outputs, beside=EXTRA_INPUTS.get(name, ()))
     (tmp_path / 'made.onnx').write_bytes(content)
     (tmp_path / 'made.engine').write_bytes(build_plan(content))
     found = {}

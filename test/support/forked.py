@@ -36,25 +36,30 @@ PROGRAMS = {
 }
 #: Scripts of test/support/nodes that can be forked. Tests send signals to the other scripts during
 #: their imports.
-SCRIPTS = ('fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py')
+SCRIPT_NAMES = ('fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py')
 #: Installed modules that the programs and rclpy import late. The server imports them in advance.
-LATE = ('onnxruntime', 'geometry_msgs.msg', 'rosidl_generator_py', 'trt_perception.commands')
+LATE_IMPORTS = (
+    'onnxruntime',
+    'geometry_msgs.msg',
+    'rosidl_generator_py',
+    'trt_perception.commands',
+)
 #: Prefixes of variables that Python, the library loader or OpenCV read only once, at the start.
-EARLY = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
+EARLY_VARIABLES = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
 _STATUS_BYTES = 4
 _lock = threading.Lock()
 _servers = []
 
 
-def _early(environment):
-    names = (name for name in environment if name.startswith(EARLY))
+def _early_variables(environment):
+    names = (name for name in environment if name.startswith(EARLY_VARIABLES))
     return {name: environment[name] for name in names if name != 'PYTHONUNBUFFERED'}
 
 
 @functools.cache
 def _early_at_server_start():
-    """Return the EARLY variables, with their values at the first call of `can_fork`."""
-    return _early(os.environ)
+    """Return the EARLY_VARIABLES variables, with their values at the first call of `can_fork`."""
+    return _early_variables(os.environ)
 
 
 def can_fork(command, environment):
@@ -65,10 +70,10 @@ def can_fork(command, environment):
     """
     program, *words = map(Path, command[:2])
     is_program = program.parent.name == 'trt_perception' and program.name in PROGRAMS
-    is_script = command[0] == sys.executable and bool(words) and words[0].name in SCRIPTS
+    is_script = command[0] == sys.executable and bool(words) and words[0].name in SCRIPT_NAMES
     if not (is_program or is_script):
         return False
-    return hasattr(os, 'pidfd_open') and _early(environment) == _early_at_server_start()
+    return hasattr(os, 'pidfd_open') and _early_variables(environment) == _early_at_server_start()
 
 
 def run(command, *, timeout, env=None):
@@ -196,7 +201,7 @@ def serve(socket_number):
     """Fork programs until the test process has ended. The function returns only in each fork."""
     for module in PROGRAMS.values():
         importlib.import_module(module)
-    for module in LATE:
+    for module in LATE_IMPORTS:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
     gc.collect()

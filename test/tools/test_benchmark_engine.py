@@ -15,7 +15,7 @@ from support.models.detector_models import CLASSES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.optional_packages import needs
-from support.oracles.family_outputs import BESIDE, NAMES, NETWORK, batched, known, network
+from support.oracles.family_outputs import EXTRA_INPUTS, NAMES, NETWORK, batched, known, network
 from support.oracles.family_outputs import OUTPUTS as FAMILY_OUTPUTS
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.benchmarking.measure import (
@@ -240,7 +240,7 @@ def test_models_of_each_family_are_measured(name, tmp_path):
     rng = np.random.default_rng(40)
     outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
     path = tmp_path / 'made.onnx'
-    path.write_bytes(network(outputs, beside=BESIDE.get(name, ())))
+    path.write_bytes(network(outputs, beside=EXTRA_INPUTS.get(name, ())))
     saved = tmp_path / 'result.json'
     assert run(path, *family_arguments(name), '--json', saved) == 0
     (report,) = json.loads(saved.read_text())['models']
@@ -259,7 +259,7 @@ def test_engines_of_each_family_run_each_step(name, tmp_path, install_standins, 
     output_specs = tuple(
         (key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items()
     )
-    beside = tuple((key, shape, 'INT64') for key, shape in BESIDE.get(name, ()))
+    beside = tuple((key, shape, 'INT64') for key, shape in EXTRA_INPUTS.get(name, ()))
     image = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
     recorder, module = install_standins(
         tensors={'inputs': (image, *beside), 'outputs': output_specs}
@@ -312,7 +312,7 @@ def test_batch_engine_is_measured_with_batches(tmp_path, install_standins, monke
 def test_engine_with_host_decoding_is_measured(name, tmp_path):
     rng = np.random.default_rng(42)
     outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
-    content = network(outputs, beside=BESIDE.get(name, ()))
+    content = network(outputs, beside=EXTRA_INPUTS.get(name, ()))
     (tmp_path / 'made.onnx').write_bytes(content)
     (tmp_path / 'made.engine').write_bytes(build_plan(content))
     models = [tmp_path / 'made.engine', tmp_path / 'made.onnx']

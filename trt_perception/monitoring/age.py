@@ -9,10 +9,10 @@ from typing import Final
 __all__ = ['AgeOfOutput']
 
 # Synchronised clocks differ by less than a second. An image older than 10 min is a recording.
-_AHEAD_NS: Final = 10**9
-_BEHIND_NS: Final = 600 * 10**9
+_MAX_AHEAD_NS: Final = 10**9
+_MAX_BEHIND_NS: Final = 600 * 10**9
 # A single impossible stamp is ignored. Impossible stamps for this long come from another clock.
-_PATIENCE_S: Final = 0.9
+_REPORT_DELAY_S: Final = 0.9
 _NO_CLOCK: Final = (
     'use_sim_time is set, but no publisher sends /clock, so the age of the detections is unknown: '
     'publish /clock with the simulator or ros2 bag play --clock, or set use_sim_time to false'
@@ -44,7 +44,7 @@ class AgeOfOutput:
             self._doubt = None
             return
         age_ns = clock_ns - stamp_ns
-        if clock_ns and -_AHEAD_NS <= age_ns <= _BEHIND_NS:
+        if clock_ns and -_MAX_AHEAD_NS <= age_ns <= _MAX_BEHIND_NS:
             self._doubt = None
             self._ages_ms.append(age_ns * 1e-6)
             return
@@ -59,19 +59,20 @@ class AgeOfOutput:
     def clock_problem(self, time_s: float) -> str:
         """Return why the ages are unknown and how to fix the clocks; empty without a problem."""
         doubt = self._doubt
-        return doubt[1] if doubt is not None and time_s - doubt[0] >= _PATIENCE_S else ''
+        return doubt[1] if doubt is not None and time_s - doubt[0] >= _REPORT_DELAY_S else ''
 
 
 def _describe_clock_offset(age_ns: int) -> str:
     where = 'behind' if age_ns > 0 else 'ahead of'
     return (
-        f"the stamps of the images are {_span(abs(age_ns) * 1e-9)} {where} the node's clock, so "
-        'the age of the detections is unknown: synchronise the clocks of camera and node (chrony, '
+        f'the stamps of the images are {_duration_text(abs(age_ns) * 1e-9)} {where} the '
+        "node's clock, so the age of the detections is unknown: synchronise "
+        'the clocks of camera and node (chrony, '
         'PTP); for a recording, use ros2 bag play --clock and set use_sim_time to true'
     )
 
 
-def _span(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     for unit, size in (('days', 86400), ('hours', 3600), ('minutes', 60)):
         if seconds >= 2 * size:
             return f'{seconds / size:.0f} {unit}'

@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ['DeliveryCounter']
 
-_UNKNOWN: Final = 2**31 - 1
+_UNKNOWN_COUNT: Final = 2**31 - 1
 
 
 class DeliveryCounter:
@@ -62,7 +62,7 @@ class DeliveryCounter:
 
         Fast DDS reports 2**31 - 1 if the number is unknown. Each such report counts as one loss.
         """
-        count = count % _UNKNOWN + count // _UNKNOWN
+        count = count % _UNKNOWN_COUNT + count // _UNKNOWN_COUNT
         self._lost += count
         if self._several:  # with several publishers, `add_received` counts no gaps
             self._gaps += count

@@ -24,10 +24,10 @@ def percentiles(values_ms: Iterable[float]) -> Percentiles | None:
     ordered = sorted(values_ms)
     if not ordered:
         return None
-    return Percentiles(_ranked(ordered, 0.50), _ranked(ordered, 0.99))
+    return Percentiles(_percentile(ordered, 0.50), _percentile(ordered, 0.99))
 
 
-def _ranked(ordered: Sequence[float], share: float) -> float:
+def _percentile(ordered: Sequence[float], share: float) -> float:
     rank = share * (len(ordered) - 1)
     low = int(rank)
     high = min(low + 1, len(ordered) - 1)

@@ -29,18 +29,20 @@ __all__ = [
 
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 # Every rclpy node has this parameter.
-_SIM_TIME: Final = Parameter(
+_SIM_TIME_PARAMETER: Final = Parameter(
     'use_sim_time', '', 'bool', False, 'Take the time from /clock, as with a simulator or a bag.'
 )
 # Lists that a launch argument can set, because their values are short and contain no comma.
-_SHORT_LISTS: Final = ('cameras', 'device_ids', 'plugin_libraries')
-_ARGUMENTS: Final = {
+_SHORT_LIST_NAMES: Final = ('cameras', 'device_ids', 'plugin_libraries')
+_PARAMETERS_BY_ARGUMENT: Final = {
     parameter.name: parameter
-    for parameter in (*PARAMETERS, _SIM_TIME)
-    if not parameter.kind.endswith('[]') or parameter.name in _SHORT_LISTS
+    for parameter in (*PARAMETERS, _SIM_TIME_PARAMETER)
+    if not parameter.kind.endswith('[]') or parameter.name in _SHORT_LIST_NAMES
 }
-_LISTS: Final = {
-    parameter.name: parameter for parameter in PARAMETERS if parameter.name not in _ARGUMENTS
+_LIST_PARAMETERS: Final = {
+    parameter.name: parameter
+    for parameter in PARAMETERS
+    if parameter.name not in _PARAMETERS_BY_ARGUMENT
 }
 # Names that launch and launch_ros read themselves. They are not mistyped arguments.
 _LAUNCH_CONFIGURATIONS: Final = (
@@ -59,7 +61,7 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     ),
 }
 # Placeholder for the camera's name in image_topic.
-_CAMERA: Final = '{camera}'
+_CAMERA_PLACEHOLDER: Final = '{camera}'
 
 # Names in other packages, and the arguments here with the same meaning.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
@@ -77,8 +79,9 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'engine_path': ('', ''),  # first, because every user needs it
         'image_topic': (
             '',
-            f'Image topic of the camera. For several cameras, {_CAMERA} stands for the name: '
-            f'/{_CAMERA}/image_raw. Default: image, or {_CAMERA}/image.',
+            f'Image topic of the camera. For several cameras, {_CAMERA_PLACEHOLDER} stands '
+            f'for the name: /{_CAMERA_PLACEHOLDER}/image_raw. '
+            f'Default: image, or {_CAMERA_PLACEHOLDER}/image.',
         ),
         'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
         'namespace': ('', 'Namespace of the node and its topics.'),
@@ -89,12 +92,12 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
             f'{CAMERA_PROFILE}.',
         ),
     }
-    for name, parameter in _ARGUMENTS.items():
+    for name, parameter in _PARAMETERS_BY_ARGUMENT.items():
         allowed = f' {parameter.allowed}' if parameter.allowed else ''
         arguments[name] = (
             '',
             f'{parameter.description}{allowed} Default: from params_file, else '
-            f'{_text(parameter.default)}.',
+            f'{_text_of_value(parameter.default)}.',
         )
     # A launched node should run without further commands.
     arguments['autostart'] = (
@@ -121,10 +124,10 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
             f'log_level must be one of {", ".join(_LOG_LEVELS)} (got {short_repr(level)})'
         )
     for name, text in values.items():
-        if name not in _ARGUMENTS or not text:
+        if name not in _PARAMETERS_BY_ARGUMENT or not text:
             continue
         try:
-            given[name] = _value(_ARGUMENTS[name], text)
+            given[name] = _value_from_text(_PARAMETERS_BY_ARGUMENT[name], text)
         except ConfigError as error:
             mistakes.append(str(error))
     if mistakes:
@@ -143,22 +146,26 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
         ConfigError: the topic has no ``{camera}`` but there are several cameras, or it has
             ``{camera}`` but the camera has no name, or it has other braces.
     """
-    braces = [part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA]
+    braces = [
+        part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA_PLACEHOLDER
+    ]
     if braces:
-        expected = f'no braces except {_CAMERA}'
+        expected = f'no braces except {_CAMERA_PLACEHOLDER}'
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     several = len(cameras) > 1
-    if several and topic and _CAMERA not in topic:
-        expected = f'one topic for each of {", ".join(cameras)}, such as /{_CAMERA}/image_raw'
+    if several and topic and _CAMERA_PLACEHOLDER not in topic:
+        expected = (
+            f'one topic for each of {", ".join(cameras)}, such as /{_CAMERA_PLACEHOLDER}/image_raw'
+        )
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
-    if not cameras and _CAMERA in topic:
+    if not cameras and _CAMERA_PLACEHOLDER in topic:
         fix = 'name the cameras with cameras:=front,rear or in params_file'
         raise ConfigError('image_topic', f'{short_repr(topic)} without names of cameras', fix=fix)
     if not topic:
         return []
     if not cameras:
         return [('image', topic)]
-    return [(f'{name}/image', topic.replace(_CAMERA, name)) for name in cameras]
+    return [(f'{name}/image', topic.replace(_CAMERA_PLACEHOLDER, name)) for name in cameras]
 
 
 def demo_cameras(text: str) -> tuple[str, ...]:
@@ -214,14 +221,14 @@ def unknown_arguments(
                 'of config/cameras.yaml, and pass this file as params_file:=/path/to/my.yaml'
             )
             continue
-        if name in _LISTS:
+        if name in _LIST_PARAMETERS:
             near.append(
                 f"'{name}' is a list, and a launch argument holds a single value: write it into "
-                f'a copy of config/detect.yaml, as {_example(_LISTS[name])}, and pass this file '
-                'as params_file:=/path/to/my.yaml'
+                f'a copy of config/detect.yaml, as {_example(_LIST_PARAMETERS[name])}, and '
+                'pass this file as params_file:=/path/to/my.yaml'
             )
             continue
-        close = _close(name, declared)
+        close = _similar_names(name, declared)
         if fix := manifest_only_fix(name):
             near.append(f"there is no argument '{name}': {fix}")
         elif close:
@@ -233,7 +240,7 @@ def unknown_arguments(
     return near, far
 
 
-def _close(name: str, declared: Collection[str]) -> list[str]:
+def _similar_names(name: str, declared: Collection[str]) -> list[str]:
     """Return the argument names that a user probably meant, best first."""
     ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
     names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
@@ -243,7 +250,7 @@ def _close(name: str, declared: Collection[str]) -> list[str]:
     return ends or list(dict.fromkeys(_SYNONYMS.get(match, match) for match in close))
 
 
-def _value(parameter: Parameter, text: str) -> Any:
+def _value_from_text(parameter: Parameter, text: str) -> Any:
     reader, expected = _READERS[parameter.kind]
     try:
         value = reader(text)
@@ -253,7 +260,7 @@ def _value(parameter: Parameter, text: str) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def _text_of_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -71,7 +71,7 @@ def parameter_field(default: Any, description: str, **facts: Any) -> Any:
     return dataclasses.field(default=default, metadata={'description': description, **facts})
 
 
-_SCALARS: Final[dict[str, set[type]]] = {
+_SCALAR_TYPES: Final[dict[str, set[type]]] = {
     'string': {str},
     'integer': {int},
     'double': {float, int},
@@ -89,20 +89,22 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     is_list = parameter.kind.endswith('[]')
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if several and len(value) > MAX_CLASSES:
-        raise _wrong(parameter, str(len(value)), f'at most {MAX_CLASSES} values')
+        raise _wrong_value_error(parameter, str(len(value)), f'at most {MAX_CLASSES} values')
     items = list(value) if several and is_list else [value]
-    if several != is_list or not set(map(type, items)) <= _SCALARS[kind]:
+    if several != is_list or not set(map(type, items)) <= _SCALAR_TYPES[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
         # YAML reads unquoted 0 and yes as a number and a bool.
         unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
         fix = 'put text in quotes' if unquoted and several == is_list else ''
-        raise _wrong(parameter, short_repr(list(value) if several else value), shape, fix)
+        raise _wrong_value_error(
+            parameter, short_repr(list(value) if several else value), shape, fix
+        )
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
-            raise _wrong(parameter, short_repr(value), 'a finite double') from error
+            raise _wrong_value_error(parameter, short_repr(value), 'a finite double') from error
     return tuple(items) if is_list else items[0]
 
 
@@ -114,16 +116,22 @@ def check_value(parameter: Parameter, value: Any) -> None:
     """
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
-        raise _wrong(parameter, short_repr(value), f'one of {choices}')
+        raise _wrong_value_error(parameter, short_repr(value), f'one of {choices}')
     if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
-        raise _wrong(parameter, str(len(value)), f'at most {MAX_PATH_LENGTH} characters')
+        raise _wrong_value_error(
+            parameter, str(len(value)), f'at most {MAX_PATH_LENGTH} characters'
+        )
     lowest, highest = parameter.minimum, parameter.maximum
     # The comparison also refuses NaN.
     if lowest is not None and highest is not None and not lowest <= value <= highest:
-        raise _wrong(parameter, short_repr(value), f'a number from {lowest:g} to {highest:g}')
+        raise _wrong_value_error(
+            parameter, short_repr(value), f'a number from {lowest:g} to {highest:g}'
+        )
     if parameter.find_mistake is not None and (mistake := parameter.find_mistake(value)):
-        raise _wrong(parameter, mistake['found'], mistake['expected'])
+        raise _wrong_value_error(parameter, mistake['found'], mistake['expected'])
 
 
-def _wrong(parameter: Parameter, found: str, expected: str, fix: str = '') -> ConfigError:
+def _wrong_value_error(
+    parameter: Parameter, found: str, expected: str, fix: str = ''
+) -> ConfigError:
     return ConfigError(f"parameter '{parameter.name}'", found, expected=expected, fix=fix)

@@ -68,7 +68,7 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
     """
     cameras: list[str] = []
     for head, section in _read_sections(path):
-        found = _member(_member(section, 'ros__parameters'), 'cameras')
+        found = _value_of_key(_value_of_key(section, 'ros__parameters'), 'cameras')
         if found is not None and _matches(head, node):
             items = found.value if isinstance(found, yaml.SequenceNode) else []
             cameras = [item.value for item in items if isinstance(item.value, str)]
@@ -87,7 +87,7 @@ def _read_sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:
         return []
 
 
-def _member(node: Any, name: str) -> Any:
+def _value_of_key(node: Any, name: str) -> Any:
     """Return the last value of a name in a mapping, or None."""
     members = node.value if isinstance(node, yaml.MappingNode) else []
     return next((inside for key, inside in reversed(members) if key.value == name), None)

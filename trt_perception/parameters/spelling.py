@@ -12,12 +12,12 @@ from trt_perception.parameters.config import PARAMETERS
 
 __all__ = ['assignment_text', 'parameter_named', 'split_assignment']
 
-_NAMES: Final = {
+_NAMES_BY_SPELLING: Final = {
     spelling: row.name
     for row in PARAMETERS
     for spelling in (row.name.removeprefix('model.'), row.field, row.name)
 }
-_KINDS: Final = {row.name: row.kind for row in PARAMETERS}
+_KINDS_BY_NAME: Final = {row.name: row.kind for row in PARAMETERS}
 # Matches text that YAML 1.1 and rcl may read as another type than text, or as a part of YAML.
 _NEEDS_QUOTES: Final = re.compile(
     r'(?![A-Za-z/][\w/. -]*\Z)|(y|n|yes|no|on|off|true|false|null|nan|inf|infinity)\Z',
@@ -32,7 +32,7 @@ def parameter_named(word: str) -> str:
         word: the name, also with ``_`` for ``.`` or without ``model.``. Other words are returned
             unchanged.
     """
-    return _NAMES.get(word, word)
+    return _NAMES_BY_SPELLING.get(word, word)
 
 
 def split_assignment(word: str) -> tuple[str, str] | None:
@@ -49,7 +49,7 @@ def assignment_text(name: str, values: Sequence[str]) -> str:
         name: name of a parameter of the node or of a camera.
         values: words of the value as typed; if empty, the user must replace ``VALUE``.
     """
-    kind = _KINDS.get(re.sub(r'\Acamera\.[^.]*\.', '', name), '')
+    kind = _KINDS_BY_NAME.get(re.sub(r'\Acamera\.[^.]*\.', '', name), '')
     items = [' '.join(values)] if values else ['VALUE']
     if values and kind.endswith('[]'):
         items = [item for item in split_list(','.join(values)) if item]

@@ -15,7 +15,7 @@ from trt_perception.files.plain_text import closest_words, escape_controls, spli
 __all__ = ['OptionParser']
 
 # Matches options, launch arguments and ROS parameters, but not topics with a namespace.
-_NAMED: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
+_NAMED_VALUE: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
 
 # Other names of the argument MODEL.
 _MODEL_OPTIONS: Final = ('--model', '--engine', '--onnx', '--engine-path', '--engine_path')
@@ -65,10 +65,10 @@ class OptionParser(argparse.ArgumentParser):
         """Parse like argparse, and store the given words for suggestions."""
         self._given = sys.argv[1:] if args is None else args
         if self._model_options:
-            self._given = self._models_first()
+            self._given = self._move_models_first()
         return super().parse_known_args(self._given, namespace)
 
-    def _models_first(self) -> list[str]:
+    def _move_models_first(self) -> list[str]:
         """Return the given words with the models in front that options name."""
         models: list[str] = []
         others: list[str] = []
@@ -106,7 +106,7 @@ class OptionParser(argparse.ArgumentParser):
         place = list(self._given).index(word) + 1
         return list(itertools.takewhile(lambda each: each[:1] != '-', self._given[place:]))
 
-    def _option_with(self, option: str, values: Sequence[str]) -> str:
+    def _option_text(self, option: str, values: Sequence[str]) -> str:
         """Return an option with as many of the values as it takes."""
         action = self._option_string_actions.get(option)
         if action is not None and action.nargs == '+':
@@ -122,7 +122,7 @@ class OptionParser(argparse.ArgumentParser):
 
     def suggestion(self, word: str) -> str:
         """Return a sentence that suggests the intended option or parameter, or an empty text."""
-        named = _NAMED.fullmatch(word)
+        named = _NAMED_VALUE.fullmatch(word)
         if named is None:
             return ''
         dashes, name, colon, value = named.groups()
@@ -136,12 +136,12 @@ class OptionParser(argparse.ArgumentParser):
         option = f'--{name.replace("_", "-")}'
         values = [value] if value else self._words_after(word)
         if colon and not dashes and option in options:
-            meant = [self._option_with(option, values)]
+            meant = [self._option_text(option, values)]
         elif (dashes or colon) and (assignment := self._assignment(name, values)):
             meant = [f'the parameter, {self._before} {shlex.quote(assignment)}']
             close = closest_words(option, options, cutoff=0.8)
-            meant += [self._option_with(each, values) for each in close]
+            meant += [self._option_text(each, values) for each in close]
         else:
             close = closest_words(f'--{name}', options) if dashes == '--' else []
-            meant = [self._option_with(each, values) for each in close]
+            meant = [self._option_text(each, values) for each in close]
         return f'{word} is not an option; did you mean {", or ".join(meant)}?' if meant else ''

@@ -13,13 +13,15 @@ from trt_perception.model.tasks.task import Task
 
 __all__ = ['KEYPOINT_PARAMETERS', 'KeypointParameters']
 
-_NAMES: Final = 'keypoints.names'
-_SKELETON: Final = 'keypoints.skeleton'
+_NAMES_PARAMETER: Final = 'keypoints.names'
+_SKELETON_PARAMETER: Final = 'keypoints.skeleton'
 #: Names of the parameters.
-KEYPOINT_PARAMETERS: Final = (_NAMES, _SKELETON)
+KEYPOINT_PARAMETERS: Final = (_NAMES_PARAMETER, _SKELETON_PARAMETER)
 _DESCRIPTIONS: Final = {
-    _NAMES: 'Names of the keypoints, in the order of the columns of the topic keypoints.',
-    _SKELETON: 'Ends of the lines between keypoints: two indices for each line.',
+    _NAMES_PARAMETER: (
+        'Names of the keypoints, in the order of the columns of the topic keypoints.'
+    ),
+    _SKELETON_PARAMETER: 'Ends of the lines between keypoints: two indices for each line.',
 }
 
 
@@ -41,8 +43,8 @@ class KeypointParameters:
             return
         ends = [end for line in task.keypoints.skeleton for end in line]
         parameters = (
-            Parameter(_NAMES, Parameter.Type.STRING_ARRAY, list(task.keypoints.names)),
-            Parameter(_SKELETON, Parameter.Type.INTEGER_ARRAY, ends),
+            Parameter(_NAMES_PARAMETER, Parameter.Type.STRING_ARRAY, list(task.keypoints.names)),
+            Parameter(_SKELETON_PARAMETER, Parameter.Type.INTEGER_ARRAY, ends),
         )
         for parameter in parameters:
             descriptor = ParameterDescriptor(

@@ -127,7 +127,7 @@ class NodeParameters:
         for change in changes:
             row = self._declared.get(change.name)
             if row is not None and change.type_ == RosParameter.Type.NOT_SET:
-                default = shlex.quote(_yaml(row.default))
+                default = shlex.quote(_yaml_text(row.default))
                 return (
                     f"parameter '{change.name}' cannot be deleted, the node needs a value; for "
                     f'its default: {command} {change.name} {default}'
@@ -140,7 +140,9 @@ class NodeParameters:
                     return f"parameter '{change.name}': expected {expected} (got {change.value!r})"
                 continue
             typed = f'{command} {change.name} '
-            if mistake := _mistake(change.name, change.value, row, self.config.cameras, typed):
+            if mistake := _find_mistake(
+                change.name, change.value, row, self.config.cameras, typed
+            ):
                 return mistake
         return ''
 
@@ -257,12 +259,12 @@ def _read_start_values(node: Node) -> NodeConfig:
     cameras: tuple[str, ...] | None = ()
     if 'cameras' in given:
         row, value = rows['cameras'], given['cameras']
-        cameras = None if _mistake('cameras', value, row) else _table_value(row, value)
+        cameras = None if _find_mistake('cameras', value, row) else _table_value(row, value)
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
         if cameras is None and is_camera_parameter(name):
             continue  # the invalid value of `cameras` is the mistake to report
-        if mistake := _mistake(name, value, rows.get(name), cameras or ()):
+        if mistake := _find_mistake(name, value, rows.get(name), cameras or ()):
             mistakes.append(mistake)
         else:
             values[name] = _table_value(rows[name], value)
@@ -271,7 +273,7 @@ def _read_start_values(node: Node) -> NodeConfig:
     return NodeConfig.from_values(values)
 
 
-def _mistake(
+def _find_mistake(
     name: str,
     value: Any,
     row: Parameter | None,
@@ -329,11 +331,11 @@ def _suggested_text(parameter: Parameter | None, value: Any) -> str:
         check_value(parameter, parameter_value(parameter, meant))
     except (ConfigError, TypeError):  # JSON has no bytes
         return ''
-    text = _yaml(meant)
+    text = _yaml_text(meant)
     return text if len(text) <= _MAX_HINT_LENGTH else ''
 
 
-def _yaml(value: Any) -> str:
+def _yaml_text(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 

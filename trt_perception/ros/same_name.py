@@ -11,7 +11,7 @@ from rclpy.node import Node
 __all__ = [*('endpoint_node_name', 'is_on_this_machine', 'same_name_problem', 'shared_node_names')]
 
 # Name in the graph of a node whose real name has not arrived, or never arrives.
-_UNKNOWN: Final = '_NODE_NAME_UNKNOWN_'
+_UNKNOWN_NAME: Final = '_NODE_NAME_UNKNOWN_'
 # A GID of Fast DDS begins with the number of its vendor and two bytes that identify the host.
 _FAST_DDS: Final = [1, 15]
 _HOST_BYTES: Final = 4
@@ -23,9 +23,9 @@ def endpoint_node_name(endpoint: Any) -> str:
     Args:
         endpoint: a TopicEndpointInfo.
     """
-    if endpoint.node_name == _UNKNOWN:
+    if endpoint.node_name == _UNKNOWN_NAME:
         return 'a node whose name is not known'
-    return _full(endpoint.node_namespace, endpoint.node_name)
+    return _full_name(endpoint.node_namespace, endpoint.node_name)
 
 
 def is_on_this_machine(node: Node, endpoint: Any) -> bool | None:
@@ -55,7 +55,7 @@ def is_on_this_machine(node: Node, endpoint: Any) -> bool | None:
 def same_name_problem(node: Node) -> str:
     """Return a warning if other nodes have the full name of this node, otherwise ''."""
     name = node.get_fully_qualified_name()
-    count = _names(node)[name]
+    count = _count_node_names(node)[name]
     if count < 2:
         return ''
     return (
@@ -82,15 +82,17 @@ def shared_node_names(node: Node, types: Set[str]) -> dict[str, int]:
         for info in node.get_publishers_info_by_topic(topic)
     }
     return {
-        name: count for name, count in _names(node).items() if count > 1 and name in publishers
+        name: count
+        for name, count in _count_node_names(node).items()
+        if count > 1 and name in publishers
     }
 
 
-def _full(namespace: str, name: str) -> str:
+def _full_name(namespace: str, name: str) -> str:
     return f'{namespace.rstrip("/")}/{name}'
 
 
-def _names(node: Node) -> Counter[str]:
+def _count_node_names(node: Node) -> Counter[str]:
     return Counter(
-        _full(namespace, name) for name, namespace in node.get_node_names_and_namespaces()
+        _full_name(namespace, name) for name, namespace in node.get_node_names_and_namespaces()
     )

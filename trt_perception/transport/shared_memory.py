@@ -29,13 +29,13 @@ SHARED_MEMORY: Final = Path('/dev/shm')
 SMALL_PARTICIPANT_BYTES: Final = 4 * 2**20
 LARGE_PARTICIPANT_BYTES: Final = 68 * 2**20
 # The participants for raw images may use this share of the free shared memory.
-_SHARE: Final = 0.25
-_PORT: Final = re.compile(r'fast(rtps|dds)_port\d+')
+_MAX_SHARE: Final = 0.25
+_PORT_FILE_NAME: Final = re.compile(r'fast(rtps|dds)_port\d+')
 # Creating a port takes less than a millisecond, but the process may wait for a CPU core.
 _MAX_CREATION_S: Final = 5.0
 # boost::interprocess stores a state in the first word: 0 or 1 at first, 2 when initialised.
-_INITIALISED: Final = 2
-_WORD: Final = struct.Struct('=I')
+_STATE_INITIALISED: Final = 2
+_STATE_WORD: Final = struct.Struct('=I')
 
 
 def affordable_participants(cameras: int, free_bytes: int, bytes_each: int) -> int:
@@ -46,7 +46,7 @@ def affordable_participants(cameras: int, free_bytes: int, bytes_each: int) -> i
         free_bytes: free shared memory in bytes.
         bytes_each: shared memory of one participant in bytes.
     """
-    most = int(_SHARE * free_bytes) // bytes_each
+    most = int(_MAX_SHARE * free_bytes) // bytes_each
     per_two_cameras = -(-cameras // 2)
     return cameras if cameras <= most else min(per_two_cameras, most)
 
@@ -59,7 +59,7 @@ def unfinished_ports(folder: Path = SHARED_MEMORY) -> list[Path]:
 
 
 def _is_unfinished(path: Path) -> bool:
-    if not _PORT.fullmatch(path.name):
+    if not _PORT_FILE_NAME.fullmatch(path.name):
         return False
     try:
         facts = path.stat()
@@ -68,12 +68,12 @@ def _is_unfinished(path: Path) -> bool:
             return False
         file, _ = open_regular(path)  # a pipe may have the name of a port
         with file:
-            start = file.read(_WORD.size)
+            start = file.read(_STATE_WORD.size)
     except PermissionError:  # the file belongs to another user
         return facts.st_size == 0
     except OSError:  # the file was removed meanwhile, or is no regular file
         return False
-    return len(start) < _WORD.size or _WORD.unpack(start)[0] < _INITIALISED
+    return len(start) < _STATE_WORD.size or _STATE_WORD.unpack(start)[0] < _STATE_INITIALISED
 
 
 def repair_command(ports: Sequence[Path]) -> str:

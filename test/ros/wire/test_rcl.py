@@ -37,7 +37,7 @@ def test_rclpy_takes_images_if_rcl_differs_at_the_start(make_taker, monkeypatch,
     elif fault == 'array':
         monkeypatch.setattr(rcl, 'SerializedArray', _Longer)
     elif fault == 'function':
-        monkeypatch.setattr(rcl, '_RELEASES_GIL', {'rcl_of_tomorrow': ()})
+        monkeypatch.setattr(rcl, '_GIL_RELEASING_CALLS', {'rcl_of_tomorrow': ()})
     else:
 
         def missing(name):

@@ -11,7 +11,7 @@ QUERIES = 40
 #: Width and height of images.
 SOURCES = [(1280, 720), (641, 333)]
 # Additional inputs by decoder.
-BESIDE = {
+EXTRA_INPUTS = {
     'labels_boxes_scores': [('orig_target_sizes', (1, 2))],
     'detr': [('pixel_mask', (1, 64, 64))],
 }

@@ -36,8 +36,8 @@ from trt_perception.ros.runtime.arguments import number_between, text_matching
 
 __all__ = ['main']
 
-_GRAPH = 'trt_perception.ros.doctor.ros_graph'
-_PARAMETERS = 'trt_perception.ros.doctor.parameters'
+_GRAPH_MODULE = 'trt_perception.ros.doctor.ros_graph'
+_PARAMETERS_MODULE = 'trt_perception.ros.doctor.parameters'
 
 _CORRECT_PARAMETERS = 'correct the parameters above, then run doctor again'
 _EXAMPLES = """examples:
@@ -166,7 +166,7 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
         return
     arguments = [word for path in options.params_file for word in ('--params-file', path)]
     arguments += [word for given in options.param for word in ('-p', given)]
-    report = _run_module(_PARAMETERS, [options.node, *arguments], 60)
+    report = _run_module(_PARAMETERS_MODULE, [options.node, *arguments], 60)
     for mistake in report['mistakes']:
         fix = 'correct the parameter, because the node would exit with code 2'
         yield Finding('parameters', 'parameters', 'red', mistake, fix)
@@ -252,7 +252,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
         'segment_bytes': inputs.segment_bytes,
         'topics_given': bool(options.image_topic),
     }
-    for entry in _run_module(_GRAPH, [json.dumps(request)], options.seconds + 60):
+    for entry in _run_module(_GRAPH_MODULE, [json.dumps(request)], options.seconds + 60):
         yield Finding(**entry)
 
 

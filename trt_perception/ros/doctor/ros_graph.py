@@ -42,16 +42,16 @@ from trt_perception.transport.advice import may_be_camera
 
 __all__ = ['check_graph', 'main']
 
-_IMAGE: Final = 'sensor_msgs/msg/Image'
-_COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
-_TYPES: Final = {_IMAGE: Image, _COMPRESSED: CompressedImage}
+_IMAGE_TYPE: Final = 'sensor_msgs/msg/Image'
+_COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
+_MESSAGE_CLASSES: Final = {_IMAGE_TYPE: Image, _COMPRESSED_TYPE: CompressedImage}
 # Running nodes usually appear within 1 s. Wait up to 4 s if cameras are missing, because Fast DDS
 # repeats lost messages after 3 s.
-_DISCOVERY_S: Final = (1.0, 4.0)
+_DISCOVERY_LIMITS_S: Final = (1.0, 4.0)
 # Interval between queries of the graph. A query takes up to 1 ms for each topic.
-_LOOK_S: Final = 0.25
+_LOOK_INTERVAL_S: Final = 0.25
 # Levels for OK, WARN, ERROR and STALE of DiagnosticStatus.
-_LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
+_FINDING_LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
 def check_graph(
@@ -140,7 +140,9 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
             for topic, listener in listeners.items()
             if topic not in other_types
         ]
-        same_names = shared_node_names(node, {*_TYPES, 'vision_msgs/msg/Detection2DArray'})
+        same_names = shared_node_names(
+            node, {*_MESSAGE_CLASSES, 'vision_msgs/msg/Detection2DArray'}
+        )
         intake = _intake_finding(context)
         node.destroy_node()
     finally:
@@ -166,22 +168,22 @@ def _listen(
     """Find camera topics and listen to them, including topics that appear later."""
     listeners: dict[str, _TopicListener] = {}
     started = look_s = time.monotonic()
-    end = started + _DISCOVERY_S[0] + seconds
+    end = started + _DISCOVERY_LIMITS_S[0] + seconds
     while (now := time.monotonic()) < end:
         executor.spin_once(timeout_sec=min(0.1, end - now))
         if now < look_s:
             continue  # take all waiting messages before querying the graph again
-        look_s = now + _LOOK_S
+        look_s = now + _LOOK_INTERVAL_S
         for topic, kinds in node.get_topic_names_and_types():
             # Skip debug images: a subscriber would make a detector draw them.
             image = topic.removesuffix('/compressed') in wanted or may_be_camera(topic)
-            if image and not _TYPES.keys().isdisjoint(kinds) and topic not in listeners:
+            if image and not _MESSAGE_CLASSES.keys().isdisjoint(kinds) and topic not in listeners:
                 listeners[topic] = _TopicListener(node, topic)
         for listener in listeners.values():
             listener.update()
         heard = {topic for topic, listener in listeners.items() if listener.publishers}
         missing = not heard or any(not {topic, f'{topic}/compressed'} & heard for topic in wanted)
-        if missing and now - started < _DISCOVERY_S[1]:
+        if missing and now - started < _DISCOVERY_LIMITS_S[1]:
             end = now + seconds
     return listeners
 
@@ -191,7 +193,7 @@ def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
     found = {}
     for topic in topics:
         publishers = node.get_publishers_info_by_topic(topic)
-        if publishers and all(each.topic_type not in _TYPES for each in publishers):
+        if publishers and all(each.topic_type not in _MESSAGE_CLASSES for each in publishers):
             found[topic] = (
                 f'{endpoint_node_name(publishers[0])} publishes {publishers[0].topic_type}'
             )
@@ -220,11 +222,11 @@ class _TopicListener:
         """Find the publishers. Subscribe again if they need another type or reliability."""
         compressed = self._topic.endswith('/compressed')
         infos = self._node.get_publishers_info_by_topic(self._topic)
-        published = {info.topic_type for info in infos} & _TYPES.keys()
+        published = {info.topic_type for info in infos} & _MESSAGE_CLASSES.keys()
         if not published and self._requested is not None:
             self.publishers = ()
             return
-        meant = _COMPRESSED if compressed else _IMAGE
+        meant = _COMPRESSED_TYPE if compressed else _IMAGE_TYPE
         kind = meant if meant in published or not published else published.pop()
         self.publishers = tuple(
             info.qos_profile.reliability.name.lower() for info in infos if info.topic_type == kind
@@ -237,7 +239,7 @@ class _TopicListener:
         if self._subscription is not None:
             self._node.destroy_subscription(self._subscription)
             self._subscription = None
-        self._kind = _TYPES[kind]
+        self._kind = _MESSAGE_CLASSES[kind]
         self._started = time.monotonic()
         self._delivery = DeliveryCounter()
         self._received = 0
@@ -348,7 +350,7 @@ def _detector_findings(statuses: Iterable[Any]) -> list[Finding]:
 
 
 def _status_finding(name: str, diagnostics_level: bytes, message: str) -> Finding:
-    level = _LEVELS[min(ord(diagnostics_level), 3)]
+    level = _FINDING_LEVELS[min(ord(diagnostics_level), 3)]
     fix = '' if level == 'green' else 'see its log and docs/troubleshooting.md'
     return Finding('detectors', name, level, message, fix)
 

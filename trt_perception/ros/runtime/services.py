@@ -16,14 +16,14 @@ from trt_perception.files.plain_text import escape_controls, short_repr
 
 __all__ = ['answer_every_request']
 
-_TYPES: Final = [kind.value for kind in Parameter.Type]
+_PARAMETER_TYPES: Final = [kind.value for kind in Parameter.Type]
 _MAX_REASON_LENGTH: Final = 1000
 # A request may name this many parameters, or all parameters of the node if there are more. A node
 # with one camera has far fewer.
 _MAX_PARAMETERS: Final = 200
 # Fields of requests that name parameters.
 _LIST_FIELDS: Final = ('parameters', 'names', 'prefixes')
-_SETTERS: Final = (SetParameters, SetParametersAtomically)
+_SETTER_SERVICES: Final = (SetParameters, SetParametersAtomically)
 
 _Handler = Callable[[Any, Any], Any]
 
@@ -64,11 +64,12 @@ def _with_refusals(
                 single = SetParameters.Request(parameters=[parameter])
                 response.results.extend(answer(single, SetParameters.Response()).results)
             return response
-        for parameter in request.parameters if kind in _SETTERS else ():
-            if parameter.value.type not in _TYPES:  # rclpy would raise
+        for parameter in request.parameters if kind in _SETTER_SERVICES else ():
+            if parameter.value.type not in _PARAMETER_TYPES:  # rclpy would raise
                 reason = (
                     f'parameter {short_repr(parameter.name)} must have a type of ROS 2, '
-                    f'{min(_TYPES)} to {max(_TYPES)} (got type {parameter.value.type})'
+                    f'{min(_PARAMETER_TYPES)} to {max(_PARAMETER_TYPES)} '
+                    f'(got type {parameter.value.type})'
                 )
                 return _refusal(service, request, reason)
         try:

@@ -14,7 +14,7 @@ __all__ = ['EXIT_TIME_LIMIT', 'time_limit']
 
 #: Exit code of a process that exceeded a time limit.
 EXIT_TIME_LIMIT: Final = 1
-_STDERR: Final = 2
+_STDERR_FD: Final = 2
 # The fallback, which needs no interpreter lock, ends the process this much later.
 _FALLBACK_DELAY_S: Final = 2.0
 
@@ -40,13 +40,13 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
                 file=sys.stderr,
                 flush=True,
             )
-            faulthandler.dump_traceback(_STDERR)
+            faulthandler.dump_traceback(_STDERR_FD)
             os._exit(EXIT_TIME_LIMIT)
 
     with contextlib.suppress(
         RuntimeError
     ):  # the system cannot start a thread: run without a limit
-        faulthandler.dump_traceback_later(seconds + _FALLBACK_DELAY_S, file=_STDERR, exit=True)
+        faulthandler.dump_traceback_later(seconds + _FALLBACK_DELAY_S, file=_STDERR_FD, exit=True)
         threading.Thread(target=watch, name='time_limit', daemon=True).start()
     try:
         yield

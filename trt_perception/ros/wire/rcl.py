@@ -123,12 +123,12 @@ class ErrorString(ctypes.Structure):
 _POINTER: Final = ctypes.c_void_p
 _SIZE: Final = ctypes.c_size_t
 #: Functions that may take long are called without the GIL.
-_RELEASES_GIL: Final[dict[str, tuple[Any, ...]]] = {
+_GIL_RELEASING_CALLS: Final[dict[str, tuple[Any, ...]]] = {
     'rcl_wait': (_POINTER, ctypes.c_int64),
     'rcl_take_serialized_message': (_POINTER, _POINTER, _POINTER, _POINTER),
 }
 #: Other functions are called with the GIL: releasing and taking it is slower than such a call.
-_KEEPS_GIL: Final[dict[str, tuple[Any, ...]]] = {
+_GIL_KEEPING_CALLS: Final[dict[str, tuple[Any, ...]]] = {
     'rcl_wait_set_init': (_POINTER, *(_SIZE,) * 6, _POINTER, Allocator),
     'rcl_wait_set_fini': (_POINTER,),
     'rcl_wait_set_clear': (_POINTER,),
@@ -155,8 +155,8 @@ class Rcl:
         try:
             self.releases_gil, self.keeps_gil = ctypes.CDLL('librcl.so'), ctypes.PyDLL('librcl.so')
             for library, signatures in (
-                (self.releases_gil, _RELEASES_GIL),
-                (self.keeps_gil, _KEEPS_GIL),
+                (self.releases_gil, _GIL_RELEASING_CALLS),
+                (self.keeps_gil, _GIL_KEEPING_CALLS),
             ):
                 for name, arguments in signatures.items():
                     function = getattr(library, name)
