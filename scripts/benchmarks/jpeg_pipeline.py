@@ -31,12 +31,12 @@ from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 
 
-def decoded(content):
+def decoded_frame(content):
     """Return a file's frame, decoded on the CPU as by a node without JPEG decoding on the GPU."""
     return decode_to_frame(check_image_file(content))
 
 
-def one_by_one(pipeline, contents, read):
+def time_one_by_one(pipeline, contents, read):
     """Return wall seconds and CPU seconds per frame, from the file to the boxes."""
     seconds = []
     began = time.process_time()
@@ -47,7 +47,7 @@ def one_by_one(pipeline, contents, read):
     return seconds, (time.process_time() - began) / len(contents)
 
 
-def overlapping(pipeline, contents, read):
+def measure_overlapping_rate(pipeline, contents, read):
     """Return frames per second with all slots busy."""
     flying, free = deque(), deque(range(pipeline.depth))
     start = time.perf_counter()
@@ -92,19 +92,19 @@ def main():
             'nvJPEG': lambda content, camera=camera: DeferredFrame(
                 functools.partial(camera, content)
             ),
-            'OpenCV': decoded,
+            'OpenCV': decoded_frame,
         }
         for name, read in ways.items():
             count = options.frames if name == 'nvJPEG' else max(30, options.frames // 10)
             contents = [files[index % len(files)] for index in range(count)]
-            one_by_one(pipeline, contents[:30], read)
-            seconds, cpu = one_by_one(pipeline, contents, read)
-            overlapping(pipeline, contents[:30], read)
+            time_one_by_one(pipeline, contents[:30], read)
+            seconds, cpu = time_one_by_one(pipeline, contents, read)
+            measure_overlapping_rate(pipeline, contents[:30], read)
             row[name] = {
                 'p50 ms': 1e3 * float(np.median(seconds)),
                 'p99 ms': 1e3 * float(np.percentile(seconds, 99)),
                 'cpu ms': 1e3 * cpu,
-                'frames/s': overlapping(pipeline, contents, read),
+                'frames/s': measure_overlapping_rate(pipeline, contents, read),
             }
         pipeline.close()
     text = json.dumps(results, indent=2)

@@ -19,8 +19,8 @@ from support.oracles.family_outputs import (
     NETWORK,
     OUTPUTS,
     batched,
-    known,
     network,
+    random_objects,
 )
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.offline_detection import detect_batch
@@ -98,7 +98,7 @@ def tensors_of(outputs):
 @pytest.mark.parametrize('name', HOST_DECODED)
 def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
     rng = np.random.default_rng(30)
-    objects = [known(rng, count) for count in (6, 4)]
+    objects = [random_objects(rng, count) for count in (6, 4)]
     frames = [batched(name, [OUTPUTS[name](rng, *one)]) for one in objects]
     if name == 'onnx_nms_xyxy' or name.startswith('onnx_nms'):
         objects[1] = objects[0]
@@ -138,7 +138,7 @@ def test_graph_copies_each_output(install_standins):
 
 
 def known_boxes():
-    return known(np.random.default_rng(32))
+    return random_objects(np.random.default_rng(32))
 
 
 def test_unsupported_image_layout_is_refused(install_standins, golden_messages):
@@ -195,7 +195,7 @@ def test_engine_with_open_shapes_is_recognised_by_its_computed_output_shapes(ins
 @pytest.mark.parametrize('name', ['dense', 'onnx_nms_xyxy', 'labels_boxes_scores', 'detr'])
 def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_standins):
     rng = np.random.default_rng(36)
-    objects = [known(rng, count) for count in (6, 4, 5)]
+    objects = [random_objects(rng, count) for count in (6, 4, 5)]
     outputs = batched(name, [OUTPUTS[name](rng, *one) for one in objects])
     more_inputs = tuple(
         (key, (3, *shape[1:]), 'INT64') for key, shape in EXTRA_INPUTS.get(name, ())
@@ -283,7 +283,7 @@ def test_batch_engine_finds_the_same_as_a_single_image_model(tmp_path):
 @pytest.mark.parametrize('name', PRESETS)
 def test_engine_gives_the_detections_of_its_onnx_file(name, use_cuda_graph, tmp_path):
     rng = np.random.default_rng(35)
-    xyxy, scores, labels = known(rng)
+    xyxy, scores, labels = random_objects(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     content = network(outputs, beside=EXTRA_INPUTS.get(name, ()))
     (tmp_path / 'made.onnx').write_bytes(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from support.oracles.dense_decoding import valid
+from support.oracles.dense_decoding import results_without_errors
 from support.oracles.family_outputs import (
     NAMES,
     NETWORK,
@@ -13,7 +13,7 @@ from support.oracles.family_outputs import (
     SOURCES,
     assert_found,
     batched,
-    known,
+    random_objects,
     to_source,
 )
 from trt_perception.errors import EngineError, OutputError, UnnamedClassError
@@ -53,7 +53,7 @@ def spec_for(name, outputs, names=NAMES):
 def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     spec = spec_for(name, outputs, names)
     image_thresholds = [thresholds or Thresholds()] * len(letterboxes)
-    return valid(
+    return results_without_errors(
         decode(
             list(outputs.values()), spec, letterboxes, image_thresholds, DecodingLimits(**limits)
         )
@@ -69,7 +69,7 @@ def test_each_decoder_has_test_outputs():
 def test_known_boxes_of_a_batch_are_decoded(name, mode):
     rng = np.random.default_rng(11)
     letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
-    image_outputs = [known(rng, count) for count in (6, 3)]
+    image_outputs = [random_objects(rng, count) for count in (6, 3)]
     outputs = batched(name, [OUTPUTS[name](rng, *values) for values in image_outputs])
     found = run(name, outputs, letterboxes)
     assert len(found) == 2
@@ -82,7 +82,7 @@ def test_known_boxes_of_a_batch_are_decoded(name, mode):
 @pytest.mark.parametrize('name', PRESETS)
 def test_boxes_below_the_threshold_are_dropped(name):
     rng = np.random.default_rng(12)
-    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng))])
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
     (found,) = run(name, outputs, [same], Thresholds(confidence_threshold=0.96))
     assert len(found) == 0
@@ -106,7 +106,9 @@ NO_ROWS = {
 
 @pytest.mark.parametrize('name', NO_ROWS)
 def test_outputs_without_rows_give_no_boxes(name):
-    outputs_with_rows = OUTPUTS[name](np.random.default_rng(12), *known(np.random.default_rng(12)))
+    outputs_with_rows = OUTPUTS[name](
+        np.random.default_rng(12), *random_objects(np.random.default_rng(12))
+    )
     outputs = {
         key: np.zeros(shape, values.dtype if values.dtype.kind == 'i' else np.float32)
         for (key, values), shape in zip(outputs_with_rows.items(), NO_ROWS[name], strict=True)
@@ -118,7 +120,7 @@ def test_outputs_without_rows_give_no_boxes(name):
 @pytest.mark.parametrize('name', PRESETS)
 def test_half_precision_outputs_are_decoded(name):
     rng = np.random.default_rng(13)
-    xyxy, scores, labels = known(rng)
+    xyxy, scores, labels = random_objects(rng)
     image_outputs = OUTPUTS[name](rng, xyxy, scores, labels)
     outputs = batched(name, [image_outputs], np.float16)
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
@@ -131,7 +133,7 @@ def test_half_precision_outputs_are_decoded(name):
 @pytest.mark.parametrize('name', PRESETS)
 def test_limits_and_filters_apply_to_all_decoders(name):
     rng = np.random.default_rng(14)
-    xyxy, scores, labels = known(rng)
+    xyxy, scores, labels = random_objects(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     (found,) = run(name, outputs, same, max_detections=2)
@@ -148,7 +150,7 @@ def test_limits_and_filters_apply_to_all_decoders(name):
 @pytest.mark.parametrize('name', PRESETS)
 def test_only_families_that_need_nms_suppress_boxes(name):
     rng = np.random.default_rng(15)
-    xyxy, scores, _ = known(rng, 3)
+    xyxy, scores, _ = random_objects(rng, 3)
     xyxy[1], xyxy[2] = xyxy[0] + 1, xyxy[0] + 2  # three nearly equal boxes
     labels = np.array([1, 1, 2])
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
@@ -164,7 +166,7 @@ def test_only_families_that_need_nms_suppress_boxes(name):
 @pytest.mark.parametrize('name', PRESETS)
 def test_invalid_values_are_removed(name):
     rng = np.random.default_rng(16)
-    good = known(rng)
+    good = random_objects(rng)
     outputs = batched(name, [OUTPUTS[name](rng, *good)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     for bad in (NAN, INF, -INF):
@@ -191,7 +193,7 @@ def test_invalid_values_are_removed(name):
 )
 def test_scores_above_1_are_refused(name, golden_messages):
     rng = np.random.default_rng(18)
-    xyxy, scores, labels = known(rng)
+    xyxy, scores, labels = random_objects(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
     with golden_messages.raises(OutputError):
@@ -214,7 +216,7 @@ WITH_LABELS = [
 @pytest.mark.parametrize('name', WITH_LABELS)
 def test_class_without_a_name_is_an_error(name, golden_messages):
     rng = np.random.default_rng(17)
-    xyxy, scores, labels = known(rng)
+    xyxy, scores, labels = random_objects(rng)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     labels[3] = 7
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
@@ -241,7 +243,7 @@ NORMALISED = ['rtdetr_ultralytics', 'rtdetr_end_to_end', 'rtdetr', 'detr', 'tens
 def scaled(name, factor):
     """Return outputs of known boxes, with coordinates multiplied by a factor for (x, y)."""
     rng = np.random.default_rng(22)
-    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng))])
     for key, value in outputs.items():
         if value.ndim > 1 and 'boxes' in key:
             value *= np.array(factor[::-1] * 2 if name == 'tensorflow' else factor * 2, np.float32)
@@ -279,7 +281,7 @@ def test_pixel_boxes_are_refused_if_normalised_boxes_are_expected(name, golden_m
 @pytest.mark.parametrize('name', [*PIXELS, *NORMALISED])
 def test_unit_of_boxes_is_not_checked_without_boxes(name):
     rng = np.random.default_rng(23)
-    outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 0))])
+    outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng, 0))])
     (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert len(found) == 0
 
@@ -288,7 +290,7 @@ def test_unit_of_boxes_is_not_checked_without_boxes(name):
 @pytest.mark.parametrize(('reported', 'count'), [(0, 0), (2, 2), (-5, 0), (10**6, 100)])
 def test_box_count_is_limited_to_the_available_rows(name, reported, count):
     rng = np.random.default_rng(18)
-    outputs = batched(name, [OUTPUTS[name](rng, *known(rng))])
+    outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng))])
     key = next(iter(outputs)) if name == 'efficient_nms' else 'num_detections'
     outputs[key] = np.full_like(outputs[key], reported)
     boxes = next(key for key in outputs if 'boxes' in key)
@@ -301,7 +303,11 @@ def test_box_count_is_limited_to_the_available_rows(name, reported, count):
 def test_nan_box_count_gives_no_boxes():
     outputs = batched(
         'tensorflow',
-        [OUTPUTS['tensorflow'](np.random.default_rng(18), *known(np.random.default_rng(18)))],
+        [
+            OUTPUTS['tensorflow'](
+                np.random.default_rng(18), *random_objects(np.random.default_rng(18))
+            )
+        ],
     )
     outputs['num_detections'][:] = NAN
     (found,) = run('tensorflow', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
@@ -334,7 +340,7 @@ def test_distances_from_a_cell_are_clipped_to_the_input():
 
 def test_indices_without_a_box_are_ignored():
     rng = np.random.default_rng(19)
-    boxes = known(rng)
+    boxes = random_objects(rng)
     outputs = batched('onnx_nms_xyxy', [OUTPUTS['onnx_nms_xyxy'](rng, *boxes)])
     wrong = [[-1, -1, -1], [0, -1, 3], [0, 5, 3], [0, 0, 50], [0, 0, -1], [1, 0, 0]]
     outputs['selected_indices'] = np.concatenate([outputs['selected_indices'], wrong])

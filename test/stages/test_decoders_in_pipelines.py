@@ -13,8 +13,8 @@ from support.oracles.family_outputs import (
     SOURCES,
     assert_found,
     batched,
-    known,
     network,
+    random_objects,
     to_source,
 )
 from trt_perception.evaluation.offline_detection import detect_batch
@@ -68,7 +68,7 @@ def grey(size_wh):
 @pytest.mark.parametrize('name', PRESETS)
 def test_generated_network_runs_in_a_pipeline(name, tmp_path):
     rng = np.random.default_rng(20)
-    xyxy, scores, labels = known(rng)
+    xyxy, scores, labels = random_objects(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, **FORMS.get(name, {})))
@@ -83,7 +83,7 @@ def test_generated_network_runs_in_a_pipeline(name, tmp_path):
 def test_network_with_a_batch_runs_in_a_pipeline(name, tmp_path):
     """The pipeline gets two images and then one, in several sizes."""
     rng = np.random.default_rng(21)
-    made = [known(rng, count) for count in (6, 3)]
+    made = [random_objects(rng, count) for count in (6, 3)]
     outputs = batched(name, [OUTPUTS[name](rng, *one) for one in made])
     form = {key: value for key, value in FORMS.get(name, {}).items() if key != 'image'}
     form['beside'] = [(key, (2, *shape[1:])) for key, shape in form.get('beside', ())]

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.oracles.dense_decoding import valid
+from support.oracles.dense_decoding import results_without_errors
 from trt_perception.errors import OutputError
 from trt_perception.evaluation.coco.run_lengths import mask_run_lengths
 from trt_perception.images.detections import MaskGeometry, Masks
@@ -43,7 +43,9 @@ def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbo
     letterbox = Letterbox.fit(source, NETWORK, mode)
     outputs = [prototypes[None].astype(np.float32), output]
     thresholds = Thresholds(confidence_threshold=confidence)
-    (found,) = valid(decode(outputs, spec, [letterbox], [thresholds], DecodingLimits(9)))
+    (found,) = results_without_errors(
+        decode(outputs, spec, [letterbox], [thresholds], DecodingLimits(9))
+    )
     outputs[0][:] = np.nan  # clear the outputs for the next frame
     return found
 

@@ -15,7 +15,14 @@ from support.models.detector_models import CLASSES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.optional_packages import needs
-from support.oracles.family_outputs import EXTRA_INPUTS, NAMES, NETWORK, batched, known, network
+from support.oracles.family_outputs import (
+    EXTRA_INPUTS,
+    NAMES,
+    NETWORK,
+    batched,
+    network,
+    random_objects,
+)
 from support.oracles.family_outputs import OUTPUTS as FAMILY_OUTPUTS
 from trt_perception.benchmarking import gpu_steps
 from trt_perception.benchmarking.measure import (
@@ -238,7 +245,7 @@ def family_arguments(name):
 @pytest.mark.parametrize('name', FAMILIES)
 def test_models_of_each_family_are_measured(name, tmp_path):
     rng = np.random.default_rng(40)
-    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *random_objects(rng, 6))])
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, beside=EXTRA_INPUTS.get(name, ())))
     saved = tmp_path / 'result.json'
@@ -254,7 +261,7 @@ def test_engines_of_each_family_run_each_step(name, tmp_path, install_standins, 
     """Stand-ins for CUDA and TensorRT do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
     rng = np.random.default_rng(41)
-    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *random_objects(rng, 6))])
     kinds = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
     output_specs = tuple(
         (key, value.shape, kinds[str(value.dtype)]) for key, value in outputs.items()
@@ -311,7 +318,7 @@ def test_batch_engine_is_measured_with_batches(tmp_path, install_standins, monke
 @pytest.mark.parametrize('name', ['end_to_end', 'labels_boxes_scores'])
 def test_engine_with_host_decoding_is_measured(name, tmp_path):
     rng = np.random.default_rng(42)
-    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *known(rng, 6))])
+    outputs = batched(name, [FAMILY_OUTPUTS[name](rng, *random_objects(rng, 6))])
     content = network(outputs, beside=EXTRA_INPUTS.get(name, ()))
     (tmp_path / 'made.onnx').write_bytes(content)
     (tmp_path / 'made.engine').write_bytes(build_plan(content))

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from support.models.detector_models import KNOWN, run, write_detector
-from support.oracles.family_outputs import batched, known, network, rtdetr_end_to_end
+from support.oracles.family_outputs import batched, network, random_objects, rtdetr_end_to_end
 from trt_perception.building.steps import engine_steps
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
@@ -29,7 +29,7 @@ def _caches(tmp_path_factory, monkeypatch):
 def write_open(path, names):
     """Write RT-DETR's outputs with shapes that ONNX shape inference cannot determine."""
     rng = np.random.default_rng(1)
-    outputs = batched('rtdetr_end_to_end', [rtdetr_end_to_end(rng, *known(rng))])
+    outputs = batched('rtdetr_end_to_end', [rtdetr_end_to_end(rng, *random_objects(rng))])
     metadata = {'task': 'detect', 'names': str(names), 'head': 'RTDETRDecoder', 'stride': '32'}
     model = onnx.load_model_from_string(network(outputs, metadata=metadata))
     # A loop or a TopK with a computed size has the same effect on ONNX shape inference.

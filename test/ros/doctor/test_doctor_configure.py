@@ -15,7 +15,14 @@ from support.models.open_model import open_by_parameters
 from support.models.support_models import write_model
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.nodes import faults
-from support.oracles.family_outputs import NAMES, NETWORK, OUTPUTS, batched, known, network
+from support.oracles.family_outputs import (
+    NAMES,
+    NETWORK,
+    OUTPUTS,
+    batched,
+    network,
+    random_objects,
+)
 from support.programs import UNMEASURED, Program, executable, unmeasured
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
@@ -40,7 +47,7 @@ def write_model_without_manifest(folder):
 def write_model_with_batch_of_two(folder):
     rng = np.random.default_rng(1)
     name = 'end_to_end'
-    outputs = batched(name, [OUTPUTS[name](rng, *known(rng, 6))] * 2)
+    outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng, 6))] * 2)
     path = folder / 'two.onnx'
     path.write_bytes(network(outputs, image=(2, 3, NETWORK[1], NETWORK[0])))
     return path

@@ -34,27 +34,27 @@ from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 FLAG = Path(sys.argv[1])
 
 
-def on(name):
+def is_fault_on(name):
     return FLAG.is_file() and FLAG.read_text() == name
 
 
-def during(name, original, fail):
+def while_fault_on(name, original, fail):
     """Return a function that calls ``fail`` while the fault is active, otherwise ``original``."""
 
     def call(*arguments, **keywords):
-        return (fail if on(name) else original)(*arguments, **keywords)
+        return (fail if is_fault_on(name) else original)(*arguments, **keywords)
 
     return call
 
 
-def raises(error):
+def raise_error(error):
     def fail(*_, **__):
         raise error
 
     return fail
 
 
-class Over:
+class Override:
     """Forwards to an object, and replaces some of its attributes."""
 
     def __init__(self, original, **changes):
@@ -65,17 +65,17 @@ class Over:
         return getattr(self._original, name)
 
 
-def cuda(driver, nvrtc, runtime):
+def cuda_with_faults(driver, nvrtc, runtime):
     """Add faults to the bindings."""
     errors = runtime.cudaError_t
 
     def wrapped(module, faults):
         changes = {}
         for name, function, fail in faults:
-            changes[function] = during(
+            changes[function] = while_fault_on(
                 name, changes.get(function, getattr(module, function)), fail
             )
-        return Over(module, **changes)
+        return Override(module, **changes)
 
     no_memory = (errors.cudaErrorMemoryAllocation, None)
     invalid = (errors.cudaErrorInvalidValue,)
@@ -83,7 +83,7 @@ def cuda(driver, nvrtc, runtime):
     runtime = wrapped(
         runtime,
         [
-            ('no driver', 'cudaGetDeviceCount', raises(missing)),
+            ('no driver', 'cudaGetDeviceCount', raise_error(missing)),
             ('out of device memory', 'cudaMalloc', lambda *_: no_memory),
             ('out of pinned memory', 'cudaHostAlloc', lambda *_: no_memory),
             ('copy raises', 'cudaMemcpyAsync', lambda *_: invalid),
@@ -99,63 +99,67 @@ def cuda(driver, nvrtc, runtime):
     nvrtc = wrapped(
         nvrtc,
         [
-            ('no NVRTC', 'nvrtcVersion', raises(missing)),
+            ('no NVRTC', 'nvrtcVersion', raise_error(missing)),
             ('kernel fails to compile', 'nvrtcCompileProgram', lambda *_: (compilation,)),
         ],
     )
     return driver, nvrtc, runtime
 
 
-def install():
+def install_faults():
     """Install every fault."""
-    install_in_cuda()
-    install_in_files()
-    install_in_models()
-    install_in_ros()
+    install_faults_in_cuda()
+    install_faults_in_files()
+    install_faults_in_models()
+    install_faults_in_ros()
 
 
-def install_in_cuda():
+def install_faults_in_cuda():
     if sys.argv[2] == 'stand-in':
-        modules = cuda(*fake_cuda.bindings())
+        modules = cuda_with_faults(*fake_cuda.bindings())
         tensorrt = FakeTensorRt()
         real_answer = tensorrt.answer
 
         def answer(*call, **keywords):
-            tensorrt.refuses = 'deserialize_cuda_engine' if on('wrong version') else ''
+            tensorrt.refuses = 'deserialize_cuda_engine' if is_fault_on('wrong version') else ''
             return real_answer(*call, **keywords)
 
         tensorrt.answer = answer
         sys.modules.update(tensorrt=tensorrt, tensorrt_rtx=None)
     else:
-        modules = cuda(*bindings.load_bindings())
+        modules = cuda_with_faults(*bindings.load_bindings())
     bindings.load_bindings = lambda: modules
 
     real_context = TensorRtEngine._new_context
 
     def new_context(self):
         context = real_context(self)
-        execute = during('enqueue returns False', context.execute_async_v3, lambda *_: False)
-        return Over(context, execute_async_v3=execute)
+        execute = while_fault_on(
+            'enqueue returns False', context.execute_async_v3, lambda *_: False
+        )
+        return Override(context, execute_async_v3=execute)
 
     TensorRtEngine._new_context = new_context
 
 
-def install_in_files():
+def install_faults_in_files():
     full = OSError(errno.ENOSPC, 'No space left on device')
     atomic_files.tempfile = SimpleNamespace(
-        mkstemp=during('cache folder full', atomic_files.tempfile.mkstemp, raises(full))
+        mkstemp=while_fault_on(
+            'cache folder full', atomic_files.tempfile.mkstemp, raise_error(full)
+        )
     )
-    cache.cache_folder = during(
+    cache.cache_folder = while_fault_on(
         'cache folder unwritable', cache.cache_folder, lambda kind: Path('/dev/null') / kind
     )
 
 
-def install_in_models():
+def install_faults_in_models():
     broken = RuntimeError('the model broke')
     for name in ('warm-up raises', 'ONNX Runtime raises'):
-        OnnxModel.run = during(name, OnnxModel.run, raises(broken))
+        OnnxModel.run = while_fault_on(name, OnnxModel.run, raise_error(broken))
     run = OnnxModel.run
-    OnnxModel.run = during(
+    OnnxModel.run = while_fault_on(
         'output invalid', run, lambda *call: [output + 2 for output in run(*call)]
     )
     for name in [name for name in vars(host_pipeline) if name.startswith('decode')]:
@@ -164,13 +168,15 @@ def install_in_models():
             setattr(
                 host_pipeline,
                 name,
-                during('decoder raises', getattr(host_pipeline, name), raises(broken)),
+                while_fault_on(
+                    'decoder raises', getattr(host_pipeline, name), raise_error(broken)
+                ),
             )
 
 
-def install_in_ros():
-    DetectorOutputs.publish = during(
-        'publish raises', DetectorOutputs.publish, raises(RuntimeError('publishing broke'))
+def install_faults_in_ros():
+    DetectorOutputs.publish = while_fault_on(
+        'publish raises', DetectorOutputs.publish, raise_error(RuntimeError('publishing broke'))
     )
     publish = Publisher.publish
 
@@ -179,20 +185,22 @@ def install_in_ros():
             raise rclpy_implementation.RCLError('cannot publish data')
         publish(self, message)
 
-    Publisher.publish = during('detections refused', publish, refuse)
-    threading.Thread.start = during(
+    Publisher.publish = while_fault_on('detections refused', publish, refuse)
+    threading.Thread.start = while_fault_on(
         'no thread left',
         threading.Thread.start,
-        raises(RuntimeError("can't start new thread")),
+        raise_error(RuntimeError("can't start new thread")),
     )
     middleware = subscriptions._rclpy
-    subscribe = during(
+    subscribe = while_fault_on(
         'no subscription',
         middleware.Subscription,
-        raises(RuntimeError('failed to create subscription')),
+        raise_error(RuntimeError('failed to create subscription')),
     )
-    subscriptions._rclpy = Over(middleware, Subscription=subscribe)
-    PipelineWorker.step = during('worker thread dies', PipelineWorker.step, lambda self: False)
+    subscriptions._rclpy = Override(middleware, Subscription=subscribe)
+    PipelineWorker.step = while_fault_on(
+        'worker thread dies', PipelineWorker.step, lambda self: False
+    )
 
     real_check = NodeHealth._check
 
@@ -202,10 +210,10 @@ def install_in_ros():
             self._cameras[0]._input._subscription.close()
         real_check(self)
 
-    NodeHealth._check = during('subscription lost', real_check, lose)
+    NodeHealth._check = while_fault_on('subscription lost', real_check, lose)
 
 
 if __name__ == '__main__':
     os.environ['XDG_CACHE_HOME'] = str(FLAG.with_name('cache'))
-    install()
+    install_faults()
     sys.exit(main([sys.argv[0], *sys.argv[3:]]))

@@ -29,10 +29,10 @@ HELD_THEN_RAISE = 5  # hold the frame until the pipeline is full or stops, then 
 NEVER = 6
 HELD_FOR_ANOTHER_THEN_RAISE = 7  # as HELD_THEN_RAISE, but also wait until another image is stored
 SLOW_WORKER = 8  # takes the worker's time instead of the model's
-HELD = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
-LASTS_S = {SLOW: 0.05, NEVER: 3600.0}
+HELD_ORDERS = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
+DURATIONS_S = {SLOW: 0.05, NEVER: 3600.0}
 #: Set when an image was stored after the pipeline received its last frame.
-STORED = threading.Event()
+IMAGE_STORED = threading.Event()
 
 SPEC = ModelSpec(
     TensorSpec('images', (1, 3, 48, 64), 'float32'),
@@ -63,17 +63,17 @@ class ScriptedPipeline:
     def enqueue(self, slot, frames, thresholds):
         (frame,) = frames
         order = int(frame.data[0])
-        STORED.clear()
+        IMAGE_STORED.clear()
         print(f'enqueue {order}', flush=True)
         if order == SLOW_WORKER:
-            time.sleep(LASTS_S[SLOW])
+            time.sleep(DURATIONS_S[SLOW])
         if order == RAISE_IN_ENQUEUE:
             raise RuntimeError('enqueue broke')
-        self._orders[slot] = order, time.monotonic() + LASTS_S.get(order, 0.0), frame
+        self._orders[slot] = order, time.monotonic() + DURATIONS_S.get(order, 0.0), frame
 
     def is_done(self, slot):
         order, ready, _ = self._orders[slot]
-        return order not in HELD and time.monotonic() >= ready
+        return order not in HELD_ORDERS and time.monotonic() >= ready
 
     def collect(self, slot):
         order, ready, frame = self._orders.pop(slot)
@@ -84,15 +84,15 @@ class ScriptedPipeline:
         if order == NEVER:
             print(f'collect {order}', flush=True)
         if order == HELD_FOR_ANOTHER_THEN_RAISE:
-            assert STORED.wait(60)
+            assert IMAGE_STORED.wait(60)
         while time.monotonic() < ready:
             time.sleep(0.005)
-        if order == RAISE_IN_COLLECT or order in HELD:
+        if order == RAISE_IN_COLLECT or order in HELD_ORDERS:
             raise RuntimeError('collect broke')
         class_ids = [7 if order == RAISE_IN_PUBLISH else 0]  # the model has no class 7
         box = np.array([[1, 2, 3, 4]], np.float32)
         found = Detections(box, np.array([0.5], np.float32), np.array(class_ids, np.int32))
-        return [Result(found, LASTS_S.get(order, 0.001), frame)]
+        return [Result(found, DURATIONS_S.get(order, 0.001), frame)]
 
     def close(self):
         print('pipeline closed', flush=True)
@@ -103,7 +103,7 @@ def tell_when_stored():
 
     def offer_and_tell(*given):
         replaced = offer(*given)
-        STORED.set()
+        IMAGE_STORED.set()
         return replaced
 
     Scheduler.put = offer_and_tell

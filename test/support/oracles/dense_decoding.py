@@ -20,11 +20,13 @@ def decode_dense(output, decoder, letterbox, thresholds, **limits):
         tuple(f'class {number}' for number in range(classes)),
         has_manifest=True,
     )
-    (found,) = valid(decode([output], spec, [letterbox], [thresholds], DecodingLimits(**limits)))
+    (found,) = results_without_errors(
+        decode([output], spec, [letterbox], [thresholds], DecodingLimits(**limits))
+    )
     return found
 
 
-def valid(results):
+def results_without_errors(results):
     """Return the results of `decode`, or raise the error of the first image that has an error."""
     for result in results:
         if isinstance(result, OutputError):

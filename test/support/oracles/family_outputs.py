@@ -17,7 +17,7 @@ EXTRA_INPUTS = {
 }
 
 
-def known(rng, count=6):
+def random_objects(rng, count=6):
     """Return boxes that do not overlap, their scores in descending order, and their classes.
 
     The boxes are (left, top, right, bottom) in network pixels.
