@@ -98,7 +98,7 @@ class Fuzzer:
     def __init__(self):
         self.outcomes = Counter()
         self.wrong = []
-        self.files = jpeg_fuzz.plain_files()
+        self.files = jpeg_fuzz.plain_jpegs()
         self._target = Target()
         self._reference = frame_of(self.files[_REFERENCE])
         self._expected = self._target.decode(self._reference, 0)[1].copy()
@@ -138,7 +138,7 @@ def run_here(seed, count, progress):
     fuzzer = Fuzzer()
     rng = random.Random(seed)
     for index in range(count):
-        content = jpeg_fuzz.changed(rng, fuzzer.files)
+        content = jpeg_fuzz.randomly_changed_jpeg(rng, fuzzer.files)
         if progress is not None:
             progress.write_text(str(index))
         name = f'seed {seed}, file {index}'

@@ -72,9 +72,9 @@ def main():
     parser.add_argument('--json', type=Path)
     options = parser.parse_args()
     width, height = map(int, options.size.split('x'))
-    bgr = cv2.GaussianBlur(jpeg_fuzz.scene(width, height), (5, 5), 1)
+    bgr = cv2.GaussianBlur(jpeg_fuzz.scene_bgr(width, height), (5, 5), 1)
     files = [
-        np.frombuffer(jpeg_fuzz.encoded(np.roll(bgr, shift, axis=1), quality=90), np.uint8)
+        np.frombuffer(jpeg_fuzz.encoded_jpeg(np.roll(bgr, shift, axis=1), quality=90), np.uint8)
         for shift in range(0, 70, 10)
     ]
     results = {'size': options.size, 'bytes': int(np.mean([file.size for file in files]))}

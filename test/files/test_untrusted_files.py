@@ -20,10 +20,10 @@ from support.fuzz.untrusted_engines import (
     OTHER,
     PLAN,
     EngineFiles,
-    attempt,
-    described,
-    paths,
-    plan,
+    error_of_opening,
+    manifest_of,
+    random_plan,
+    value_paths,
 )
 from trt_perception.errors import EngineError
 
@@ -36,7 +36,7 @@ as_root = pytest.mark.skipif(
 
 
 def test_valid_engine_reaches_the_stand_in_for_tensorrt(engine_files, received_plans):
-    assert 'stand-in was reached' in str(attempt(engine_files.engine))
+    assert 'stand-in was reached' in str(error_of_opening(engine_files.engine))
     assert received_plans == [PLAN]
 
 
@@ -59,7 +59,7 @@ def extend(rng, engine_files):
 
 
 def replace_engine(rng, engine_files):
-    engine_files.engine.write_bytes(plan(rng.randrange(10, 10**9)))
+    engine_files.engine.write_bytes(random_plan(rng.randrange(10, 10**9)))
 
 
 def grow_without_bytes(rng, engine_files):
@@ -68,7 +68,7 @@ def grow_without_bytes(rng, engine_files):
 
 def declare_another_size(rng, engine_files):
     sizes = (0, -1, 1, len(PLAN) - 1, len(PLAN) + 1, 2**31, 2**53, 2**53 + 1, 2**64, 10**400)
-    content = described(PLAN)
+    content = manifest_of(PLAN)
     content['engine']['size_bytes'] = rng.choice(sizes)
     engine_files.manifest.write_text(json.dumps(content))
 
@@ -77,7 +77,7 @@ def declare_another_hash(rng, engine_files):
     digest = list(hashlib.sha256(PLAN).hexdigest())
     at = rng.randrange(64)
     digest[at] = rng.choice([c for c in '0123456789abcdefABCg' if c != digest[at]])
-    content = described(PLAN)
+    content = manifest_of(PLAN)
     content['engine']['sha256'] = ''.join(digest)
     engine_files.manifest.write_text(json.dumps(content))
 
@@ -87,7 +87,7 @@ def swap_links(rng, engine_files):
     store = engine_files.folder / 'store'
     store.mkdir()
     (store / 'other.engine').write_bytes(OTHER)
-    (store / 'other.engine.json').write_text(json.dumps(described(OTHER, 'other.engine')))
+    (store / 'other.engine.json').write_text(json.dumps(manifest_of(OTHER, 'other.engine')))
     if rng.random() < 0.5:
         engine_files.engine.unlink()
         engine_files.engine.symlink_to(store / 'other.engine')
@@ -137,7 +137,7 @@ def test_spoiled_engines_never_reach_tensorrt(damage, engine_files, received_pla
     for seed in range(SPOILED[damage]):
         engine_files.reset()
         damage(random.Random(seed), engine_files)
-        error = attempt(engine_files.engine)
+        error = error_of_opening(engine_files.engine)
         assert received_plans == [], (seed, error)
         assert isinstance(error, EngineError), (seed, error)
 
@@ -147,7 +147,7 @@ def test_spoiled_engines_never_reach_tensorrt(damage, engine_files, received_pla
 
 def malformed():
     """Return manifests that break a rule of docs/manifest.md, as text."""
-    whole = described(PLAN)
+    whole = manifest_of(PLAN)
     texts = []
 
     def add(path, value):
@@ -159,7 +159,7 @@ def malformed():
         texts.append(json.dumps(content))
 
     free = {('onnx',), ('engine',), ('notes',), ('notes', 'trained_on')}
-    for path in paths(whole):
+    for path in value_paths(whole):
         for value in (None, [], {}, True, -7, 10**400, float('nan'), 'x' * 70_000, '\ud800', ['']):
             kept = path in free or (path[0] in ('inputs', 'outputs') and path[-1] == 'shape')
             name = path[0] in ('inputs', 'outputs') and path[-1] == 'name'
@@ -195,7 +195,7 @@ def test_malformed_manifests_are_refused(engine_files, received_plans):
     accepted = []
     for text in texts:
         engine_files.manifest.write_text(text, errors='surrogatepass')
-        assert isinstance(attempt(engine_files.engine), EngineError)
+        assert isinstance(error_of_opening(engine_files.engine), EngineError)
         accepted += [text[:400]] * len(received_plans)
         received_plans.clear()
     assert accepted == []
@@ -204,7 +204,7 @@ def test_malformed_manifests_are_refused(engine_files, received_plans):
 
 def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(engine_files, received_plans):
     """A flip may produce another valid manifest, which must still describe the engine."""
-    whole = json.dumps(described(PLAN)).encode()
+    whole = json.dumps(manifest_of(PLAN)).encode()
     rng = random.Random(3)
     outcomes = Counter()
     for _ in range(150):
@@ -213,7 +213,7 @@ def test_manifest_with_flipped_bits_is_refused_or_fits_the_engine(engine_files, 
             content[position // 8] ^= 1 << position % 8
         engine_files.manifest.write_bytes(content)
         received_plans.clear()
-        attempt(engine_files.engine)
+        error_of_opening(engine_files.engine)
         if received_plans:
             assert received_plans == [PLAN]
             engine = json.loads(content)['engine']
@@ -267,6 +267,6 @@ def test_owner_and_mode_are_checked_for_users_other_than_root(
         os.chown(target, owner, -1)
         target.chmod(mode)
         with act_as_nobody():
-            message = str(attempt(place.engine))
+            message = str(error_of_opening(place.engine))
     assert (received_plans == [PLAN]) == (not word), message
     golden_messages.add(message)

@@ -7,7 +7,7 @@ import os
 import threading
 from collections import Counter
 
-from support.fuzz.untrusted_engines import OTHER, PLAN, attempt, described, plan
+from support.fuzz.untrusted_engines import OTHER, PLAN, error_of_opening, manifest_of, random_plan
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.files.model_file import read_model_file
 
@@ -61,7 +61,7 @@ def test_link_swapped_during_opening_loads_only_the_described_plan(engine_files,
     with repeat_in_thread(swap):
         # On a busy machine, one thread may wait. Continue until both threads had turns.
         while attempts < 400 or swaps['all'] < 100:
-            attempt(engine_files.engine)
+            error_of_opening(engine_files.engine)
             attempts += 1
     assert set(received_plans) <= {PLAN}
     print(f'{len(received_plans)} of {attempts} loaded, {swaps["all"]} swaps')
@@ -71,7 +71,7 @@ def test_swapped_pairs_of_model_and_manifest_are_never_mixed(engine_files):
     """Each model that is read must have its own manifest."""
     for name, content in (('a', PLAN), ('b', OTHER)):
         (engine_files.folder / name).write_bytes(content)
-        (engine_files.folder / f'{name}.json').write_text(json.dumps(described(content)))
+        (engine_files.folder / f'{name}.json').write_text(json.dumps(manifest_of(content)))
     turns = iter(range(10**9))
 
     def swap():
@@ -92,9 +92,9 @@ def test_swapped_pairs_of_model_and_manifest_are_never_mixed(engine_files):
 
 def test_file_written_during_reading_is_refused_or_intact(engine_files):
     """Bytes and size change in place. Returned bytes must have the hash in the manifest."""
-    large = {letter: plan(letter, 3_000_000) for letter in 'ab'}
+    large = {letter: random_plan(letter, 3_000_000) for letter in 'ab'}
     engine_files.engine.write_bytes(large['a'])
-    engine_files.manifest.write_text(json.dumps(described(large['a'])))
+    engine_files.manifest.write_text(json.dumps(manifest_of(large['a'])))
     turns = iter(range(10**9))
 
     def write():
@@ -137,7 +137,7 @@ def test_file_that_changes_size_during_reading_is_refused(
 def test_large_file_without_a_manifest_is_not_read(engine_files, monkeypatch, golden_messages):
     os.truncate(engine_files.engine, 2**33)
     monkeypatch.setattr('trt_perception.model.files.model_file.read_exactly', None)
-    read = json.dumps(described(PLAN)).encode()
+    read = json.dumps(manifest_of(PLAN)).encode()
     monkeypatch.setattr(
         'trt_perception.model.files.model_file.read_checked', lambda *_: (read, None)
     )

@@ -15,7 +15,7 @@ import resource
 
 import pytest
 
-from support.fuzz.untrusted_engines import paths
+from support.fuzz.untrusted_engines import value_paths
 from support.models.support_models import manifest
 from trt_perception.building.calibration.cache import read_ranges
 from trt_perception.building.options.build_options import OPTIONS
@@ -84,7 +84,7 @@ def spoiled(rng, content):
     """Return the content with some values replaced or removed."""
     content = copy.deepcopy(content)
     for _ in range(rng.randrange(1, 4)):
-        path = rng.choice(list(paths(content)) or [()])
+        path = rng.choice(list(value_paths(content)) or [()])
         if not path:
             break
         place = content

@@ -19,7 +19,7 @@ from test_gpu_devices import needs_two_gpus
 from test_gpu_profiles import in_new_process, needs_open_shapes
 
 from support.gpu.gpu_support import build_plan, from_device, needs_nvjpeg, needs_tensorrt
-from support.gpu.patch_pipeline import noise
+from support.gpu.patch_pipeline import noise_frame
 from support.models.batch_models import with_batch, with_open_batch
 from support.models.digits import DIGITS, SCENES
 from support.models.patch_model import patch_onnx, write_engine
@@ -105,7 +105,7 @@ def frames_of(rng, count):
         size = tuple(int(side) & ~1 for side in rng.integers(16, 400, 2))
         seed, encoding = int(rng.integers(0, 10**6)), str(rng.choice(ENCODINGS))
         is_blocks = rng.random() < 0.5
-        frames.append(blocks(*size, seed) if is_blocks else noise(seed, encoding, size))
+        frames.append(blocks(*size, seed) if is_blocks else noise_frame(seed, encoding, size))
         class_ids = ((), (0, 2), (1, 2, 3))[int(rng.integers(0, 3))]
         # The highest threshold rejects all boxes.
         confidence = float(rng.choice([0.2, 0.3, 0.5, 0.9999]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
+from support.gpu.gpu_standins import PIPELINE_DEPTH, assert_nothing_is_left, grey_frame
 from support.models.open_model import open_by_parameters
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -16,9 +16,9 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 def enqueue_and_count(pipeline, recorder, tensorrt):
     """Return how many graph launches and how many TensorRT enqueue calls the frames needed."""
     first_cuda_call, first_tensorrt_call = len(recorder.calls), len(tensorrt.calls)
-    for slot in range(DEPTH):
-        pipeline.enqueue(slot, [grey(64, 48)], [Thresholds()])
-    for slot in range(DEPTH):
+    for slot in range(PIPELINE_DEPTH):
+        pipeline.enqueue(slot, [grey_frame(64, 48)], [Thresholds()])
+    for slot in range(PIPELINE_DEPTH):
         pipeline.collect(slot)
     launches = recorder.calls[first_cuda_call:].count('cudaGraphLaunch')
     return launches, tensorrt.calls[first_tensorrt_call:].count('execute_async_v3')
@@ -37,7 +37,7 @@ def test_each_frame_needs_one_upload_and_one_graph_launch(
     runtime._module.cudaMemcpyAsync = lambda to, source, size, *how: (
         uploads.append((source, size)) or copy(to, source, size, *how)
     )
-    frames = [grey(width, height) for width, height in ((1920, 1081), (64, 48), (16, 8))]
+    frames = [grey_frame(width, height) for width, height in ((1920, 1081), (64, 48), (16, 8))]
     with copy_to_pipeline_memory(pipeline, frames) as placed_frames:
         if in_place:
             frames = placed_frames
@@ -72,7 +72,7 @@ def test_failed_graph_capture_warns_once_and_queues_each_call(
         'cudaErrorStreamCaptureInvalidated' if name == failing else None
     )
     pipeline = open_by_parameters(config)
-    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
+    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, PIPELINE_DEPTH)
     assert recorder.calls.count(failing) == 1
     (warning,) = [record for record in caplog.records if record.levelname == 'WARNING']
     golden_messages.add(warning.message)
@@ -85,11 +85,11 @@ def test_cuda_graphs_can_be_switched_off(install_standins, config, caplog):
 
     recorder, tensorrt = install_standins()
     pipeline = open_by_parameters(config)
-    assert enqueue_and_count(pipeline, recorder, tensorrt) == (DEPTH, 0)
+    assert enqueue_and_count(pipeline, recorder, tensorrt) == (PIPELINE_DEPTH, 0)
     pipeline.close()
     recorder, tensorrt = install_standins()
     pipeline = open_by_parameters(replace(config, use_cuda_graph=False))
-    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, DEPTH)
+    assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, PIPELINE_DEPTH)
     assert 'cudaStreamBeginCapture' not in recorder.calls
     pipeline.close()
     assert not [record for record in caplog.records if record.levelname == 'WARNING']

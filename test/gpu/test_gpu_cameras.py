@@ -12,7 +12,7 @@ from test_gpu_batches import assert_same, engines, open_pipeline
 from test_gpu_devices import needs_two_gpus
 from test_gpu_profiles import in_new_process
 
-from support.gpu.engine_checks import colours
+from support.gpu.engine_checks import colour_blocks
 from support.gpu.gpu_support import needs_tensorrt
 from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.parameters.frame import Thresholds
@@ -31,7 +31,7 @@ def check_cameras(path, single_path, devices):
     rng = np.random.default_rng(5)
     sources = [
         [
-            colours(*(int(side) for side in rng.integers(40, 500, 2)), seed=10 * camera + at)
+            colour_blocks(*(int(side) for side in rng.integers(40, 500, 2)), seed=10 * camera + at)
             for at in range(3)
         ]
         for camera in range(CAMERAS)

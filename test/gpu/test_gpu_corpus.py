@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from test_gpu_kernels import run_letterbox, spec_for
 
-from support.fuzz.frame_corpus import corpus
+from support.fuzz.frame_corpus import frame_cases
 from support.gpu.gpu_support import needs_gpu
 from trt_perception import gpu
 from trt_perception.model.pipeline_options import DecodingLimits
@@ -22,7 +22,7 @@ pytestmark = needs_gpu
 
 @functools.cache
 def cases():
-    return [case for case in corpus(1800) if not case.faults]
+    return [case for case in frame_cases(1800) if not case.faults]
 
 
 def test_corpus_covers_all_encodings_and_sizes():

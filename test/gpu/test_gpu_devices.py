@@ -18,7 +18,7 @@ import pytest
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import RELEASED_BY
 from support.gpu.fake_nvjpeg import BAD_JPEG, SUCCESS, FakeNvJpeg
-from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt
 from support.gpu.gpu_support import why_no_gpu
 from support.models.open_model import open_by_parameters
 from trt_perception import gpu
@@ -101,7 +101,7 @@ def config(gpus, device, **parameters):
         engine_path=str(gpus.engine),
         device_ids=(device,),
         pipeline_depth=2,
-        **MODEL,
+        **MODEL_PARAMETERS,
         **parameters,
     )
 

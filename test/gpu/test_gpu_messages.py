@@ -6,7 +6,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import Image
 
 from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.patch_pipeline import noise, run, tensor_of
+from support.gpu.patch_pipeline import expected_tensor, noise_frame, tensor_from_pipeline
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
@@ -21,7 +21,7 @@ def test_serialised_image_is_uploaded_from_the_message_buffer(open_patch_pipelin
     pipeline = open_patch_pipeline(integrated=integrated)
     buffers = MessageBuffers(pipeline.allocate)
     for seed, encoding in enumerate(sorted({*ENCODINGS.values()})):
-        expected = noise(seed, encoding)
+        expected = noise_frame(seed, encoding)
         message = Image(
             width=expected.width, height=expected.height, step=expected.step, encoding=encoding
         )
@@ -33,7 +33,9 @@ def test_serialised_image_is_uploaded_from_the_message_buffer(open_patch_pipelin
         data[:] = content
         frame = frame_from_image(SerializedMessage(data, content.size, lease))
         assert frame.memory is lease.memory
-        np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, expected))
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(pipeline, frame), expected_tensor(pipeline, expected)
+        )
         assert pipeline.slots[0].places[0]._staging_buffer is None
     del lease, data, frame
     buffers.close()

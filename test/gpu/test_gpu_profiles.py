@@ -12,7 +12,7 @@ from multiprocessing import get_context
 import onnx
 import pytest
 
-from support.gpu.engine_checks import check_engine, check_frame, colours
+from support.gpu.engine_checks import check_engine, check_frame, colour_blocks
 from support.gpu.gpu_support import build_plan, needs_tensorrt, why_no_open_shapes, why_no_tensorrt
 from support.models.open_model import open_by_parameters
 from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
@@ -108,7 +108,7 @@ def check_other_size(path, size):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_input_size=size))
     try:
         assert pipeline.spec.preprocessing.input_size == size
-        return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
+        return check_frame(pipeline, colour_blocks(640, 480), patch_onnx(OPEN, DENSE))
     finally:
         pipeline.close()
 
@@ -163,7 +163,7 @@ def check_batch(path, content):
     )
     try:
         assert pipeline.spec.input.shape == (1, 3, 48, 64), pipeline.spec.input.shape
-        return check_frame(pipeline, colours(640, 480), content)
+        return check_frame(pipeline, colour_blocks(640, 480), content)
     finally:
         pipeline.close()
 
@@ -184,7 +184,7 @@ def check_recognised(path):
     try:
         assert not pipeline.spec.has_manifest
         assert any('output float32[1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)
-        return check_frame(pipeline, colours(640, 480), patch_onnx(OPEN, DENSE))
+        return check_frame(pipeline, colour_blocks(640, 480), patch_onnx(OPEN, DENSE))
     finally:
         pipeline.close()
 

@@ -15,8 +15,8 @@ import pytest
 
 from support.gpu.cuda_recorder import RELEASED_BY
 from support.gpu.fake_nvjpeg import FakeNvJpeg
-from support.gpu.fake_tensorrt import INPUT, OUTPUT, REASON, REFUSALS
-from support.gpu.gpu_standins import DEPTH, assert_nothing_is_left, grey
+from support.gpu.fake_tensorrt import INPUT, OUTPUT, REFUSAL_REASON, REFUSED_RESULTS
+from support.gpu.gpu_standins import PIPELINE_DEPTH, assert_nothing_is_left, grey_frame
 from support.models.open_model import open_by_parameters
 from trt_perception.errors import CudaError, EngineError, InterruptionError
 from trt_perception.gpu import nvjpeg
@@ -38,10 +38,10 @@ def test_close_releases_all_objects(install_standins, config, integrated):
     # the frame. An integrated GPU reads frames from host memory: it needs no device memory for
     # frames, but page-locked memory for headers. The first frame allocates page-locked memory for
     # pixels.
-    assert kinds.count('cudaMalloc') == DEPTH * (5 if integrated else 6)
-    assert kinds.count('cudaHostAlloc') == DEPTH * (2 if integrated else 1)
-    assert kinds.count('cudaGraphInstantiate') == DEPTH
-    assert len(tensorrt.living) == 1 + DEPTH
+    assert kinds.count('cudaMalloc') == PIPELINE_DEPTH * (5 if integrated else 6)
+    assert kinds.count('cudaHostAlloc') == PIPELINE_DEPTH * (2 if integrated else 1)
+    assert kinds.count('cudaGraphInstantiate') == PIPELINE_DEPTH
+    assert len(tensorrt.living) == 1 + PIPELINE_DEPTH
     pipeline.close()
     assert_nothing_is_left(recorder, tensorrt)
     pipeline.close()
@@ -88,7 +88,7 @@ def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, 
         )
         if is_captured(calls, failing):
             pipeline = open_by_parameters(config)
-            assert len(detect_one(pipeline, grey(64, 48), Thresholds()).detections) == 0
+            assert len(detect_one(pipeline, grey_frame(64, 48), Thresholds()).detections) == 0
             pipeline.close()
             survived += 1
         else:
@@ -100,7 +100,7 @@ def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, 
             assert not caught.value.sticky
         assert recorder.calls[failing] == name
         assert_nothing_is_left(recorder, tensorrt)
-    assert survived >= 3 * DEPTH
+    assert survived >= 3 * PIPELINE_DEPTH
 
 
 @pytest.mark.parametrize('status', ['cudaErrorMemoryAllocation', 'cudaErrorIllegalAddress'])
@@ -128,7 +128,7 @@ def test_failed_cuda_call_leaves_no_nvjpeg_objects(install_standins, config, mon
     assert outcomes[sticky] > 50
     # Some failed calls only disable JPEG decoding on the GPU: three calls for the first file, and
     # the creation of each decoder's stream and event. A lost context always fails the pipeline.
-    assert outcomes['no JPEG'] == (0 if sticky else 3 + 2 * DEPTH)
+    assert outcomes['no JPEG'] == (0 if sticky else 3 + 2 * PIPELINE_DEPTH)
 
 
 # Each of these calls may take seconds. After a signal, the call in progress may finish, but no
@@ -143,7 +143,8 @@ LONG_CALLS = (
 
 
 @pytest.mark.parametrize(
-    ('call', 'time'), [*((call, 1) for call in LONG_CALLS), ('create_execution_context', DEPTH)]
+    ('call', 'time'),
+    [*((call, 1) for call in LONG_CALLS), ('create_execution_context', PIPELINE_DEPTH)],
 )
 def test_signal_stops_opening_before_the_next_long_call(
     install_standins, config, call, time, monkeypatch
@@ -190,10 +191,12 @@ def test_lost_context_is_recognised_in_each_call(install_standins, config):
         assert_nothing_is_left(recorder, tensorrt)
 
 
-@pytest.mark.parametrize('call', REFUSALS)
+@pytest.mark.parametrize('call', REFUSED_RESULTS)
 def test_failed_tensorrt_call_leaves_no_objects(install_standins, config, call):
     recorder, tensorrt = install_standins(refuses=call)
-    with pytest.raises(EngineError, match='images' if call == 'infer_shapes' else REASON) as error:
+    with pytest.raises(
+        EngineError, match='images' if call == 'infer_shapes' else REFUSAL_REASON
+    ) as error:
         open_by_parameters(config)
     assert 'tiny.engine' in str(error.value) or call in str(error.value)
     assert_nothing_is_left(recorder, tensorrt)
@@ -241,7 +244,7 @@ def test_out_of_memory_error_names_the_amount_and_a_fix(
 def test_pipeline_can_close_after_a_frame_found_no_memory(
     install_standins, config, golden_messages
 ):
-    large = grey(4096, 4096)
+    large = grey_frame(4096, 4096)
     recorder, _ = install_standins()
     pipeline = open_by_parameters(config)
     calls_before = len(recorder.calls)

@@ -61,7 +61,7 @@ def test_decoded_pixels_match_opencv(nvjpeg):
     if nvjpeg.version < (12, 1):
         pytest.skip('this nvJPEG does not interpolate chroma')
     with nvjpeg.decoder() as decoder:
-        for name, content in jpeg_fuzz.plain_files().items():
+        for name, content in jpeg_fuzz.plain_jpegs().items():
             frame = frame_of(content)
             reason, found = decode(decoder, frame)
             assert reason == ''
@@ -72,7 +72,7 @@ def test_decoded_pixels_match_opencv(nvjpeg):
 
 
 def test_padded_rows_get_the_same_pixels(nvjpeg):
-    frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
+    frame = frame_of(jpeg_fuzz.plain_jpegs()['35x23 420 0'])
     with nvjpeg.decoder() as decoder:
         _, expected = decode(decoder, frame)
         _, found = decode(decoder, frame, step=512)
@@ -80,7 +80,7 @@ def test_padded_rows_get_the_same_pixels(nvjpeg):
 
 
 def test_decoder_accepts_larger_and_smaller_files_in_turn(nvjpeg):
-    files = [frame_of(content) for content in list(jpeg_fuzz.plain_files().values())[::7]]
+    files = [frame_of(content) for content in list(jpeg_fuzz.plain_jpegs().values())[::7]]
     expected = []
     for frame in files:
         with nvjpeg.decoder() as decoder:
@@ -93,7 +93,9 @@ def test_decoder_accepts_larger_and_smaller_files_in_turn(nvjpeg):
 
 
 def test_decoders_in_several_threads_give_the_right_pixels(nvjpeg):
-    frames = [frame_of(jpeg_fuzz.encoded(jpeg_fuzz.scene(640, 480, seed))) for seed in range(4)]
+    frames = [
+        frame_of(jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(640, 480, seed))) for seed in range(4)
+    ]
     with nvjpeg.decoder() as decoder:
         expected = [decode(decoder, frame)[1] for frame in frames]
     wrong = []
@@ -117,7 +119,7 @@ def test_decoders_in_several_threads_give_the_right_pixels(nvjpeg):
 
 
 def test_file_with_a_different_size_in_its_headers_is_refused(nvjpeg):
-    frame = frame_of(jpeg_fuzz.plain_files()['35x23 420 0'])
+    frame = frame_of(jpeg_fuzz.plain_jpegs()['35x23 420 0'])
     wrong_size = undecoded_frame(frame.jpeg, 34, 23)
     with nvjpeg.decoder() as decoder:
         reason, found = decode(decoder, wrong_size)

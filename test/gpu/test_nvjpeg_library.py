@@ -13,7 +13,7 @@ from trt_perception.errors import CudaError
 from trt_perception.gpu import nvjpeg
 from trt_perception.gpu.nvjpeg import NvJpeg, load_nvjpeg
 
-FILE = jpeg_fuzz.plain_files()['35x23 420 0']
+FILE = jpeg_fuzz.plain_jpegs()['35x23 420 0']
 STREAM = SimpleNamespace(handle=77)
 
 

@@ -13,11 +13,11 @@ from support.fuzz.camera_jpegs import (
     JPEG_WITH_RESTARTS,
     JPEGS_OF_UNKNOWN_VERSIONS,
     JPEGS_WITH_HARMLESS_DEFECTS,
-    RESTART,
+    RESTART_MARKER,
     WHOLE_JPEGS,
     cut_files,
-    pillow,
-    with_sampling,
+    scene_jpeg,
+    with_luma_sampling,
 )
 from support.optional_packages import needs
 from trt_perception.errors import ImageError
@@ -87,7 +87,7 @@ def test_truncated_file_is_refused_without_a_line_on_stderr(whole, capfd):
 def test_file_that_lacks_its_last_restart_markers_is_refused():
     """libjpeg does not report the missing markers, only extraneous bytes."""
     whole = JPEGS_WITH_HARMLESS_DEFECTS['spare bytes before restart markers']
-    restarts = [match.start() for match in RESTART.finditer(whole)]
+    restarts = [match.start() for match in RESTART_MARKER.finditer(whole)]
     for at in restarts[:-1]:
         for cut in (whole[:at], whole[: at + 9]):
             with pytest.raises(ImageError, match='truncated'):
@@ -96,7 +96,7 @@ def test_file_that_lacks_its_last_restart_markers_is_refused():
 
 @needs_simplejpeg
 def test_file_that_lacks_one_restart_marker_is_decoded():
-    first, second = [match.start() for match in RESTART.finditer(JPEG_WITH_RESTARTS)][3:5]
+    first, second = [match.start() for match in RESTART_MARKER.finditer(JPEG_WITH_RESTARTS)][3:5]
 
     image = decode(JPEG_WITH_RESTARTS[:first] + JPEG_WITH_RESTARTS[second:])
 
@@ -105,7 +105,7 @@ def test_file_that_lacks_one_restart_marker_is_decoded():
 
 @needs_simplejpeg
 def test_opencv_decodes_samplings_that_simplejpeg_does_not_know():
-    content = with_sampling(pillow(subsampling=0), 0x13)
+    content = with_luma_sampling(scene_jpeg(subsampling=0), 0x13)
 
     image = decode(content)
 
@@ -136,7 +136,7 @@ def test_pinned_simplejpeg_gives_the_messages_that_the_package_translates():
             simplejpeg.decode_jpeg(content, 'BGR', strict=True)
         return str(caught.value)
 
-    third = [match.start() for match in RESTART.finditer(JPEG_WITH_RESTARTS)][2]
+    third = [match.start() for match in RESTART_MARKER.finditer(JPEG_WITH_RESTARTS)][2]
     assert importlib.metadata.version('simplejpeg') == '1.9.0'
     assert message(BASELINE_JPEG[:2000]) == 'Premature end of JPEG file'
     assert (
@@ -155,7 +155,7 @@ def test_pinned_simplejpeg_gives_the_messages_that_the_package_translates():
         == 'Warning: unknown JFIF revision number 2.01'
     )
     assert (
-        message(with_sampling(pillow(subsampling=0), 0x13))
+        message(with_luma_sampling(scene_jpeg(subsampling=0), 0x13))
         == 'tjDecompressHeader3(): Could not determine subsampling level of JPEG image'
     )
 

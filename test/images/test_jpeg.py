@@ -18,9 +18,9 @@ from trt_perception.images import compressed
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 
-PLAIN = jpeg_fuzz.plain_files()
+PLAIN = jpeg_fuzz.plain_jpegs()
 FILE = PLAIN['35x23 420 0']
-BGR = jpeg_fuzz.scene(40, 30)
+BGR = jpeg_fuzz.scene_bgr(40, 30)
 
 
 def array(content):
@@ -53,11 +53,13 @@ def with_parts(change, content=FILE):
     """Return a file after changing its segments."""
     parts = jpeg_fuzz.segments(content)
     change(dict(reversed(parts)), parts)
-    return jpeg_fuzz.joined(parts)
+    return jpeg_fuzz.joined_segments(parts)
 
 
 def without_tables(content, marker):
-    return jpeg_fuzz.joined(part for part in jpeg_fuzz.segments(content) if part[0] != marker)
+    return jpeg_fuzz.joined_segments(
+        part for part in jpeg_fuzz.segments(content) if part[0] != marker
+    )
 
 
 USUAL = {
@@ -227,7 +229,7 @@ def test_each_format_that_the_cpu_decodes_is_logged_once(caplog):
 def test_reader_expects_the_decoding_speed_of_its_last_file():
     frames = JpegFrameReader()
     assert not frames.is_fast_to_decode
-    png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded(jpeg_fuzz.scene(2600, 1700))
+    png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(2600, 1700))
     for content, quick in ((FILE, True), (png, False), (FILE, True), (large, False), (FILE, True)):
         frames(array(content))
         assert frames.is_fast_to_decode is quick
@@ -263,7 +265,7 @@ def outcome(read, content):
 @pytest.mark.parametrize('interval', [0, 1, 5])
 def test_reused_headers_give_the_same_frame_as_a_new_reader(interval):
     rng = random.Random(interval)
-    file = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), interval=interval)
+    file = jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(320, 240), interval=interval)
     outcomes = Counter()
     frames = JpegFrameReader()
     assert not frames(array(file)).is_decoded
@@ -276,14 +278,14 @@ def test_reused_headers_give_the_same_frame_as_a_new_reader(interval):
         found = outcome(frames, content)
         assert found == outcome(JpegFrameReader(), content), (index, content.hex())
         outcomes['read' if isinstance(found, bytes) else found] += 1
-        other = file if index % 3 else jpeg_fuzz.changed(rng, {'': file})
+        other = file if index % 3 else jpeg_fuzz.randomly_changed_jpeg(rng, {'': file})
         outcome(frames, other)  # usually with different headers
     assert outcomes['read'] > 5
     assert outcomes['not_decodable'] > 5
 
 
 def test_scan_with_all_restart_markers_is_accepted():
-    content = jpeg_fuzz.encoded(jpeg_fuzz.scene(320, 240), '420', interval=1)
+    content = jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(320, 240), '420', interval=1)
     assert content.count(b'\xff\xd7') > 30
     assert not isinstance(read(content), str)
     swapped = content.replace(b'\xff\xd7', b'\xff\xd6', 1)
@@ -295,7 +297,7 @@ def test_pixels_of_changed_files_stay_the_same():
     rng = random.Random(7)
     outcomes = Counter()
     for _ in range(2400):
-        content = jpeg_fuzz.changed(rng, PLAIN)
+        content = jpeg_fuzz.randomly_changed_jpeg(rng, PLAIN)
         try:
             picture = check_image_file(array(content))
         except ImageError:

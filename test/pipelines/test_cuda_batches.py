@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from support.gpu.fake_tensorrt import MODEL, FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL_PARAMETERS, FakeTensorRt
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import tensor_of
+from support.gpu.late_gpu import expected_tensor
 from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError, OutputError, UnnamedClassError
 from trt_perception.model.files.model_file import read_model_file
@@ -97,7 +97,7 @@ def test_each_frame_of_a_batch_reaches_its_own_place(
         assert [len(result.detections) for result in results] == [0] * count
         assert len({result.compute_s for result in results}) == 1
         for at in range(5):
-            expected = tensor_of(frames[at]) if at < count else before[at]
+            expected = expected_tensor(frames[at]) if at < count else before[at]
             np.testing.assert_array_equal(gpu.input_of(pipeline.slots[slot], at), expected)
     assert gpu.captures == captures
 
@@ -139,7 +139,7 @@ def test_first_frame_of_a_place_allocates_its_memory(open_late_pipeline):
         pipeline.collect(0)
         for at, frame in enumerate(frames):
             found = gpu.input_of(pipeline.slots[0], at)
-            np.testing.assert_array_equal(found, tensor_of(frame))
+            np.testing.assert_array_equal(found, expected_tensor(frame))
     moved = [at for at, place in enumerate(places) if place.address != addresses[at]]
     assert moved == [1]
 
@@ -150,7 +150,7 @@ def test_unneeded_batch_sizes_are_not_prepared(open_late_pipeline, tmp_path, mos
     model = read_model_file(tmp_path / 'tiny.engine')
     tensorrt = profiles(1, 4, 8)
     sys.modules['tensorrt'] = tensorrt
-    options = DetectorConfig(pipeline_depth=1, **MODEL).pipeline_options()
+    options = DetectorConfig(pipeline_depth=1, **MODEL_PARAMETERS).pipeline_options()
     pipeline = CudaPipeline(model, replace(options, max_batch=most))
     assert pipeline.batch == expected
     assert len(tensorrt.contexts) == [1, 4, 8].index(expected) + 1
@@ -170,7 +170,7 @@ def test_two_slots_keep_their_own_frames(open_late_pipeline):
             pipeline.collect(slot)
             for at, frame in enumerate(enqueued[slot]):
                 found = gpu.input_of(pipeline.slots[slot], at)
-                np.testing.assert_array_equal(found, tensor_of(frame))
+                np.testing.assert_array_equal(found, expected_tensor(frame))
 
 
 def test_each_frame_is_decoded_by_its_own_thresholds(open_late_pipeline):
@@ -263,7 +263,7 @@ def test_frame_without_memory_affects_no_other_frame(
         for at, result in enumerate(results):
             if not isinstance(result, ImageError):
                 found = gpu.input_of(pipeline.slots[0], at)
-                np.testing.assert_array_equal(found, tensor_of(frames[at]))
+                np.testing.assert_array_equal(found, expected_tensor(frames[at]))
         return [getattr(result, 'reason', '') for result in results], results
 
     frames = [noise(0), large, noise(2)]

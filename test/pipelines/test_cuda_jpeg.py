@@ -12,8 +12,8 @@ import pytest
 
 from support.gpu.fake_nvjpeg import ALLOCATOR_FAILURE, BAD_JPEG, EXECUTION_FAILED
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import run, tensor_of
-from support.gpu.late_nvjpeg import jpeg
+from support.gpu.late_gpu import expected_tensor, tensor_from_pipeline
+from support.gpu.late_nvjpeg import undecoded_jpeg_frame
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
@@ -39,9 +39,11 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
     library.late = late
     gpu, pipeline = open_jpeg_pipeline(integrated=integrated, graph=graph)
     for seed, size in enumerate([(37, 23), (63, 48), (9, 100), (37, 23)]):
-        frame = jpeg(seed, *size)
-        expected = tensor_of(decode_on_cpu(frame))
-        np.testing.assert_array_equal(run(gpu, pipeline, frame, seed % 2), expected)
+        frame = undecoded_jpeg_frame(seed, *size)
+        expected = expected_tensor(decode_on_cpu(frame))
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(gpu, pipeline, frame, seed % 2), expected
+        )
         # Only the header was uploaded.
         assert [size for _, size in gpu.uploads] == ([] if integrated else [pipeline.header_bytes])
         gpu.uploads.clear()
@@ -52,10 +54,10 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
 def test_alternating_raw_frames_and_jpegs_keep_their_pixels(open_jpeg_pipeline, integrated):
     gpu, pipeline = open_jpeg_pipeline(integrated=integrated, depth=1)
     for seed in range(6):
-        frame = jpeg(seed, 30 + seed, 20)
+        frame = undecoded_jpeg_frame(seed, 30 + seed, 20)
         whole = decode_on_cpu(frame)
-        found = run(gpu, pipeline, frame if seed % 2 else whole)
-        np.testing.assert_array_equal(found, tensor_of(whole))
+        found = tensor_from_pipeline(gpu, pipeline, frame if seed % 2 else whole)
+        np.testing.assert_array_equal(found, expected_tensor(whole))
 
 
 @pytest.mark.parametrize('integrated', [False, True])
@@ -63,8 +65,10 @@ def test_larger_jpeg_gets_larger_memory(open_jpeg_pipeline, integrated):
     gpu, pipeline = open_jpeg_pipeline(integrated=integrated, depth=1)
     captures = gpu.captures
     for size in ((64, 48), (2100, 1400), (64, 48), (2100, 1500)):
-        frame = jpeg(1, *size)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
+        frame = undecoded_jpeg_frame(1, *size)
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(decode_on_cpu(frame))
+        )
     assert gpu.captures == captures
 
 
@@ -75,18 +79,22 @@ def test_cpu_decodes_files_that_nvjpeg_refuses(
     gpu, pipeline = open_jpeg_pipeline(depth=1)
     library.status['nvjpegDecode'] = status
     for seed in range(3):
-        frame = jpeg(seed)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
+        frame = undecoded_jpeg_frame(seed)
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(decode_on_cpu(frame))
+        )
     (record,) = caplog.records
     golden_messages.add(record.message)
     library.status.clear()
-    frame = jpeg(9)
-    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
+    frame = undecoded_jpeg_frame(9)
+    np.testing.assert_array_equal(
+        tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(decode_on_cpu(frame))
+    )
 
 
 def test_file_with_a_wrong_size_is_refused(open_jpeg_pipeline, library):
     gpu, pipeline = open_jpeg_pipeline(depth=1)
-    frame = jpeg(0)
+    frame = undecoded_jpeg_frame(0)
     wrong_frame = undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
     pipeline.enqueue(0, [wrong_frame], [Thresholds()])
     wait_until(lambda: pipeline.is_done(0))
@@ -94,7 +102,9 @@ def test_file_with_a_wrong_size_is_refused(open_jpeg_pipeline, library):
     assert isinstance(error, ImageError)
     assert error.reason == 'not_decodable'
     # The slot is free again.
-    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(decode_on_cpu(frame)))
+    np.testing.assert_array_equal(
+        tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(decode_on_cpu(frame))
+    )
 
 
 def test_lost_gpu_is_raised_by_collect(open_jpeg_pipeline, library, monkeypatch):
@@ -107,7 +117,7 @@ def test_lost_gpu_is_raised_by_collect(open_jpeg_pipeline, library, monkeypatch)
 
     with monkeypatch.context() as patched:
         patched.setattr(cuda_slot.Stream, 'raise_if_lost', raise_if_lost)
-        pipeline.enqueue(0, [jpeg(0)], [Thresholds()])
+        pipeline.enqueue(0, [undecoded_jpeg_frame(0)], [Thresholds()])
         wait_until(lambda: pipeline.is_done(0))
         with pytest.raises(CudaError) as error:
             pipeline.collect(0)
@@ -116,7 +126,7 @@ def test_lost_gpu_is_raised_by_collect(open_jpeg_pipeline, library, monkeypatch)
 
 def take_a_slot(pipeline, slot):
     """Enqueue a decoded frame. While this slot is busy, threads decode files of other slots."""
-    pipeline.enqueue(slot, [decode_on_cpu(jpeg(slot))], [Thresholds()])
+    pipeline.enqueue(slot, [decode_on_cpu(undecoded_jpeg_frame(slot))], [Thresholds()])
 
 
 def test_idle_worker_decodes_a_file_at_once(open_jpeg_pipeline, library):
@@ -126,13 +136,13 @@ def test_idle_worker_decodes_a_file_at_once(open_jpeg_pipeline, library):
     here = threading.current_thread().name
 
     def decode(slot, seed):
-        frame = jpeg(seed)
+        frame = undecoded_jpeg_frame(seed)
         pipeline.enqueue(slot, [frame], [Thresholds()])
         if threads == [here]:
             assert pipeline._jpeg.has_started(slot)  # before enqueue returns
         pipeline.collect(slot)
         found = gpu.input_of(pipeline.slots[slot])
-        np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frame)))
+        np.testing.assert_array_equal(found, expected_tensor(decode_on_cpu(frame)))
         name = threads.pop()
         assert not threads
         return name
@@ -151,7 +161,7 @@ def test_large_file_is_decoded_in_a_thread(open_jpeg_pipeline, library):
     threads = []
     library.on_decode = lambda: threads.append(threading.current_thread().name)
     for size in ((2600, 1700), (1920, 1088)):
-        pipeline.enqueue(0, [jpeg(1, *size)], [Thresholds()])
+        pipeline.enqueue(0, [undecoded_jpeg_frame(1, *size)], [Thresholds()])
         pipeline.collect(0)
     assert threads[0].startswith('jpeg_')
     assert threads[1] == threading.current_thread().name
@@ -168,10 +178,10 @@ def test_worker_does_not_wait_for_cpu_decoding(open_jpeg_pipeline, library, monk
         decoded.append(threading.current_thread().name)
         return decode_on_cpu(frame)
 
-    frame = jpeg(1)
-    expected = tensor_of(decode_on_cpu(frame))
+    frame = undecoded_jpeg_frame(1)
+    expected = expected_tensor(decode_on_cpu(frame))
     monkeypatch.setattr(jpeg_threads, 'decode_on_cpu', decode)
-    np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+    np.testing.assert_array_equal(tensor_from_pipeline(gpu, pipeline, frame), expected)
     assert tried[0] == threading.current_thread().name
     (name,) = decoded
     assert name.startswith('jpeg_')
@@ -189,7 +199,7 @@ def test_worker_does_not_wait_for_a_decoder(open_jpeg_pipeline, library):
         assert allowed.wait(30)
 
     library.on_decode = hold
-    frames = [jpeg(seed) for seed in range(3)]
+    frames = [undecoded_jpeg_frame(seed) for seed in range(3)]
     for slot, frame in enumerate(frames):
         pipeline.enqueue(slot, [frame], [Thresholds()])
     for _ in range(3):
@@ -201,7 +211,7 @@ def test_worker_does_not_wait_for_a_decoder(open_jpeg_pipeline, library):
     for slot in (2, 0, 1):
         pipeline.collect(slot)
         found = gpu.input_of(pipeline.slots[slot])
-        np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frames[slot])))
+        np.testing.assert_array_equal(found, expected_tensor(decode_on_cpu(frames[slot])))
     assert len({state for *_, state in library.decoded}) == 3
 
 
@@ -230,7 +240,7 @@ def test_close_waits_for_the_threads(open_jpeg_pipeline, library):
         ended.append(set(library.live))
 
     library.on_decode = slow
-    pipeline.enqueue(0, [jpeg(0)], [Thresholds()])
+    pipeline.enqueue(0, [undecoded_jpeg_frame(0)], [Thresholds()])
     assert began.wait(30)
     alive = set(library.live)
     pipeline.close()

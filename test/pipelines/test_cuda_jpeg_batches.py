@@ -8,8 +8,8 @@ from test_cuda_batches import fixed, noise, profiles
 
 from support.gpu.fake_nvjpeg import BAD_JPEG
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import tensor_of
-from support.gpu.late_nvjpeg import jpeg
+from support.gpu.late_gpu import expected_tensor
+from support.gpu.late_nvjpeg import undecoded_jpeg_frame
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
@@ -22,7 +22,7 @@ pytestmark = [needs_compiler, pytest.mark.timeout(120)]
 
 def bad(seed):
     """Return a file that nvJPEG and the CPU refuse: its size differs from the frame's size."""
-    frame = jpeg(seed)
+    frame = undecoded_jpeg_frame(seed)
     return undecoded_frame(frame.jpeg, frame.width - 1, frame.height)
 
 
@@ -40,7 +40,7 @@ def check(gpu, pipeline, slot, frames, results):
             continue
         assert len(result.detections) == 0
         found = gpu.input_of(pipeline.slots[slot], place)
-        np.testing.assert_array_equal(found, tensor_of(decode_on_cpu(frame)))
+        np.testing.assert_array_equal(found, expected_tensor(decode_on_cpu(frame)))
 
 
 @pytest.mark.parametrize('late', [False, True])
@@ -55,7 +55,9 @@ def test_jpegs_and_raw_frames_share_a_batch(open_jpeg_pipeline, library, integra
     for turn in range(8):
         slot, count = turn % 2, int(rng.integers(1, 9))
         frames = [
-            jpeg(at + turn, 30 + at, 20 + turn) if rng.random() < 0.6 else noise(at + turn)
+            undecoded_jpeg_frame(at + turn, 30 + at, 20 + turn)
+            if rng.random() < 0.6
+            else noise(at + turn)
             for at in range(count)
         ]
         enqueue(pipeline, slot, frames)
@@ -67,14 +69,14 @@ def test_jpegs_and_raw_frames_share_a_batch(open_jpeg_pipeline, library, integra
 def test_unreadable_jpeg_affects_no_other_frame(open_jpeg_pipeline, library):
     gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(6), depth=1)
     for place in range(6):
-        frames = [jpeg(at) if at % 2 else noise(at) for at in range(6)]
+        frames = [undecoded_jpeg_frame(at) if at % 2 else noise(at) for at in range(6)]
         submitted = [bad(at) if at == place else frame for at, frame in enumerate(frames)]
         enqueue(pipeline, 0, submitted)
         left = [None if at == place else frame for at, frame in enumerate(frames)]
         check(gpu, pipeline, 0, left, pipeline.collect(0))
     # A file that only nvJPEG refuses does not affect any frame.
     library.status['nvjpegDecode'] = BAD_JPEG
-    frames = [jpeg(at) for at in range(6)]
+    frames = [undecoded_jpeg_frame(at) for at in range(6)]
     enqueue(pipeline, 0, frames)
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
 
@@ -91,7 +93,7 @@ def test_batch_of_unreadable_files_does_not_run_the_engine(open_jpeg_pipeline, l
         wait_until(lambda: pipeline.is_done(0))
         check(gpu, pipeline, 0, [None] * count, pipeline.collect(0))
     assert not launched
-    frames = [jpeg(7), noise(3)]
+    frames = [undecoded_jpeg_frame(7), noise(3)]
     enqueue(pipeline, 0, frames)
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
     assert len(launched) == 1
@@ -101,7 +103,7 @@ def test_files_of_a_batch_are_decoded_in_parallel(open_jpeg_pipeline, library):
     gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(8), depth=1)
     together = threading.Barrier(4)
     library.on_decode = lambda: together.wait(30)
-    frames = [jpeg(at) for at in range(8)]
+    frames = [undecoded_jpeg_frame(at) for at in range(8)]
     enqueue(pipeline, 0, frames)
     check(gpu, pipeline, 0, frames, pipeline.collect(0))
     # No decoder is used by two threads at once, and each frame has its own place.
@@ -123,7 +125,7 @@ def test_fault_in_one_thread_stops_the_batch(open_jpeg_pipeline, library, monkey
 
     with monkeypatch.context() as patched:
         patched.setattr(jpeg_threads.Stream, 'synchronize', synchronize)
-        enqueue(pipeline, 0, [jpeg(at) for at in range(4)])
+        enqueue(pipeline, 0, [undecoded_jpeg_frame(at) for at in range(4)])
         wait_until(lambda: pipeline.is_done(0))
         with pytest.raises(CudaError) as error:
             pipeline.collect(0)

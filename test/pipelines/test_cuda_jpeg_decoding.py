@@ -18,7 +18,7 @@ from test_cuda_pipeline import engine as digits_engine  # noqa: F401  a fixture
 
 from support.fuzz import jpeg_fuzz
 from support.gpu.gpu_support import needs_nvjpeg, needs_tensorrt
-from support.gpu.patch_pipeline import input_of, run, tensor_of
+from support.gpu.patch_pipeline import expected_tensor, input_of, tensor_from_pipeline
 from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
@@ -47,7 +47,9 @@ def jpeg_of(content):
 
 
 def jpeg(seed, width=37, height=23, sampling='420', **options):
-    return jpeg_of(jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling, **options))
+    return jpeg_of(
+        jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(width, height, seed), sampling, **options)
+    )
 
 
 def assert_near(found, expected, sampling='420'):
@@ -69,8 +71,8 @@ def test_nvjpeg_decodes_into_the_memory_that_the_kernels_read(
     sizes = [(37, 23), (64, 48), (1920, 1080), (9, 100), (2100, 1400), (37, 23)]
     for seed, size in enumerate(sizes):
         frame = jpeg(seed, *size, sampling, interval=seed)
-        found = run(pipeline, frame, seed % 2)
-        assert_near(found, tensor_of(pipeline, decode_on_cpu(frame)), sampling)
+        found = tensor_from_pipeline(pipeline, frame, seed % 2)
+        assert_near(found, expected_tensor(pipeline, decode_on_cpu(frame)), sampling)
 
 
 @pytest.mark.parametrize(('integrated', 'graph'), WAYS)
@@ -83,7 +85,7 @@ def test_overlapping_slots_give_the_tensors_of_single_frames(
     )
     rng = random.Random(5)
     frames = [jpeg(seed, rng.randrange(8, 700), rng.randrange(8, 500)) for seed in range(12)]
-    alone = [run(pipeline, frame) for frame in frames]
+    alone = [tensor_from_pipeline(pipeline, frame) for frame in frames]
     for turn in range(60):
         flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
         for slot, index in enumerate(flying):
@@ -94,7 +96,7 @@ def test_overlapping_slots_give_the_tensors_of_single_frames(
             pipeline.collect(slot)
             found = input_of(pipeline, slot)
             if (turn + slot) % 3 == 0:
-                expected = tensor_of(pipeline, decode_on_cpu(frames[index]))
+                expected = expected_tensor(pipeline, decode_on_cpu(frames[index]))
                 assert np.abs(found - expected).max() <= 1e-6
             else:
                 np.testing.assert_array_equal(found, alone[index])
@@ -110,13 +112,15 @@ def test_files_read_in_overlapping_slots_give_the_tensors_of_single_frames(
     )
     rng, camera = random.Random(6), JpegFrameReader()
     files = [
-        jpeg_fuzz.encoded(jpeg_fuzz.scene(rng.randrange(8, 900), rng.randrange(8, 600), seed))
+        jpeg_fuzz.encoded_jpeg(
+            jpeg_fuzz.scene_bgr(rng.randrange(8, 900), rng.randrange(8, 600), seed)
+        )
         for seed in range(10)
     ]
-    files.append(cv2.imencode('.png', jpeg_fuzz.scene(300, 200))[1].tobytes())
+    files.append(cv2.imencode('.png', jpeg_fuzz.scene_bgr(300, 200))[1].tobytes())
     files.append(files[0][:-30])
-    alone = [run(pipeline, jpeg_of(file)) for file in files[:10]]
-    alone.append(tensor_of(pipeline, frame_from_bgr(jpeg_fuzz.scene(300, 200))))
+    alone = [tensor_from_pipeline(pipeline, jpeg_of(file)) for file in files[:10]]
+    alone.append(expected_tensor(pipeline, frame_from_bgr(jpeg_fuzz.scene_bgr(300, 200))))
     for turn in range(60):
         flying = [(turn * 4 + slot) * 5 % 12 for slot in range(4)]
         for slot, index in enumerate(flying):
@@ -133,14 +137,14 @@ def test_files_read_in_overlapping_slots_give_the_tensors_of_single_frames(
 
 def test_damaged_files_affect_no_other_frame(open_patch_pipeline, caplog):
     pipeline = open_patch_pipeline(depth=3, image_transport='compressed')
-    files = jpeg_fuzz.plain_files()
+    files = jpeg_fuzz.plain_jpegs()
     rng = random.Random(11)
     whole = jpeg_of(files['320x240 420 5'])
-    expected = run(pipeline, whole)
+    expected = tensor_from_pipeline(pipeline, whole)
     refused = 0
     for _ in range(400):
         caplog.clear()
-        content = jpeg_fuzz.changed(rng, files)
+        content = jpeg_fuzz.randomly_changed_jpeg(rng, files)
         try:
             frame = as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
         except ImageError:
@@ -231,7 +235,7 @@ def test_opening_and_closing_jpeg_pipelines_leaks_no_memory(open_patch_pipeline)
 
     def work():
         pipeline = open_patch_pipeline(image_transport='compressed')
-        run(pipeline, frame)
+        tensor_from_pipeline(pipeline, frame)
         pipeline.close()
 
     for _ in range(3):

@@ -16,7 +16,7 @@ from test_cuda_batches import fixed, noise, profiles
 
 from support.fuzz import jpeg_fuzz
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import tensor_of
+from support.gpu.late_gpu import expected_tensor
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_image_file
@@ -49,15 +49,15 @@ def _no_threads_yet():
 
 @functools.cache
 def content(seed, kind='420', size=(37, 23)):
-    picture = jpeg_fuzz.scene(*size, seed)
+    picture = jpeg_fuzz.scene_bgr(*size, seed)
     if kind in jpeg_fuzz.SAMPLINGS:
-        return jpeg_fuzz.encoded(picture, kind)
+        return jpeg_fuzz.encoded_jpeg(picture, kind)
     options = [cv2.IMWRITE_JPEG_PROGRESSIVE, 1] if kind == 'progressive' else []
     return cv2.imencode('.png' if kind == 'png' else '.jpg', picture, options)[1].tobytes()
 
 
 def expected_of(file):
-    return tensor_of(decode_to_frame(check_image_file(np.frombuffer(file, np.uint8))))
+    return expected_tensor(decode_to_frame(check_image_file(np.frombuffer(file, np.uint8))))
 
 
 def deferred(file, read, *, is_fast=False):
@@ -89,7 +89,7 @@ def test_all_files_are_read_in_threads_or_in_the_worker(
             size = tuple(int(side) for side in rng.integers(8, 40 + 12 * turn, 2))
             if kind == 'raw':
                 frames.append(noise(turn * 8 + camera))
-                tensors.append(tensor_of(frames[-1]))
+                tensors.append(expected_tensor(frames[-1]))
                 continue
             file = content(turn, '420' if kind == 'cut' else kind, size)
             tensors.append(None if kind == 'cut' else expected_of(file))
@@ -347,7 +347,7 @@ def test_unchanged_header_is_not_uploaded_again(open_jpeg_pipeline):
         if file is bad:
             assert isinstance(result, ImageError)
             continue
-        expected = tensor_of(file) if isinstance(file, Frame) else expected_of(file)
+        expected = expected_tensor(file) if isinstance(file, Frame) else expected_of(file)
         np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
         assert header_of(pipeline, 0, 0)[2] == thresholds.confidence_threshold
         if sent is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import run, tensor_of
+from support.gpu.late_gpu import expected_tensor, tensor_from_pipeline
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.images.memory import NumpyMemory
 from trt_perception.parameters.frame import Thresholds
@@ -45,8 +45,8 @@ def test_pixels_are_uploaded_directly_from_the_frame(
     for seed, offset in enumerate([0, 4, 8, 60, 64, 100, 252, 256, 1000, 1, 7]):
         frame = place_in_memory(memory, offset, noise(seed, encoding))
         content = memory.array.copy()
-        expected = tensor_of(frame)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+        expected = expected_tensor(frame)
+        np.testing.assert_array_equal(tensor_from_pipeline(gpu, pipeline, frame), expected)
         # The pipeline wrote only the header before the pixels. One copy uploaded everything.
         np.testing.assert_array_equal(memory.array, content)
         size = pipeline.header_bytes + offset + frame.data.size
@@ -65,8 +65,8 @@ def test_unused_rows_are_not_uploaded(open_late_pipeline, graph, encoding):
     for seed, (times, rows) in enumerate([(15, 1), (20, 2), (2, 2), (17, 1), (16, 2), (1, 1)]):
         shape = {'width': 64 * times, 'height': 48 * times, 'padding': 3 + seed}
         frame = place_in_memory(memory, 60, noise(seed, encoding, **shape))
-        expected = tensor_of(frame)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+        expected = expected_tensor(frame)
+        np.testing.assert_array_equal(tensor_from_pipeline(gpu, pipeline, frame), expected)
         # Bayer patterns and chroma planes need the neighbouring rows.
         if times > 9 and not encoding.startswith(('bayer', 'nv')):
             first = pipeline.header_bytes + 60 + (times - rows) // 2 * frame.step
@@ -96,7 +96,7 @@ def test_unchanged_header_is_not_uploaded_with_rows(open_late_pipeline, graph):
     for seed, (times, offset, thresholds, sent) in enumerate(turns):
         large = noise(seed, width=64 * times, height=48 * times, padding=3)
         frame = place_in_memory(memory, offset, large)
-        expected = tensor_of(frame)
+        expected = expected_tensor(frame)
         pipeline.enqueue(0, [frame], [thresholds])
         pipeline.collect(0)
         np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
@@ -112,7 +112,9 @@ def test_small_frame_is_uploaded_in_one_copy(open_late_pipeline):
     gpu, pipeline = open_late_pipeline()
     frame = noise(1, width=192, height=144)
     with copy_to_pipeline_memory(pipeline, [frame]) as (placed,):
-        np.testing.assert_array_equal(run(gpu, pipeline, placed), tensor_of(frame))
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(gpu, pipeline, placed), expected_tensor(frame)
+        )
     assert [size for _, size in gpu.uploads] == [pipeline.header_bytes + frame.data.size]
 
 
@@ -136,8 +138,8 @@ def test_frames_in_other_memory_are_copied(open_late_pipeline, integrated, graph
         replace(place_in_memory(page_locked, 4096, noise(5)), memory=None),
     ):
         content = page_locked.array.copy()
-        expected = tensor_of(frame)
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), expected)
+        expected = expected_tensor(frame)
+        np.testing.assert_array_equal(tensor_from_pipeline(gpu, pipeline, frame), expected)
         np.testing.assert_array_equal(page_locked.array, content)
         own = {page_locked.pointer, other.pointer, plain.pointer}
         assert not own & {source for source, _ in gpu.uploads}
@@ -154,7 +156,9 @@ def test_larger_frame_gets_larger_memory(open_late_pipeline, integrated):
     captures = [gpu.captures]
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for frame in placed:
-            np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(frame))
+            np.testing.assert_array_equal(
+                tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(frame)
+            )
             captures.append(gpu.captures)
     # The graph reads the frame's address from device memory, so it is not captured again.
     assert np.diff(captures).tolist() == [0, 0, 0, 0]
@@ -175,7 +179,7 @@ def test_frames_of_two_slots_do_not_mix(open_late_pipeline, integrated):
                 pipeline.collect(slot)
                 assert pipeline.is_done(slot)
                 found = gpu.input_of(pipeline.slots[slot])
-                np.testing.assert_array_equal(found, tensor_of(frames[turn + slot]))
+                np.testing.assert_array_equal(found, expected_tensor(frames[turn + slot]))
 
 
 def test_changed_values_are_in_the_next_header(open_late_pipeline):
@@ -193,7 +197,7 @@ def test_changed_values_are_in_the_next_header(open_late_pipeline):
     for thresholds in (Thresholds(), Thresholds(0.5), Thresholds(), Thresholds(class_ids=(1,))):
         for change in changes:
             frame = place_in_memory(memory, 64, replace(pixels, **change))
-            expected = tensor_of(frame)
+            expected = expected_tensor(frame)
             pipeline.enqueue(0, [frame], [thresholds])
             heads.append(memory.buffer.array[: pipeline.header_bytes].tobytes())
             pipeline.collect(0)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from support.gpu.gpu_support import needs_tensorrt
-from support.gpu.patch_pipeline import input_of, noise, run, tensor_of
+from support.gpu.patch_pipeline import expected_tensor, input_of, noise_frame, tensor_from_pipeline
 from support.models.patch_model import CLASS_NAMES
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.images.frame import Frame
@@ -41,9 +41,11 @@ def test_pixels_are_uploaded_directly_from_the_frame(
     pipeline = open_patch_pipeline(integrated=integrated, graph=graph)
     memory = pipeline.allocate(20_000)
     for seed, offset in enumerate([*range(0, 68, 4), 252, 256, 1000, 1, 7]):
-        frame = place_in_memory(memory, offset, noise(seed, encoding, padding=seed % 9))
+        frame = place_in_memory(memory, offset, noise_frame(seed, encoding, padding=seed % 9))
         content = memory.array.copy()
-        np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, frame))
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(pipeline, frame), expected_tensor(pipeline, frame)
+        )
         np.testing.assert_array_equal(memory.array, content)
     memory.close()
 
@@ -53,11 +55,13 @@ def test_frames_in_other_memory_are_copied(open_patch_pipeline, integrated):
     pipeline = open_patch_pipeline(integrated=integrated)
     memory = pipeline.allocate(20_000)
     shifted = replace(
-        place_in_memory(memory.buffer, pipeline.header_bytes - 4, noise(3)), memory=memory
+        place_in_memory(memory.buffer, pipeline.header_bytes - 4, noise_frame(3)), memory=memory
     )  # no room for the header
     content = memory.array.copy()
-    for frame in (noise(0), noise(1, size=(64, 64)), noise(2, 'nv12'), shifted):
-        np.testing.assert_array_equal(run(pipeline, frame), tensor_of(pipeline, frame))
+    for frame in (noise_frame(0), noise_frame(1, size=(64, 64)), noise_frame(2, 'nv12'), shifted):
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(pipeline, frame), expected_tensor(pipeline, frame)
+        )
     np.testing.assert_array_equal(memory.array, content)
     memory.close()
 
@@ -67,13 +71,13 @@ def test_frames_in_other_memory_are_copied(open_patch_pipeline, integrated):
 def test_larger_frame_gets_larger_memory(open_patch_pipeline, integrated, in_place):
     pipeline = open_patch_pipeline(integrated=integrated)
     frames = [
-        noise(seed, size=size)
+        noise_frame(seed, size=size)
         for seed, size in enumerate([(64, 48), (1920, 1080), (2100, 1400), (64, 48), (3840, 2160)])
     ]
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for index, frame in enumerate(placed if in_place else frames):
-            found = run(pipeline, frame, index % 2)
-            np.testing.assert_array_equal(found, tensor_of(pipeline, frame))
+            found = tensor_from_pipeline(pipeline, frame, index % 2)
+            np.testing.assert_array_equal(found, expected_tensor(pipeline, frame))
 
 
 @pytest.mark.parametrize('integrated', [False, True])
@@ -85,7 +89,7 @@ def test_memory_used_by_a_slot_is_not_lent_again(open_patch_pipeline, integrated
     rng = np.random.default_rng(3)
     shape = {'width': 1920, 'height': 1080, 'step': 5760, 'encoding': 'bgr8'}
     images = [rng.integers(0, 256, 1080 * 5760, np.uint8) for _ in range(7)]
-    expected = [tensor_of(pipeline, Frame.view(image, **shape)) for image in images]
+    expected = [expected_tensor(pipeline, Frame.view(image, **shape)) for image in images]
 
     def borrow(image):
         lease = buffers.lend(44 + image.size)
@@ -115,7 +119,7 @@ def test_any_thread_can_free_page_locked_memory_after_close(
 ):
     pipeline = open_patch_pipeline()
     buffers = MessageBuffers(pipeline.allocate)
-    frames = [noise(1, size=(640, 480))]
+    frames = [noise_frame(1, size=(640, 480))]
     lease = buffers.lend(frames[0].data.size)
     data = lease.array()[: frames[0].data.size]
     data[:] = frames[0].data
@@ -135,7 +139,7 @@ def test_any_thread_can_free_page_locked_memory_after_close(
 
 def test_boxes_do_not_depend_on_the_frame_memory(open_patch_pipeline):
     pipeline = open_patch_pipeline()
-    frames = [noise(seed, size=(64 + 3 * seed, 48 + seed)) for seed in range(8)]
+    frames = [noise_frame(seed, size=(64 + 3 * seed, 48 + seed)) for seed in range(8)]
     with copy_to_pipeline_memory(pipeline, frames) as placed:
         for copied, there in zip(frames, placed, strict=True):
             for slot, frame in enumerate((copied, there)):

@@ -87,4 +87,4 @@ def test_stand_in_for_cuda_has_only_real_names():
     assert len(used) > 50
     assert used <= {name.rpartition('.')[2] for name in stand_in_names}
     functions = {name.split('.')[1] for name in EVERYWHERE}
-    assert set(cuda_recorder.RELEASED_BY) | set(cuda_recorder.RELEASES) <= functions
+    assert set(cuda_recorder.RELEASED_BY) | set(cuda_recorder.CREATED_BY) <= functions

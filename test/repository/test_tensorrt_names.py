@@ -219,7 +219,7 @@ def test_stand_in_of_the_runtime_has_only_real_names():
     engine = fake_tensorrt._Engine(module)
     objects = {
         'ICudaEngine': dir(engine),
-        'IExecutionContext': [*dir(fake_tensorrt._Context), *fake_tensorrt.REFUSALS],
+        'IExecutionContext': [*dir(fake_tensorrt._Context), *fake_tensorrt.REFUSED_RESULTS],
         'IRuntimeConfig': dir(fake_tensorrt._RuntimeConfig),
         'IRuntimeCache': [name for name in dir(fake_tensorrt._RuntimeCache) if name != 'content'],
         **{

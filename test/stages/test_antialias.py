@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from PIL import __version__ as pillow_version
 
-from support.fuzz.frame_corpus import corpus
+from support.fuzz.frame_corpus import frame_cases
 from support.gpu.host_kernels import HostLetterbox, needs_compiler
 from support.oracles.reference_images import (
     ENCODINGS,
@@ -154,7 +154,7 @@ def test_kernel_gives_the_input_of_the_host_for_the_corpus(antialias, round_pixe
         (96, 64), scale=1.0, antialias=antialias, round_pixels=round_pixels
     )
     letterbox, host = HostLetterbox(preprocessing), HostPreprocessor(preprocessing)
-    for case in corpus(600):
+    for case in frame_cases(600):
         if not case.faults:
             expected, _ = host(case.frame())
             # For floats, Pillow's weights have float64, the kernel's 22 bits.

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.gpu.emulated_kernels import emulated
+from support.gpu.emulated_kernels import emulated_kernels
 from support.gpu.host_kernels import needs_compiler
 from support.models.open_model import open_by_parameters
 from support.oracles.task_outputs import TASKS, spec_of
@@ -125,7 +125,7 @@ def test_kernel_writes_the_pixel_mask_of_each_frame(shape, dtype, mode):
     spec = spec_of(TASKS['detect'], (96, 64), 3, 100)
     mask = TensorSpec('pixel_mask', (4, *shape), dtype)
     spec = replace(spec, auxiliary_inputs=(mask,))
-    kernels = emulated(spec)
+    kernels = emulated_kernels(spec)
     letterboxes = [Letterbox.fit(size, (96, 64), mode) for size, _, _ in cameras()]
     headers = []
     for (size, _, _), letterbox in zip(cameras(), letterboxes, strict=True):

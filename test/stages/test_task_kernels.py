@@ -5,7 +5,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from support.gpu.emulated_kernels import emulated
+from support.gpu.emulated_kernels import emulated_kernels
 from support.gpu.host_kernels import needs_compiler
 from support.oracles.task_outputs import (
     TASKS,
@@ -109,7 +109,7 @@ def _host_memory(monkeypatch):
 )
 def test_detections_equal_those_of_the_host(name, transposed):
     spec = spec_of(TASKS[name], (96, 64), 5, 700, batch=4, transposed=transposed)
-    kernels = emulated(spec, max_detections=12, class_agnostic=False)
+    kernels = emulated_kernels(spec, max_detections=12, class_agnostic=False)
     config = DetectorConfig(max_detections=12)
     rng = np.random.default_rng(len(name))
     for passing in (0, 1, 31, 33, 700):
@@ -128,7 +128,7 @@ def test_detections_equal_those_of_the_host(name, transposed):
 @pytest.mark.parametrize('name', ['detect', 'obb'])
 def test_kernels_and_host_find_the_same_invalid_outputs(name):
     spec = spec_of(TASKS[name], (96, 64), 5, 70, batch=4)
-    kernels = emulated(spec, max_detections=12, class_agnostic=False)
+    kernels = emulated_kernels(spec, max_detections=12, class_agnostic=False)
     check_invalid_outputs(kernels, HostMachine(), spec, DetectorConfig(max_detections=12))
 
 
@@ -139,7 +139,7 @@ def in_one_image(name, limits, passing, thresholds):
     """Check that kernels and host find the same in one image. Return the detections."""
     spec = spec_of(TASKS[name], (96, 64), 3, 1200)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
-    kernels, sizes = emulated(spec, **vars(limits)), SIZES[:1]
+    kernels, sizes = emulated_kernels(spec, **vars(limits)), SIZES[:1]
     (found,), geometries = decode_with_kernels(
         kernels, HostMachine(), spec, outputs, sizes, [thresholds], times=1
     )
@@ -193,7 +193,7 @@ IMAGES = [(128, 48), (31, 200), (96, 64), (123, 77), (97, 301), (500, 20)]
 
 def test_mask_numbers_equal_those_of_the_host():
     spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))
-    kernels = emulated(spec, max_detections=300, class_agnostic=False)
+    kernels = emulated_kernels(spec, max_detections=300, class_agnostic=False)
     assert kernels.has_mask_kernel
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     for count in (300, 7, 0):

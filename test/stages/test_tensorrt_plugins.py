@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.plugin_libraries import (
     make_library_without_plugins,
@@ -110,7 +110,9 @@ def open_twice(tmp_path, needed=(), **parameters):
     engine.write_bytes(PLAN)
     if needed:
         write_manifest(engine, (64, 48), IMAGE, OUTPUT, Dense(), ('red', 'green', 'blue'), needed)
-    return run(OPEN_TWICE, json.dumps({**MODEL, 'engine_path': str(engine), **parameters}))
+    return run(
+        OPEN_TWICE, json.dumps({**MODEL_PARAMETERS, 'engine_path': str(engine), **parameters})
+    )
 
 
 def test_own_plugins_of_tensorrt_are_registered_before_the_plan_is_loaded(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import (
-    MODEL,
+    MODEL_PARAMETERS,
     PLAN,
     FakeTensorRt,
     FakeTensorRtRtx,
@@ -64,7 +64,7 @@ def open_with_standin(monkeypatch, tmp_path):
             pipeline_depth=DEPTH,
             model_input_size=size,
             cameras=tuple(f'camera{index}' for index in range(cameras)),
-            **MODEL,
+            **MODEL_PARAMETERS,
         )
         open_by_parameters(config).close()
         return recorder

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from support.building.messages import without_variable_text
-from support.gpu.gpu_support import BUILT_ON_CPU
+from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
 from support.models.detector_models import listing, report_of
 from support.models.digits import CALIBRATION, DIGITS, INT8, SCENES, SOME_SCENES, save_digits
 from support.programs import UNMEASURED, Program, executable
@@ -29,7 +29,7 @@ from trt_perception.tools import inspect_engine
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('reuse_equal_plans')]
+pytestmark = [*BUILT_ON_CPU_MARKS, pytest.mark.usefixtures('reuse_equal_plans')]
 
 
 def stable_warning(record):

@@ -5,7 +5,7 @@ import json
 import onnx
 import pytest
 
-from support.gpu.gpu_support import BUILT_ON_CPU
+from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
 from support.models.detector_models import parsed_models
 from support.models.digits import ROOT, SCENES
 from trt_perception.building.steps import agreement_gate
@@ -14,7 +14,7 @@ EXPORTS = ROOT / 'test' / 'data' / 'exports'
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = [*BUILT_ON_CPU, pytest.mark.usefixtures('reuse_equal_plans')]
+pytestmark = [*BUILT_ON_CPU_MARKS, pytest.mark.usefixtures('reuse_equal_plans')]
 
 
 def test_convolutional_model_has_no_query_decoder(build):

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.gpu.gpu_support import BUILT_ON_CPU
+from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
 from support.models.recorded_exports import recorded, written
 from support.models.task_comparison import write_without_metadata
 from support.models.task_models import write_task_model
@@ -16,7 +16,7 @@ from trt_perception.tools.detect_images import main as detect_images
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('pycocotools')
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
-pytestmark = BUILT_ON_CPU
+pytestmark = BUILT_ON_CPU_MARKS
 # Thresholds that keep the number of detections below COCO's limit.
 FAMILIES = {
     'masks': ('ultralytics_segment_26', 0.06),

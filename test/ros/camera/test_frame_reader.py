@@ -10,7 +10,7 @@ import pytest
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
-from support.fuzz.raw_messages import written
+from support.fuzz.raw_messages import cdr_and_length_offsets
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import PIXEL_FORMATS
@@ -43,7 +43,7 @@ def image(rng, encoding, frame_id='camera'):
     message.header.stamp.nanosec = rng.randrange(2**32)
     message.step, message.is_bigendian = step, rng.randrange(2)
     message.data = rng.randbytes(step * PIXEL_FORMATS[encoding].byte_row_count(4))
-    return written(message, rng.choice('<>'))[0]
+    return cdr_and_length_offsets(message, rng.choice('<>'))[0]
 
 
 def outcome(read, content):
@@ -107,7 +107,7 @@ def compressed(rng, frame_id='camera', kind='jpeg'):
     message.header.stamp.sec = rng.randrange(-(2**31), 2**31)
     message.header.stamp.nanosec = rng.randrange(2**32)
     message.data = rng.randbytes(rng.randrange(20))
-    return written(message, rng.choice('<>'))[0]
+    return cdr_and_length_offsets(message, rng.choice('<>'))[0]
 
 
 def file_outcome(read, content):
@@ -186,7 +186,9 @@ def test_reader_keeps_no_memory_of_a_message(reader, content):
 @pytest.mark.parametrize('frame_id', ['front' + '\0' * 4000, 'front\0' + 'x' * 2**24])
 def test_reader_keeps_no_long_text_of_a_message(reader, message, frame_id):
     message.header.frame_id = 'y' * len(frame_id)
-    content = written(message, '<')[0].replace(b'y' * len(frame_id), frame_id.encode())
+    content = cdr_and_length_offsets(message, '<')[0].replace(
+        b'y' * len(frame_id), frame_id.encode()
+    )
     incoming = arrived(content)
 
     tracemalloc.start()

@@ -11,8 +11,8 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage
 
 from support.camera_callbacks import FaultCallback, camera_of
-from support.fuzz.frame_corpus import Case, compressed_corpus, corpus
-from support.fuzz.raw_messages import swapped
+from support.fuzz.frame_corpus import Case, compressed_corpus, frame_cases
+from support.fuzz.raw_messages import in_other_byte_order
 from support.models.open_model import open_by_parameters
 from support.models.tiny_model import expected_detections, write_tiny_model
 from support.nodes.graph import counts_of, found_in, image_message, picture_of
@@ -102,7 +102,7 @@ def test_frames_of_the_corpus_are_refused_with_their_reasons(pipeline):
     in_process_detector = InProcessDetector(pipeline, frame_from_image)
     good = picture_of(COLOR)
     reasons_seen = Counter()
-    cases = corpus(RAW)
+    cases = frame_cases(RAW)
     for number, case in enumerate(cases):
         reason = in_process_detector.handle(message_of(case))
         assert (reason in case.faults) if case.faults else (reason == ''), (case.name, reason)
@@ -218,7 +218,7 @@ def dropped_between(before, after):
 def test_invalid_raw_frames_over_dds_are_counted(client, model, start_detector):
     node = start_detector({'engine_path': str(model), 'autostart': True})
     node.connect()
-    cases = [case for case in small_cases(corpus(400, seed=3), 300) if case.faults][:60]
+    cases = [case for case in small_cases(frame_cases(400, seed=3), 300) if case.faults][:60]
     answered, dropped = send_bad_and_good(
         node, node.camera, map(message_of, cases), picture_of(COLOR)
     )
@@ -242,7 +242,7 @@ def test_both_byte_orders_are_read_after_invalid_messages(client, model, start_d
             'the count of the invalid message',
         )
         # The next image is answered in both byte orders.
-        for good in (picture, swapped(picture)):
+        for good in (picture, in_other_byte_order(picture)):
             assert found_in(detector.ask(good)) == expected
     after = detector.settled_counts()
     assert after['dropped']['bad_message'] == len(rubbish)

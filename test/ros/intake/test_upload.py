@@ -14,7 +14,7 @@ from sensor_msgs.msg import Image
 
 from support.gpu import fake_cuda
 from support.gpu.host_kernels import needs_compiler
-from support.gpu.late_gpu import run, tensor_of
+from support.gpu.late_gpu import expected_tensor, tensor_from_pipeline
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.errors import CudaError
 from trt_perception.parameters.frame import Thresholds
@@ -71,7 +71,9 @@ def test_message_is_uploaded_from_the_memory_of_the_intake(
         memory = arrived.lease.memory
         frame = frame_from_image(arrived)
         assert frame.memory is memory
-        np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(expected))
+        np.testing.assert_array_equal(
+            tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(expected)
+        )
         start = memory.buffer.pointer
         end = frame.data.ctypes.data + frame.data.size - start
         assert gpu.uploads == ([] if integrated else [(start, end)])
@@ -86,7 +88,9 @@ def test_message_of_rclpy_is_copied_and_uploaded(open_late_pipeline):
     message, expected = image(1)
     frame = frame_from_image(message)
     assert frame.memory is None
-    np.testing.assert_array_equal(run(gpu, pipeline, frame), tensor_of(expected))
+    np.testing.assert_array_equal(
+        tensor_from_pipeline(gpu, pipeline, frame), expected_tensor(expected)
+    )
 
 
 @pytest.mark.parametrize('integrated', [False, True])
@@ -99,7 +103,7 @@ def test_memory_in_a_slot_is_not_lent_again(open_late_pipeline, integrated):
         for slot in (0, 1):
             message, frame = image(next(numbers), size=(64 + 2 * turn, 48))
             pipeline.enqueue(slot, [frame_from_image(taken(buffers, message))], [Thresholds()])
-            expected.append(tensor_of(frame))
+            expected.append(expected_tensor(frame))
         # More messages arrive than buffers exist, and are released.
         for _ in range(2):
             others = [taken(buffers, image(next(numbers))[0]) for _ in range(4)]
@@ -140,7 +144,7 @@ def test_last_reader_frees_memory_after_the_pipeline_was_closed(open_late_pipeli
     buffers = buffers_of(pipeline)
     message, expected = image(1)
     frames = [frame_from_image(taken(buffers, message))]
-    run(gpu, pipeline, frames[0])
+    tensor_from_pipeline(gpu, pipeline, frames[0])
     buffers.close()
     pipeline.close()
     assert len(gpu.host_bytes) == buffers.count == 1

@@ -11,7 +11,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from support.fuzz.message_fuzz import Fuzz, cases, message_fields
-from support.fuzz.raw_messages import swapped, written
+from support.fuzz.raw_messages import cdr_and_length_offsets, in_other_byte_order
 from trt_perception.errors import ImageError
 from trt_perception.ros.wire.cdr import read_compressed, read_image
 
@@ -59,7 +59,7 @@ def test_big_endian_messages_are_read(kind):
     rng = random.Random(2)
     for _ in range(200):
         message = message_of(kind, rng)
-        content = swapped(message)
+        content = in_other_byte_order(message)
         assert message_fields(deserialize_message(content, kind)) == message_fields(
             message
         )  # rclpy agrees
@@ -93,7 +93,7 @@ def test_messages_of_the_test_writer_equal_messages_of_rclpy():
     for kind in READERS:
         for _ in range(100):
             message = message_of(kind, rng)
-            ours, theirs = written(message, '<')[0], serialize_message(message)
+            ours, theirs = cdr_and_length_offsets(message, '<')[0], serialize_message(message)
             assert (
                 len(ours) <= len(theirs) <= len(ours) + 3
             )  # rclpy appends up to 3 bytes of padding
@@ -114,7 +114,7 @@ def with_string(field, string):
     message = kind(data=bytes(300))
     text = 'x' * len(string)
     setattr(owner(message), field.strip(), text)
-    return kind, written(message, '<')[0].replace(text.encode(), string)
+    return kind, cdr_and_length_offsets(message, '<')[0].replace(text.encode(), string)
 
 
 def string_of(field, message):

@@ -8,17 +8,17 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from support.fuzz.jpeg_fuzz import joined, segments
+from support.fuzz.jpeg_fuzz import joined_segments, segments
 
 EOI = b'\xff\xd9'
-SEGMENT = re.compile(rb'\xff[\xc0-\xcf\xda-\xff]')
-RESTART = re.compile(rb'\xff[\xd0-\xd7]')
+SEGMENT_MARKER = re.compile(rb'\xff[\xc0-\xcf\xda-\xff]')
+RESTART_MARKER = re.compile(rb'\xff[\xd0-\xd7]')
 BGR = cv2.GaussianBlur(
     np.random.default_rng(5).integers(0, 256, (120, 160, 3), np.uint8), (5, 5), 2
 )
 
 
-def pillow(mode='RGB', **options):
+def scene_jpeg(mode='RGB', **options):
     """Return the scene as a JPEG. Pillow encodes it, because OpenCV will decode the file."""
     file = io.BytesIO()
     rgb = Image.fromarray(np.ascontiguousarray(BGR[..., ::-1]))
@@ -26,7 +26,7 @@ def pillow(mode='RGB', **options):
     return file.getvalue()
 
 
-def without_tables(content):
+def without_huffman_tables(content):
     """Return a JPEG without its Huffman tables, as in Motion JPEG."""
     while (at := content.find(b'\xff\xc4')) > 0:
         end = at + 2 + int.from_bytes(content[at + 2 : at + 4], 'big')
@@ -34,12 +34,12 @@ def without_tables(content):
     return content
 
 
-def with_version(content, major):
+def with_jfif_version(content, major):
     at = content.index(b'JFIF\0') + 5
     return content[:at] + bytes((major,)) + content[at + 1 :]
 
 
-def with_sampling(content, luma):
+def with_luma_sampling(content, luma):
     """Return a grey JPEG whose components have other sampling factors."""
     at = content.index(b'\xff\xc0') + 11
     return content[:at] + bytes((luma,)) + content[at + 1 :]
@@ -60,31 +60,31 @@ def with_scan_of_one_component(content, side):
     body = dict(parts)
     body[0xDA][:] = b'\1\1\0\0\x3f\0'
     body[0xC0][1:5] = struct.pack('>HH', side, side)
-    return joined(parts)
+    return joined_segments(parts)
 
 
 JPEG_WITH_RESTARTS = cv2.imencode('.jpg', BGR, [cv2.IMWRITE_JPEG_RST_INTERVAL, 4])[1].tobytes()
-BASELINE_JPEG = pillow()
+BASELINE_JPEG = scene_jpeg()
 WHOLE_JPEGS = {
-    **{f'subsampling {number}': pillow(subsampling=number) for number in range(3)},
+    **{f'subsampling {number}': scene_jpeg(subsampling=number) for number in range(3)},
     'restart markers': JPEG_WITH_RESTARTS,
-    'no Huffman tables': without_tables(BASELINE_JPEG),
-    'grey': pillow('L'),
-    'CMYK': pillow('CMYK'),
-    'progressive': pillow(progressive=True),
-    'progressive grey': pillow('L', progressive=True),
-    'progressive, restart markers': pillow(progressive=True, restart_marker_blocks=4),
+    'no Huffman tables': without_huffman_tables(BASELINE_JPEG),
+    'grey': scene_jpeg('L'),
+    'CMYK': scene_jpeg('CMYK'),
+    'progressive': scene_jpeg(progressive=True),
+    'progressive grey': scene_jpeg('L', progressive=True),
+    'progressive, restart markers': scene_jpeg(progressive=True, restart_marker_blocks=4),
 }
 #: Complete files with defects that libjpeg warns about, although no pixels are missing.
 JPEGS_WITH_HARMLESS_DEFECTS = {
     'spare bytes before EOI': BASELINE_JPEG[:-2] + bytes(16) + EOI,
-    'spare bytes before restart markers': RESTART.sub(
+    'spare bytes before restart markers': RESTART_MARKER.sub(
         lambda found: bytes(5) + found[0], JPEG_WITH_RESTARTS
     ),
 }
 #: Files with JFIF versions that libjpeg does not know, by version.
 JPEGS_OF_UNKNOWN_VERSIONS = {
-    f'JFIF {major}.1': with_version(BASELINE_JPEG, major) for major in (0, 2, 9)
+    f'JFIF {major}.1': with_jfif_version(BASELINE_JPEG, major) for major in (0, 2, 9)
 }
 
 
@@ -94,7 +94,7 @@ def cut_files(whole):
     step = (len(whole) - start) // 40
     for size in range(start + 16, len(whole) - 40, step):
         cut = whole[:size].rstrip(b'\xff')
-        if SEGMENT.match(whole, len(cut)):
+        if SEGMENT_MARKER.match(whole, len(cut)):
             continue  # the cut is between two scans: the file is complete, with lower quality
         yield cut
         yield cut + EOI

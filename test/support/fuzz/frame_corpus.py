@@ -87,7 +87,7 @@ def picture(rng, width, height):
     return np.clip(across + down + noise, 0, 255).astype(np.uint8)
 
 
-def real(rng):
+def random_valid_case(rng):
     """Return a random valid image such as a camera driver sends. Most images are small."""
     encoding = rng.choice(sorted(ENCODINGS))
     width, height = rng.randrange(4, 100), rng.randrange(4, 100)
@@ -108,50 +108,50 @@ def real(rng):
 # Each function takes a random generator and a valid case, and returns a changed case.
 
 
-def _empty(rng, case):
+def _without_data(rng, case):
     return replace(case, data=b'')
 
 
-def _shorter(rng, case):
+def _with_less_data(rng, case):
     return replace(case, data=case.data[: rng.randrange(len(case.data))])
 
 
-def _longer(rng, case):
+def _with_more_data(rng, case):
     return replace(case, data=case.data + rng.randbytes(rng.choice((1, 2, 3, 4096))))
 
 
-def _one_off(rng, case):
+def _with_size_off_by_one(rng, case):
     field = rng.choice(('width', 'height', 'step'))
     return replace(case, **{field: max(0, getattr(case, field) + rng.choice((-1, 1)))})
 
 
-def _strange_size(rng, case):
+def _with_strange_size(rng, case):
     fields = rng.sample(('width', 'height', 'step'), rng.randrange(1, 4))
     return replace(case, **{field: rng.choice(STRANGE_SIZES) for field in fields})
 
 
-def _random_size(rng, case):
+def _with_random_size(rng, case):
     fields = rng.sample(('width', 'height', 'step'), rng.randrange(1, 4))
     return replace(case, **{field: rng.getrandbits(rng.randrange(1, 33)) for field in fields})
 
 
-def _small_step(rng, case):
+def _with_small_step(rng, case):
     return replace(case, step=rng.randrange(row_bytes(case.encoding, case.width)))
 
 
-def _swapped(rng, case):
+def _with_swapped_sides(rng, case):
     return replace(case, width=case.height, height=case.width)
 
 
-def _other_encoding(rng, case):
+def _with_other_encoding(rng, case):
     return replace(case, encoding=rng.choice(sorted(ENCODINGS)))
 
 
-def _strange_encoding(rng, case):
+def _with_strange_encoding(rng, case):
     return replace(case, encoding=rng.choice(STRANGE_ENCODINGS))
 
 
-def _odd_chroma(rng, case):
+def _image_with_odd_chroma(rng, case):
     encoding = rng.choice([name for name, same in ENCODINGS.items() if same in YUV])
     width, height = rng.randrange(1, 60), rng.randrange(1, 60)
     step = row_bytes(encoding, width) + rng.randrange(3)
@@ -159,15 +159,15 @@ def _odd_chroma(rng, case):
     return Case('', data, width, height, step, encoding)
 
 
-def _noise(rng, case):
+def _with_noise(rng, case):
     return replace(case, data=rng.randbytes(len(case.data)))
 
 
-def _byte_order(rng, case):
+def _with_other_byte_order(rng, case):
     return replace(case, big_endian=not case.big_endian)
 
 
-def _long_and_thin(rng, case):
+def _long_and_thin_image(rng, case):
     """Return an image one or a few pixels thin, sometimes of the largest possible length."""
     sides = [rng.choice((1, 2, 3, 4, 6)), rng.choice((1, 2, 7, 640, 4096, MAX_SIDE - 1, MAX_SIDE))]
     rng.shuffle(sides)
@@ -177,7 +177,7 @@ def _long_and_thin(rng, case):
     return Case('', bytes(step * byte_rows(encoding, height)), width, height, step, encoding)
 
 
-def _far_rows(rng, case):
+def _image_with_far_rows(rng, case):
     """Return an image with much padding between its rows."""
     encoding = rng.choice(sorted(ENCODINGS))
     width, height = 4 * rng.randrange(1, 5), 4 * rng.randrange(1, 5)
@@ -185,40 +185,49 @@ def _far_rows(rng, case):
     return Case('', bytes(step * byte_rows(encoding, height)), width, height, step, encoding)
 
 
-def _several(rng, case):
-    for change in rng.sample((_shorter, _one_off, _strange_encoding, _swapped, _odd_chroma), 2):
+def _with_two_changes(rng, case):
+    for change in rng.sample(
+        (
+            _with_less_data,
+            _with_size_off_by_one,
+            _with_strange_encoding,
+            _with_swapped_sides,
+            _image_with_odd_chroma,
+        ),
+        2,
+    ):
         if case.data:
             case = change(rng, case)
     return case
 
 
-CHANGES = (
-    _empty,
-    _shorter,
-    _longer,
-    _one_off,
-    _strange_size,
-    _random_size,
-    _small_step,
-    _swapped,
-    _other_encoding,
-    _strange_encoding,
-    _odd_chroma,
-    _noise,
-    _byte_order,
-    _long_and_thin,
-    _far_rows,
-    _several,
+CASE_CHANGES = (
+    _without_data,
+    _with_less_data,
+    _with_more_data,
+    _with_size_off_by_one,
+    _with_strange_size,
+    _with_random_size,
+    _with_small_step,
+    _with_swapped_sides,
+    _with_other_encoding,
+    _with_strange_encoding,
+    _image_with_odd_chroma,
+    _with_noise,
+    _with_other_byte_order,
+    _long_and_thin_image,
+    _image_with_far_rows,
+    _with_two_changes,
 )
 
 
-def corpus(count, seed=1):
+def frame_cases(count, seed=1):
     """Return ``count`` cases. All kinds of change are equally frequent."""
     rng = random.Random(seed)
     cases = []
     for index in range(count):
-        change = CHANGES[index % len(CHANGES)]
-        case = change(rng, real(rng))
+        change = CASE_CHANGES[index % len(CASE_CHANGES)]
+        case = change(rng, random_valid_case(rng))
         cases.append(replace(case, name=f'{index}{change.__name__}'))
     return cases
 

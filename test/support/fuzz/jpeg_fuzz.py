@@ -23,11 +23,11 @@ SAMPLINGS = {
     '420': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
     '411': cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411,
 }
-SIZES = ((1, 1), (8, 8), (17, 9), (35, 23), (64, 48), (130, 70), (320, 240))
+PICTURE_SIZES = ((1, 1), (8, 8), (17, 9), (35, 23), (64, 48), (130, 70), (320, 240))
 
 
 @functools.cache
-def scene(width, height, seed=1):
+def scene_bgr(width, height, seed=1):
     """Return a BGR picture with edges and gradients, uint8 (height, width, 3), not writeable."""
     rng = np.random.default_rng(seed)
     along_x = np.exp(1j * np.arange(width)[:, None] / rng.uniform(9, 40, 3))
@@ -43,7 +43,7 @@ def scene(width, height, seed=1):
     return picture
 
 
-def encoded(bgr, sampling='420', quality=90, interval=0, optimise=False):
+def encoded_jpeg(bgr, sampling='420', quality=90, interval=0, optimise=False):
     """Return a JPEG. A picture with one plane becomes a grey JPEG."""
     options = [
         *(cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_RST_INTERVAL, interval),
@@ -53,16 +53,16 @@ def encoded(bgr, sampling='420', quality=90, interval=0, optimise=False):
     return cv2.imencode('.jpg', bgr, options)[1].tobytes()
 
 
-def plain_files():
+def plain_jpegs():
     """Return JPEGs of all samplings and some sizes by name."""
     found = {}
-    for index, (width, height) in enumerate(SIZES):
-        bgr = scene(width, height, index)
-        found[f'{width}x{height} grey'] = encoded(np.ascontiguousarray(bgr[..., 1]))
+    for index, (width, height) in enumerate(PICTURE_SIZES):
+        bgr = scene_bgr(width, height, index)
+        found[f'{width}x{height} grey'] = encoded_jpeg(np.ascontiguousarray(bgr[..., 1]))
         for sampling in SAMPLINGS:
             for interval in (0, 1, 5):
                 name = f'{width}x{height} {sampling} {interval}'
-                found[name] = encoded(bgr, sampling, 60 + 5 * index, interval, interval == 5)
+                found[name] = encoded_jpeg(bgr, sampling, 60 + 5 * index, interval, interval == 5)
     return found
 
 
@@ -77,7 +77,7 @@ def segments(content):
             return [*found, [0, bytearray(content[at:-2])]]
 
 
-def joined(parts):
+def joined_segments(parts):
     """Return the JPEG file of a list of segments."""
     written = b'\xff\xd8'
     for marker, body in parts:
@@ -87,43 +87,51 @@ def joined(parts):
     return written + b'\xff\xd9'
 
 
-def changed(rng: random.Random, files):
+def randomly_changed_jpeg(rng: random.Random, files):
     """Return one of the files, with one to three random changes."""
     names = list(files)
     content = files[rng.choice(names)]
     if rng.random() < 0.15:
-        return picture_fuzz.changed(rng, {'one': content})
+        return picture_fuzz.randomly_changed_picture(rng, {'one': content})
     parts = segments(content)
     for _ in range(rng.choice((1, 1, 2, 3))):
         change = rng.choice(
             (
-                *(_coded_bit, _coded_bit, _coded_run, _cut, _cut, _foreign_bits, _quantisation),
                 *(
-                    _symbols,
-                    _lengths,
-                    _size,
-                    _sampling,
-                    _interval,
-                    _restart,
-                    _tables,
-                    _swap,
-                    _drop,
-                    _components,
-                    _comments,
+                    _flip_coded_bits,
+                    _flip_coded_bits,
+                    _overwrite_coded_run,
+                    _cut_coded_bits,
+                    _cut_coded_bits,
+                    _insert_foreign_bits,
+                    _change_quantisation,
+                ),
+                *(
+                    _change_huffman_symbols,
+                    _change_huffman_lengths,
+                    _change_image_size,
+                    _change_sampling,
+                    _change_restart_interval,
+                    _insert_restart_marker,
+                    _assign_other_tables,
+                    _reorder_or_repeat_segments,
+                    _remove_segment,
+                    _remove_components_of_scan,
+                    _insert_comments,
                 ),
             )
         )
         change(rng, parts, files)
-    return joined(parts)
+    return joined_segments(parts)
 
 
-def _body(rng, parts, marker):
+def _random_segment_body(rng, parts, marker):
     bodies = [body for kind, body in parts if kind == marker and body]
     return rng.choice(bodies) if bodies else bytearray(64)
 
 
-def _coded_bit(rng, parts, _):
-    bits = _body(rng, parts, 0)
+def _flip_coded_bits(rng, parts, _):
+    bits = _random_segment_body(rng, parts, 0)
     for _ in range(rng.choice((1, 1, 4, 30))):
         at = rng.randrange(len(bits))
         value = bits[at] ^ 1 << rng.randrange(8)
@@ -131,36 +139,36 @@ def _coded_bit(rng, parts, _):
             bits[at] = value
 
 
-def _coded_run(rng, parts, _):
-    bits = _body(rng, parts, 0)
+def _overwrite_coded_run(rng, parts, _):
+    bits = _random_segment_body(rng, parts, 0)
     at, size = rng.randrange(len(bits)), rng.choice((2, 9, 100, 3000))
     bits[at : at + size] = rng.choice((b'\0', b'\xff\0', b'\x7f', b'\xaa', b'\xfe')) * size
 
 
-def _cut(rng, parts, _):
-    bits = _body(rng, parts, 0)
+def _cut_coded_bits(rng, parts, _):
+    bits = _random_segment_body(rng, parts, 0)
     at = rng.randrange(len(bits))
     del bits[at : rng.choice((at + 1, at + 2, at + 40, len(bits)))]
 
 
-def _foreign_bits(rng, parts, files):
+def _insert_foreign_bits(rng, parts, files):
     other = segments(files[rng.choice(list(files))])[-1][1]
-    bits = _body(rng, parts, 0)
+    bits = _random_segment_body(rng, parts, 0)
     at = rng.randrange(len(bits))
     bits[at:] = rng.choice((other, bits[at:] + other, bits * 3))
 
 
-def _quantisation(rng, parts, _):
-    table = _body(rng, parts, 0xDB)
+def _change_quantisation(rng, parts, _):
+    table = _random_segment_body(rng, parts, 0xDB)
     for _ in range(rng.choice((1, 8, 64))):
         table[rng.randrange(1, len(table))] = rng.choice(
             (0, 1, 2, 128, 255, 255, rng.getrandbits(8))
         )
 
 
-def _symbols(rng, parts, _):
+def _change_huffman_symbols(rng, parts, _):
     """Change symbols of Huffman codes, sometimes to values that no coefficient has."""
-    table = _body(rng, parts, 0xC4)
+    table = _random_segment_body(rng, parts, 0xC4)
     most = 11 if table[0] < 0x10 else 10
     for _ in range(rng.choice((1, 5, 200))):
         run = 0 if table[0] < 0x10 else rng.randrange(16)
@@ -168,9 +176,9 @@ def _symbols(rng, parts, _):
         table[rng.randrange(17, len(table))] = 16 * run + bits
 
 
-def _lengths(rng, parts, _):
+def _change_huffman_lengths(rng, parts, _):
     """Change lengths of Huffman codes. The number of codes stays, so the symbols remain valid."""
-    table = _body(rng, parts, 0xC4)
+    table = _random_segment_body(rng, parts, 0xC4)
     for _ in range(rng.choice((1, 1, 6))):
         one, other = rng.randrange(1, 17), rng.randrange(1, 17)
         if table[one] and table[other] < 255:
@@ -178,8 +186,8 @@ def _lengths(rng, parts, _):
             table[other] += 1
 
 
-def _size(rng, parts, _):
-    frame = _body(rng, parts, 0xC0)
+def _change_image_size(rng, parts, _):
+    frame = _random_segment_body(rng, parts, 0xC0)
     for at in rng.choice(((1,), (3,), (1, 3))):
         side = int.from_bytes(frame[at : at + 2], 'big')
         near = max(1, side + rng.randrange(-20, 20))
@@ -187,47 +195,47 @@ def _size(rng, parts, _):
         frame[at : at + 2] = struct.pack('>H', min(side, 65_535))
 
 
-def _sampling(rng, parts, _):
-    frame = _body(rng, parts, 0xC0)
+def _change_sampling(rng, parts, _):
+    frame = _random_segment_body(rng, parts, 0xC0)
     at = rng.choice(range(7, len(frame), 3)) if rng.random() < 0.2 else 7
     if at < len(frame):
         frame[at] = rng.choice((0x11, 0x12, 0x21, 0x22, 0x41, 0x14, 0x44, 0x31, 0x42, 0, 0xFF))
 
 
-def _interval(rng, parts, _):
+def _change_restart_interval(rng, parts, _):
     interval = struct.pack('>H', rng.choice((0, 1, 2, 3, 5, 7, 100, 65_535)))
     parts[:] = [part for part in parts if part[0] != 0xDD]
     parts.insert(rng.randrange(len(parts) - 1), [0xDD, bytearray(interval)])
 
 
-def _restart(rng, parts, _):
-    bits = _body(rng, parts, 0)
+def _insert_restart_marker(rng, parts, _):
+    bits = _random_segment_body(rng, parts, 0)
     at = rng.randrange(len(bits))
     bits[at:at] = bytes((0xFF, 0xD0 + rng.randrange(8)))
 
 
-def _tables(rng, parts, _):
+def _assign_other_tables(rng, parts, _):
     """Assign other tables to components."""
-    scan, frame = _body(rng, parts, 0xDA), _body(rng, parts, 0xC0)
+    scan, frame = _random_segment_body(rng, parts, 0xDA), _random_segment_body(rng, parts, 0xC0)
     at = rng.choice(range(2, len(scan) - 3, 2))
     scan[at] = rng.choice((0x00, 0x01, 0x10, 0x11, 0x11, 0x22))
     if len(frame) > 14:
         frame[rng.choice((8, 11, 14))] = rng.choice((0, 0, 1, 1, 2))
 
 
-def _components(rng, parts, _):
+def _remove_components_of_scan(rng, parts, _):
     """Remove components from the scan. libjpeg expects further scans then."""
-    scan = _body(rng, parts, 0xDA)
+    scan = _random_segment_body(rng, parts, 0xDA)
     count = rng.randrange(1, 4)
     scan[:] = bytes((count,)) + scan[1 : 1 + 2 * count] + scan[-3:]
 
 
-def _comments(rng, parts, _):
+def _insert_comments(rng, parts, _):
     """Insert comments of 64 KiB each before all other segments."""
     parts[:0] = [[0xFE, bytearray(65_533)] for _ in range(rng.choice((1, 2, 20)))]
 
 
-def _swap(rng, parts, _):
+def _reorder_or_repeat_segments(rng, parts, _):
     """Reorder or repeat segments."""
     one, other = rng.randrange(len(parts) - 1), rng.randrange(len(parts) - 1)
     if rng.random() < 0.5:
@@ -236,6 +244,6 @@ def _swap(rng, parts, _):
         parts.insert(one, [parts[other][0], bytearray(parts[other][1])])
 
 
-def _drop(rng, parts, _):
+def _remove_segment(rng, parts, _):
     """Remove a segment other than the frame header and the scan."""
     parts.remove(rng.choice([part for part in parts if part[0] not in (0xC0, 0xDA, 0)]))

@@ -20,7 +20,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from support.camera_callbacks import FaultCallback, camera_of
-from support.fuzz.raw_messages import written
+from support.fuzz.raw_messages import cdr_and_length_offsets
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import NumpyMemory
@@ -32,10 +32,10 @@ from trt_perception.ros.wire.cdr import read_compressed, read_image
 from trt_perception.scheduling.detector import Detector
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
-VIEWS = {Image: read_image, CompressedImage: read_compressed}
-FRAMES = {Image: frame_from_image, CompressedImage: frame_from_compressed}
+VIEW_READERS = {Image: read_image, CompressedImage: read_compressed}
+FRAME_READERS = {Image: frame_from_image, CompressedImage: frame_from_compressed}
 # The readers of the node.
-READERS = {Image: FrameReader, CompressedImage: lambda: frame_from_compressed}
+READER_FACTORIES = {Image: FrameReader, CompressedImage: lambda: frame_from_compressed}
 # Values for length fields, in addition to values near the true length.
 LENGTHS = (0, 1, 2**16, 2**31 - 1, 2**31, 2**32 - 4, 2**32 - 1)
 # Bytes behind a string's NUL. Multiples of four, so that the next fields stay aligned.
@@ -67,7 +67,9 @@ def cases(count, seed=0):
     while len(made) < count:
         message = _message(rng)
         for byte_order in '<>':
-            made += _changed(rng, type(message), *written(message, byte_order), byte_order)
+            made += _damaged_cases(
+                rng, type(message), *cdr_and_length_offsets(message, byte_order), byte_order
+            )
     return made[:count]
 
 
@@ -92,7 +94,7 @@ def _message(rng):
     )
 
 
-def _changed(rng, kind, content, places, byte_order):
+def _damaged_cases(rng, kind, content, places, byte_order):
     yield Case(kind, 'whole', content)
     for size in range(len(content)):
         yield Case(kind, 'truncated', content[:size])
@@ -107,10 +109,10 @@ def _changed(rng, kind, content, places, byte_order):
             put = struct.pack(byte_order + 'I', value % 2**32)
             yield Case(kind, 'length', content[:place] + put + content[place + 4 :])
     for _ in range(RANDOM_PER_MESSAGE):
-        yield Case(kind, 'random', _shaken(rng, bytearray(content)))
+        yield Case(kind, 'random', _randomly_changed_bytes(rng, bytearray(content)))
 
 
-def _shaken(rng, content):
+def _randomly_changed_bytes(rng, content):
     for _ in range(rng.randrange(1, 4)):
         place = rng.randrange(len(content))
         if rng.random() < 0.7:
@@ -169,7 +171,7 @@ class Fuzz:
         self.counts = {}
 
     def run(self, cases):
-        for kind in FRAMES:
+        for kind in FRAME_READERS:
             mine = [case for case in cases if case.kind is kind]
             for case in mine:
                 self._compare_with_rclpy(case)
@@ -179,7 +181,7 @@ class Fuzz:
     def _compare_with_rclpy(self, case):
         """Check that an image equals rclpy's result, if rclpy can read the message."""
         try:
-            view = VIEWS[case.kind](_array(case))
+            view = VIEW_READERS[case.kind](_content_array(case))
         except ImageError as error:
             self.refused[case.change] += 1
             if error.reason != 'bad_message' or case.change == 'whole':
@@ -202,7 +204,7 @@ class Fuzz:
         reasons, answers, faults = Counter(), [], []
         camera = camera_of(
             '',
-            READERS[kind](),
+            READER_FACTORIES[kind](),
             lambda *_: answers.append(''),
             lambda error: answers.append(error.reason),
             Thresholds(),
@@ -211,11 +213,11 @@ class Fuzz:
         detector.start()
         for number, case in enumerate(cases, 1):
             try:
-                FRAMES[kind](_arrived(case))
+                FRAME_READERS[kind](_arrived_message(case))
                 reasons[''] += 1
             except ImageError as error:
                 reasons[error.reason] += 1
-            detector.submit(0, _arrived(case))
+            detector.submit(0, _arrived_message(case))
             while len(answers) < number and not faults:
                 time.sleep(0)
             if faults:
@@ -229,10 +231,10 @@ class Fuzz:
             self.wrong.append(f'{kind.__name__}: counted {counts}, expected {reasons}')
 
 
-def _array(case):
+def _content_array(case):
     return np.frombuffer(bytearray(case.content), np.uint8)
 
 
-def _arrived(case):
-    data = _array(case)
+def _arrived_message(case):
+    data = _content_array(case)
     return SerializedMessage(data, data.size, SimpleNamespace(memory=NumpyMemory(1)))

@@ -29,11 +29,11 @@ from trt_perception.errors import EngineError
 from trt_perception.model.files.onnx_external import find_external_weights
 
 SIDE = 4
-_BATCH = 50
+_BATCH_SIZE = 50
 _IN_OPEN = 0x20
 
 
-def number(value, padding=0):
+def varint(value, padding=0):
     """Return a varint with ``padding`` redundant bytes."""
     content = bytearray()
     while value >= 0x80:
@@ -46,24 +46,24 @@ def number(value, padding=0):
     return bytes(content)
 
 
-def tree(content, descriptor):
+def field_tree(content, descriptor):
     """Return a message's fields as [number, wire type, value]. Nested messages are lists, too."""
     fields, at = [], 0
     while at < len(content):
-        tag, at = _number(content, at)
+        tag, at = _read_varint(content, at)
         known = descriptor.fields_by_number.get(tag >> 3)
         if tag & 7 == 0:
-            value, at = _number(content, at)
+            value, at = _read_varint(content, at)
         else:
-            size, at = _number(content, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
+            size, at = _read_varint(content, at) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], at)
             value, at = content[at : at + size], at + size
             if tag & 7 == 2 and known.message_type is not None:
-                value = tree(value, known.message_type)
+                value = field_tree(value, known.message_type)
         fields.append([tag >> 3, tag & 7, value])
     return fields
 
 
-def _number(content, at):
+def _read_varint(content, at):
     value = shift = 0
     while content[at] >= 0x80:
         value |= (content[at] & 0x7F) << shift
@@ -71,14 +71,14 @@ def _number(content, at):
     return value | content[at] << shift, at + 1
 
 
-def spelled(fields, rng, share):
+def encoded_unusually(fields, rng, share):
     """Encode a message. ``share`` is the probability that a field gets an unusual encoding."""
-    return b''.join(_field(*field, rng, share) for field in fields)
+    return b''.join(_encoded_field(*field, rng, share) for field in fields)
 
 
-def _field(field, wire, value, rng, share):
+def _encoded_field(field, wire, value, rng, share):
     kind = rng.randrange(13) if rng.random() < share else None
-    tag = number(
+    tag = varint(
         {
             0: field << 3 | wire | rng.randrange(1, 8) << 32,
             1: field << 3 | wire | 1 << rng.randrange(20, 66),
@@ -90,26 +90,26 @@ def _field(field, wire, value, rng, share):
     if isinstance(value, list):
         if kind == 5:  # encode the message in two parts, which readers merge
             at = rng.randrange(len(value) + 1)
-            parts = [spelled(part, rng, share) for part in (value[:at], value[at:])]
-            return b''.join(tag + number(len(part)) + part for part in parts)
-        value = spelled(value, rng, share)
+            parts = [encoded_unusually(part, rng, share) for part in (value[:at], value[at:])]
+            return b''.join(tag + varint(len(part)) + part for part in parts)
+        value = encoded_unusually(value, rng, share)
         if kind == 6:
-            return number(field << 3 | 3) + value + number(field << 3 | 4)
+            return varint(field << 3 | 3) + value + varint(field << 3 | 4)
         value += b'\0' if kind == 7 else b'\x04' if kind == 8 else b''
     if isinstance(value, int):
         high = rng.randrange(16) << rng.choice((32, 40, 63)) if kind in (5, 6, 7) else 0
-        item = tag + number(value | high, rng.randrange(1, 9) if kind in (8, 9) else 0)
+        item = tag + varint(value | high, rng.randrange(1, 9) if kind in (8, 9) else 0)
     elif wire == 2:
         high = 1 << rng.choice((31, 32, 35, 63)) if kind == 9 else 0
         wrong = rng.choice((-2, -1, 1, 2)) if kind == 10 else 0
         size = max(0, len(value) + wrong) | high
-        item = tag + number(size, rng.randrange(1, 9) if kind == 11 else 0) + value
+        item = tag + varint(size, rng.randrange(1, 9) if kind == 11 else 0) + value
     else:
         item = tag + value
     return item * 2 if kind == 12 else item
 
 
-def models(location):
+def models_with_external_tensor(location):
     """Return models with a tensor stored in the file ``location``, by the tensor's place."""
     tensor = TensorProto(name='w', data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
     tensor.data_location = TensorProto.EXTERNAL
@@ -148,7 +148,7 @@ def _model(nodes=(), functions=(), **more):
     return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=functions)
 
 
-class Watch:
+class FileOpenWatch:
     """Reports whether any process opened a file, with inotify."""
 
     def __init__(self, path):
@@ -182,7 +182,7 @@ def _verdict(content):
         return 'refused'
 
 
-def _batch(contents, watch):
+def _load_in_child_process(contents, watch):
     """Load models with ONNX Runtime in a child process; yield whether each opened the file."""
     read, write = os.pipe()
     child = os.fork()
@@ -207,16 +207,21 @@ def main(seed, count):
     """Test ``count`` models and print the results."""
     os.chdir(tempfile.mkdtemp())
     Path('w.bin').write_bytes(np.ones((SIDE, SIDE), np.float32).tobytes())
-    watch = Watch('w.bin')
+    watch = FileOpenWatch('w.bin')
     watch.was_opened()
     descriptor = onnx.ModelProto.DESCRIPTOR
-    trees = [tree(m.SerializeToString(), descriptor) for m in models('w.bin').values()]
+    trees = [
+        field_tree(m.SerializeToString(), descriptor)
+        for m in models_with_external_tensor('w.bin').values()
+    ]
     rng = random.Random(seed)
     counts, holes = Counter(), []
     while counts.total() < count:
-        contents = [spelled(rng.choice(trees), rng, rng.choice((0, 0.01, 0.03, 0.1)))]
-        contents += [spelled(rng.choice(trees), rng, 0.03) for _ in range(_BATCH - 1)]
-        for content, opened in _batch(contents, watch):
+        contents = [encoded_unusually(rng.choice(trees), rng, rng.choice((0, 0.01, 0.03, 0.1)))]
+        contents += [
+            encoded_unusually(rng.choice(trees), rng, 0.03) for _ in range(_BATCH_SIZE - 1)
+        ]
+        for content, opened in _load_in_child_process(contents, watch):
             verdict = _verdict(content)
             counts[f'{verdict}, {"opened" if opened else "not opened"}'] += 1
             if opened and verdict == 'accepted':

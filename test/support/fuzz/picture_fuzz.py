@@ -25,13 +25,13 @@ from PIL import Image, PngImagePlugin
 from trt_perception.errors import ImageError
 from trt_perception.images import compressed
 
-_BATCH = 200
+_BATCH_SIZE = 200
 _MIB = 2**20
-_NUMBERS = (
+_SPECIAL_NUMBERS = (
     *(0, 1, 2, 3, 4, 8, 16, 0x7F, 0x80, 0xFF, 0x100, 30_000, 65_500, 0xFFFF, 0x10000),
     *(2**20, 2**24, 2**27, 100_000_000, 2**29, 2**30, 2**31 - 1, 2**31, 2**32 - 16, 2**32 - 1),
 )
-_CHUNKS = (
+_PNG_CHUNK_NAMES = (
     *(b'tEXt', b'zTXt', b'iTXt', b'iCCP', b'sPLT', b'eXIf', b'acTL', b'fcTL', b'fdAT', b'bKGD'),
     *(b'tRNS', b'PLTE', b'IDAT', b'IHDR', b'IEND', b'CgBI', b'abcd', b'ABCD'),
 )
@@ -71,43 +71,51 @@ def pictures():
     return found
 
 
-def changed(rng, whole):
+def randomly_changed_picture(rng, whole):
     """Return a picture with a few changes."""
     content = bytearray(rng.choice(list(whole.values())))
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         at = rng.randrange(min(len(content), rng.choice((40, 120, 400, 2**30))))
-        rng.choice((_number, _number, _bits, _cut, _splice, _marker, _chunk))(
-            rng, content, at, whole
-        )
+        rng.choice(
+            (
+                _overwrite_number,
+                _overwrite_number,
+                _flip_bit,
+                _remove_bytes,
+                _insert_other_bytes,
+                _insert_jpeg_marker,
+                _insert_png_chunk,
+            )
+        )(rng, content, at, whole)
         if len(content) < 20:
             break
     if content[:4] == b'\x89PNG' and rng.random() < 0.8:
-        _repair(content)
+        _repair_png_checksums(content)
     return bytes(content)
 
 
-def _number(rng, content, at, _):
+def _overwrite_number(rng, content, at, _):
     width = rng.choice((1, 2, 4, 4))
-    value = rng.choice((*_NUMBERS, len(content), len(content) - at, rng.getrandbits(32)))
+    value = rng.choice((*_SPECIAL_NUMBERS, len(content), len(content) - at, rng.getrandbits(32)))
     order = rng.choice(('big', 'little'))
     content[at : at + width] = (value % 256**width).to_bytes(width, order)
 
 
-def _bits(rng, content, at, _):
+def _flip_bit(rng, content, at, _):
     content[at] ^= 1 << rng.randrange(8)
 
 
-def _cut(rng, content, at, _):
+def _remove_bytes(rng, content, at, _):
     del content[at : at + rng.choice((1, 2, 4, 12, 50))]
 
 
-def _splice(rng, content, at, whole):
+def _insert_other_bytes(rng, content, at, whole):
     other = rng.choice((bytes(content), *whole.values()))
     start = rng.randrange(len(other))
     content[at:at] = other[start : start + rng.choice((1, 4, 12, 40, 200))]
 
 
-def _marker(rng, content, at, _):
+def _insert_jpeg_marker(rng, content, at, _):
     """Insert a JPEG marker with or without a segment, mostly in the place of another marker."""
     places = [i for i in range(len(content) - 1) if content[i] == 0xFF and content[i + 1] > 0xBF]
     at = rng.choice(places) if places and rng.random() < 0.8 else at
@@ -125,21 +133,21 @@ def _marker(rng, content, at, _):
     )
 
 
-def _chunk(rng, content, at, _):
+def _insert_png_chunk(rng, content, at, _):
     """Insert a PNG chunk with a right or wrong length."""
-    kind = rng.choice(_CHUNKS)
+    kind = rng.choice(_PNG_CHUNK_NAMES)
     inside = rng.choice(
         (
             *(b'', b'x' * 8, b'a\0b', bytes(26), b'key\0\0' + zlib.compress(bytes(100_000))),
             struct.pack('>IIIIIHHBB', 0, 65500, 65500, 0, 0, 1, 1, 0, 0),
         )
     )
-    size = len(inside) if rng.random() < 0.6 else rng.choice(_NUMBERS)
+    size = len(inside) if rng.random() < 0.6 else rng.choice(_SPECIAL_NUMBERS)
     at = rng.choice((8, 33, 33, len(content) - 12, at))
     content[at:at] = struct.pack('>I', size) + kind + inside + bytes(4)
 
 
-def _repair(content):
+def _repair_png_checksums(content):
     """Correct the checksums of a PNG, so that decoders read on."""
     at = 8
     while at + 12 <= len(content):
@@ -150,7 +158,7 @@ def _repair(content):
         at = end + 4
 
 
-class Reader:
+class PictureReader:
     """Decodes files in this process, and reports errors."""
 
     def __init__(self):
@@ -169,7 +177,7 @@ class Reader:
         """Return the outcome and a list of errors."""
         self._given, pixels, bgr = False, 0, None
         Path('/proc/self/clear_refs').write_text('5')  # 5 resets the peak memory of the process
-        before, start = _memory('VmRSS'), time.perf_counter()
+        before, start = _process_memory('VmRSS'), time.perf_counter()
         try:
             picture = compressed.check_image_file(np.frombuffer(content, np.uint8))
             pixels = picture.size_wh[0] * picture.size_wh[1]
@@ -177,7 +185,7 @@ class Reader:
             outcome = 'decoded'
         except ImageError:
             outcome = 'refused by its decoder' if self._given else 'refused'
-        seconds, taken = time.perf_counter() - start, _memory('VmHWM') - before
+        seconds, taken = time.perf_counter() - start, _process_memory('VmHWM') - before
         wrong = []
         if taken > 32 * _MIB + 4 * len(content) + 24 * pixels:
             wrong.append(f'{outcome}: {taken} bytes for {pixels} pixels')
@@ -188,20 +196,20 @@ class Reader:
         return outcome, wrong
 
 
-def _memory(name):
+def _process_memory(name):
     for line in Path('/proc/self/status').read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) * 1024
     raise LookupError(name)
 
 
-def _batch(contents):
+def _read_in_child_process(contents):
     """Read pictures in a child process; return a line of JSON for each picture read."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
         with contextlib.suppress(BaseException):
-            reader = Reader()
+            reader = PictureReader()
             for content in contents:
                 os.write(write, (json.dumps(reader.read(content)) + '\n').encode())
         os._exit(0)
@@ -220,8 +228,8 @@ def main(seed, count):
     rng, whole = random.Random(seed), pictures()
     outcomes, wrong = collections.Counter(), []
     while outcomes.total() < count:
-        contents = [changed(rng, whole) for _ in range(_BATCH)]
-        for outcome, found in _batch(contents):
+        contents = [randomly_changed_picture(rng, whole) for _ in range(_BATCH_SIZE)]
+        for outcome, found in _read_in_child_process(contents):
             outcomes[outcome] += 1
             wrong += found
     print(json.dumps({'outcomes': outcomes, 'wrong': wrong[:5]}))

@@ -3,12 +3,12 @@
 import struct
 
 
-def swapped(message):
+def in_other_byte_order(message):
     """Return an Image or a CompressedImage in the byte order that rclpy does not write."""
-    return written(message, '>')[0]
+    return cdr_and_length_offsets(message, '>')[0]
 
 
-def written(message, byte_order):
+def cdr_and_length_offsets(message, byte_order):
     """Return an Image or a CompressedImage as CDR bytes, and the offsets of its length fields.
 
     Args:

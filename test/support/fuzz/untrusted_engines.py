@@ -12,16 +12,16 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.parameters.config import DetectorConfig
 
 
-def plan(seed, size=600):
+def random_plan(seed, size=600):
     """Return random bytes after the header of a TensorRT plan."""
     head = b'ftrt' + bytes(20) + bytes([10, 13, 3, 9])
     return head + random.Random(seed).randbytes(size - len(head))
 
 
-PLAN, OTHER = plan(1), plan(2)
+PLAN, OTHER = random_plan(1), random_plan(2)
 
 
-def described(content, name='tiny.engine', **changes):
+def manifest_of(content, name='tiny.engine', **changes):
     return manifest(**{'onnx': None, 'engine': identity(name, content), **changes})
 
 
@@ -37,20 +37,20 @@ class EngineFiles:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         self.engine.write_bytes(PLAN)
-        self.manifest.write_text(json.dumps(described(PLAN)))
+        self.manifest.write_text(json.dumps(manifest_of(PLAN)))
 
 
-def attempt(path):
+def error_of_opening(path):
     """Open an engine as the node does; return its error, which must be an error of the package."""
     with pytest.raises(TrtPerceptionError) as caught:
         open_by_parameters(DetectorConfig(engine_path=str(path)))
     return caught.value
 
 
-def paths(content, at=()):
+def value_paths(content, at=()):
     """Yield the path of each value in JSON data, as a tuple of keys and indices."""
     if at:
         yield at
     if isinstance(content, dict | list):
         for key, value in content.items() if isinstance(content, dict) else enumerate(content):
-            yield from paths(value, (*at, key))
+            yield from value_paths(value, (*at, key))

@@ -17,9 +17,9 @@ RELEASED_BY = {
     'cuLibraryLoadData': 'cuLibraryUnload',
     'nvrtcCreateProgram': 'nvrtcDestroyProgram',
 }
-RELEASES = {release: make for make, release in RELEASED_BY.items()}
+CREATED_BY = {release: make for make, release in RELEASED_BY.items()}
 # Calls that report or clear an error. The recorder does not record them.
-AFTERWARDS = {'cudaGetErrorString', 'cudaGetLastError'}
+UNRECORDED_CALLS = {'cudaGetErrorString', 'cudaGetLastError'}
 
 
 class Recorder:
@@ -54,15 +54,15 @@ class _Recorded:
 
     def __getattr__(self, name):
         value = getattr(self._module, name)
-        if isinstance(value, type) or not callable(value) or name in AFTERWARDS:
+        if isinstance(value, type) or not callable(value) or name in UNRECORDED_CALLS:
             return value
         return lambda *arguments: self._call(name, value, arguments)
 
     def _call(self, name, function, arguments):
         recorder = self._recorder
-        if name in RELEASES:
+        if name in CREATED_BY:
             # On a lost GPU, the library is unloaded even if the call fails.
-            key = (RELEASES[name], int(arguments[0]))
+            key = (CREATED_BY[name], int(arguments[0]))
             if key not in recorder.live:
                 recorder.mistakes.append((name, key))
             recorder.live.discard(key)

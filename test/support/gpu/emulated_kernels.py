@@ -10,11 +10,11 @@ import re
 from types import SimpleNamespace
 from unittest import mock
 
-from support.gpu.host_kernels import CONVERSIONS, compiled_library
+from support.gpu.host_kernels import CONVERSIONS_SOURCE, compiled_library
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.stages import gpu_kernels
 
-_BEFORE = """
+_SOURCE_BEFORE_KERNELS = """
 #undef _FORTIFY_SOURCE  // it reports a jump to another stack as an error
 #include <cmath>
 #include <csetjmp>
@@ -100,7 +100,7 @@ static inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 static inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 
 """
-_SCHEDULING = """
+_THREAD_SCHEDULER_SOURCE = """
 
 static bool all_of(int first, int last, State state) {
     bool any = false;
@@ -156,10 +156,10 @@ static void run_grid(const int* sizes) {
             for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) run_block();
 }
 """
-_KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
+_KERNEL_PATTERN = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 
 
-def _entry(name, parameters):
+def _entry_source(name, parameters):
     """Return C++ code that runs a kernel over a grid."""
     names = ', '.join(each.split()[-1].lstrip('*') for each in parameters.split(','))
     return (
@@ -187,7 +187,7 @@ class _Emulated:
         pass
 
 
-def emulated(spec, **limits):
+def emulated_kernels(spec, **limits):
     """Return FrameKernels whose launches run immediately, on host addresses."""
     device = SimpleNamespace(compute_capability=(8, 7))
     with (
@@ -196,7 +196,10 @@ def emulated(spec, **limits):
     ):
         kernels = gpu_kernels.FrameKernels(device, spec, DecodingLimits(**limits))
     text = compiled.call_args.args[0]
-    entries = ''.join(_entry(*found) for found in _KERNEL.findall(text))
-    library = compiled_library(_BEFORE + CONVERSIONS + _SCHEDULING + text + entries, '-w')
+    entries = ''.join(_entry_source(*found) for found in _KERNEL_PATTERN.findall(text))
+    library = compiled_library(
+        _SOURCE_BEFORE_KERNELS + CONVERSIONS_SOURCE + _THREAD_SCHEDULER_SOURCE + text + entries,
+        '-w',
+    )
     kernels._kernels = _Emulated(library)
     return kernels

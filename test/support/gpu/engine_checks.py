@@ -29,7 +29,7 @@ TOLERANCES = {
 THRESHOLDS = Thresholds(0.3, 0.45)
 
 
-def colours(width, height, seed=0):
+def colour_blocks(width, height, seed=0):
     """Return blocks of random colours, so that adjacent patches differ."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (-(-height // 9), -(-width // 7), 3), np.uint8)
@@ -37,7 +37,7 @@ def colours(width, height, seed=0):
     return Frame.view(bgr.reshape(-1), width=width, height=height, step=3 * width, encoding='bgr8')
 
 
-def tensor_on_device(pointer, tensor):
+def tensor_from_device(pointer, tensor):
     """Copy a tensor of the pipeline from the device, and return it as float32."""
     if tensor.dtype == 'bfloat16':
         bits = from_device(pointer, np.uint16, tensor.shape).astype(np.uint32) << 16
@@ -57,10 +57,10 @@ def check_frame(pipeline, frame, reference):
     pixels, box, score = map(max, TOLERANCES[spec.input.dtype], TOLERANCES[spec.outputs[0].dtype])
     exact = replace(spec.preprocessing, dtype='float32')
     tensor, letterbox = HostPreprocessor(exact)(frame)
-    seen = tensor_on_device(slot.input, spec.input)
+    seen = tensor_from_device(slot.input, spec.input)
     assert np.abs(seen - tensor).max() <= pixels
     expected = run_reference(reference, tensor)
-    output = tensor_on_device(slot.outputs['output'], spec.outputs[0])
+    output = tensor_from_device(slot.outputs['output'], spec.outputs[0])
     assert output.shape == expected.shape
     rows = np.abs(output - expected)[0]
     rows = rows.T if spec.decoder.transposed else rows
@@ -77,7 +77,7 @@ def check_engine(path, reference, sizes=((64, 48), (200, 90), (1919, 1079))):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), pipeline_depth=2))
     try:
         counts = [
-            check_frame(pipeline, colours(*size, seed=index), reference)
+            check_frame(pipeline, colour_blocks(*size, seed=index), reference)
             for index, size in enumerate(sizes)
         ]
     finally:

@@ -52,15 +52,15 @@ cudaDeviceAttr = IntEnum(  # noqa: N816
 )
 
 
-def _nothing(status):
+def _returning_status(status):
     return lambda *arguments: (status,)
 
 
-def _handle(status):
+def _returning_handle(status):
     return lambda *arguments: (status, next(_handles))
 
 
-def _value(status, value):
+def _returning_value(status, value):
     return lambda *arguments: (status, value)
 
 
@@ -95,43 +95,43 @@ def runtime(*, integrated=False):
         cudaHostAllocPortable=1,
         cudaHostAllocMapped=2,
         cudaGetErrorString=lambda status: (ok, status.name.encode()),
-        cudaGetLastError=_nothing(ok),
-        cudaDriverGetVersion=_value(ok, 13000),
-        cudaRuntimeGetVersion=_value(ok, 13000),
-        cudaGetDeviceCount=_value(ok, 1),
-        cudaSetDevice=_nothing(ok),
+        cudaGetLastError=_returning_status(ok),
+        cudaDriverGetVersion=_returning_value(ok, 13000),
+        cudaRuntimeGetVersion=_returning_value(ok, 13000),
+        cudaGetDeviceCount=_returning_value(ok, 1),
+        cudaSetDevice=_returning_status(ok),
         cudaDeviceGetAttribute=lambda attribute, index: (ok, attributes[attribute]),
-        cudaGetDeviceProperties=_value(ok, SimpleNamespace(name=b'Stand-in')),
-        cudaMemGetInfo=_value_pair(ok, 3 * 2**30, 8 * 2**30),
-        cudaDeviceSynchronize=_nothing(ok),
-        cudaStreamCreateWithFlags=_handle(ok),
-        cudaStreamSynchronize=_nothing(ok),
-        cudaStreamWaitEvent=_nothing(ok),
-        cudaStreamDestroy=_nothing(ok),
-        cudaEventCreateWithFlags=_handle(ok),
-        cudaEventRecord=_nothing(ok),
-        cudaEventQuery=_nothing(ok),
-        cudaEventSynchronize=_nothing(ok),
-        cudaEventElapsedTime=_value(ok, 1.5),
-        cudaEventDestroy=_nothing(ok),
-        cudaMalloc=_handle(ok),
-        cudaFree=_nothing(ok),
+        cudaGetDeviceProperties=_returning_value(ok, SimpleNamespace(name=b'Stand-in')),
+        cudaMemGetInfo=_returning_pair(ok, 3 * 2**30, 8 * 2**30),
+        cudaDeviceSynchronize=_returning_status(ok),
+        cudaStreamCreateWithFlags=_returning_handle(ok),
+        cudaStreamSynchronize=_returning_status(ok),
+        cudaStreamWaitEvent=_returning_status(ok),
+        cudaStreamDestroy=_returning_status(ok),
+        cudaEventCreateWithFlags=_returning_handle(ok),
+        cudaEventRecord=_returning_status(ok),
+        cudaEventQuery=_returning_status(ok),
+        cudaEventSynchronize=_returning_status(ok),
+        cudaEventElapsedTime=_returning_value(ok, 1.5),
+        cudaEventDestroy=_returning_status(ok),
+        cudaMalloc=_returning_handle(ok),
+        cudaFree=_returning_status(ok),
         cudaHostAlloc=host_alloc,
         cudaHostGetDevicePointer=lambda address, flags: (ok, address),
         cudaFreeHost=free_host,
-        cudaMemcpyAsync=_nothing(ok),
-        cudaMemcpy2DAsync=_nothing(ok),
-        cudaMemsetAsync=_nothing(ok),
-        cudaStreamBeginCapture=_nothing(ok),
-        cudaStreamEndCapture=_handle(ok),
-        cudaGraphInstantiate=_handle(ok),
-        cudaGraphDestroy=_nothing(ok),
-        cudaGraphLaunch=_nothing(ok),
-        cudaGraphExecDestroy=_nothing(ok),
+        cudaMemcpyAsync=_returning_status(ok),
+        cudaMemcpy2DAsync=_returning_status(ok),
+        cudaMemsetAsync=_returning_status(ok),
+        cudaStreamBeginCapture=_returning_status(ok),
+        cudaStreamEndCapture=_returning_handle(ok),
+        cudaGraphInstantiate=_returning_handle(ok),
+        cudaGraphDestroy=_returning_status(ok),
+        cudaGraphLaunch=_returning_status(ok),
+        cudaGraphExecDestroy=_returning_status(ok),
     )
 
 
-def _value_pair(status, first, second):
+def _returning_pair(status, first, second):
     return lambda *arguments: (status, first, second)
 
 
@@ -141,11 +141,11 @@ def driver():
     return SimpleNamespace(
         CUresult=CUresult,
         CUfunction=int,
-        cuLibraryLoadData=_handle(ok),
-        cuLibraryGetKernel=_handle(ok),
-        cuKernelGetFunction=_handle(ok),
-        cuLaunchKernel=_nothing(ok),
-        cuLibraryUnload=_nothing(ok),
+        cuLibraryLoadData=_returning_handle(ok),
+        cuLibraryGetKernel=_returning_handle(ok),
+        cuKernelGetFunction=_returning_handle(ok),
+        cuLaunchKernel=_returning_status(ok),
+        cuLibraryUnload=_returning_status(ok),
     )
 
 
@@ -160,14 +160,14 @@ def nvrtc(*, log=b''):
 
     return SimpleNamespace(
         nvrtcResult=nvrtcResult,
-        nvrtcVersion=_value_pair(ok, 13, 0),
-        nvrtcCreateProgram=_handle(ok),
-        nvrtcCompileProgram=_nothing(nvrtcResult.NVRTC_ERROR_COMPILATION if log else ok),
-        nvrtcGetProgramLogSize=_value(ok, len(log) + 1),
+        nvrtcVersion=_returning_pair(ok, 13, 0),
+        nvrtcCreateProgram=_returning_handle(ok),
+        nvrtcCompileProgram=_returning_status(nvrtcResult.NVRTC_ERROR_COMPILATION if log else ok),
+        nvrtcGetProgramLogSize=_returning_value(ok, len(log) + 1),
         nvrtcGetProgramLog=get_log,
-        nvrtcGetCUBINSize=_value(ok, 4),
-        nvrtcGetCUBIN=_nothing(ok),
-        nvrtcDestroyProgram=_nothing(ok),
+        nvrtcGetCUBINSize=_returning_value(ok, 4),
+        nvrtcGetCUBIN=_returning_status(ok),
+        nvrtcDestroyProgram=_returning_status(ok),
     )
 
 

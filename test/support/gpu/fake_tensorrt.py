@@ -13,14 +13,14 @@ from types import SimpleNamespace
 INPUT = ('images', (1, 3, 48, 64), 'FLOAT')
 OUTPUT = ('output', (1, 7, 4), 'FLOAT')
 #: Parameters that a node needs to run the engine.
-MODEL = {
+MODEL_PARAMETERS = {
     'model_resize': 'letterbox',
     'model_color_order': 'rgb',
     'model_scale': 1 / 255,
     'model_decoder': 'dense',
     'model_class_names': ('red', 'green', 'blue'),
 }
-REFUSALS = {
+REFUSED_RESULTS = {
     'deserialize_cuda_engine': None,
     'create_execution_context': None,
     'set_optimization_profile_async': False,
@@ -29,7 +29,7 @@ REFUSALS = {
     'set_tensor_address': False,
     'execute_async_v3': False,
 }
-REASON = 'the stand-in does not want to'
+REFUSAL_REASON = 'the stand-in does not want to'
 PLAN = b'ftrt' + bytes(20) + bytes([10, 13, 3, 9]) + bytes(100)
 
 
@@ -155,8 +155,8 @@ class FakeTensorRt:
         self.calls.append(name)
         self.arguments[name] = arguments
         if name == self.refuses:
-            self.logger.log(Severity.ERROR, REASON)
-            return REFUSALS[name]
+            self.logger.log(Severity.ERROR, REFUSAL_REASON)
+            return REFUSED_RESULTS[name]
         return make()
 
 
@@ -218,15 +218,15 @@ class _Engine:
     def __init__(self, module):
         self._module = module
         self.num_optimization_profiles = max(1, len(module.profiles))
-        self._tensors = {name: (shape, kind) for name, shape, kind in self._all()}
+        self._tensors = {name: (shape, kind) for name, shape, kind in self._all_tensors()}
         self.num_io_tensors = len(self._tensors)
         module.living.add(self)
 
-    def _all(self):
+    def _all_tensors(self):
         return (*self._module.inputs, *self._module.outputs)
 
     def get_tensor_name(self, index):
-        return self._all()[index][0]
+        return self._all_tensors()[index][0]
 
     def get_tensor_mode(self, name):
         inputs = [tensor[0] for tensor in self._module.inputs]
@@ -271,7 +271,7 @@ class _Context:
         self._module.living.add(self)
 
     def __getattr__(self, name):
-        if name not in REFUSALS:
+        if name not in REFUSED_RESULTS:
             raise AttributeError(name)
         assert self._config(), 'the runtime configuration was freed before its context'
         return lambda *arguments: self._module.answer(name, arguments=arguments)

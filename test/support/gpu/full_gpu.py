@@ -18,7 +18,7 @@ from trt_perception.parameters.config import DetectorConfig
 MIB = 2**20
 
 
-def fill():
+def fill_memory():
     """Allocate all free memory; return the buffers, with the small ones last."""
     taken, size = [], 16 * 1024 * MIB
     while size >= MIB:
@@ -29,7 +29,7 @@ def fill():
     return taken
 
 
-def attempt(device, config):
+def try_to_open(device, config):
     left = device.memory()[0]
     kind = message = ''
     try:
@@ -50,12 +50,12 @@ def main():
     for _ in range(3):  # the driver and TensorRT never free some allocations
         open_by_parameters(config).close()
     before = device.memory()[0]
-    taken = fill()
-    attempts = [attempt(device, config)]
+    taken = fill_memory()
+    attempts = [try_to_open(device, config)]
     while attempts[-1]['kind'] and taken:
         # Free the smallest buffer first.
         taken.pop().close()
-        attempts.append(attempt(device, config))
+        attempts.append(try_to_open(device, config))
     for buffer in taken:
         buffer.close()
     print(json.dumps({'before': before, 'after': device.memory()[0], 'attempts': attempts}))

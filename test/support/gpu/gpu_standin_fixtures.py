@@ -8,8 +8,8 @@ import pytest
 
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
-from support.gpu.gpu_standins import DEPTH
+from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt
+from support.gpu.gpu_standins import PIPELINE_DEPTH
 from trt_perception.gpu import bindings
 from trt_perception.parameters.config import DetectorConfig
 
@@ -34,6 +34,6 @@ def config(tmp_path):
     (tmp_path / 'tiny.engine').write_bytes(PLAN)
     return DetectorConfig(
         engine_path=str(tmp_path / 'tiny.engine'),
-        pipeline_depth=DEPTH,
-        **MODEL,
+        pipeline_depth=PIPELINE_DEPTH,
+        **MODEL_PARAMETERS,
     )

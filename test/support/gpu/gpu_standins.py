@@ -6,7 +6,7 @@ import numpy as np
 
 from trt_perception.images.frame import Frame
 
-DEPTH = 3
+PIPELINE_DEPTH = 3
 # Inputs and outputs of the engine of a small dense detector.
 SMALL = {
     'inputs': (('images', (1, 3, 48, 64), 'FLOAT'),),
@@ -14,7 +14,7 @@ SMALL = {
 }
 
 
-def grey(width, height):
+def grey_frame(width, height):
     return Frame.view(
         np.full(width * height, 114, np.uint8),
         width=width,

@@ -73,7 +73,7 @@ def why_no_nvjpeg():
 needs_nvjpeg = pytest.mark.skipif(bool(why_no_nvjpeg()), reason=why_no_nvjpeg())
 needs_gpu = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu())
 needs_tensorrt = pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())
-BUILT_ON_CPU = [
+BUILT_ON_CPU_MARKS = [
     pytest.mark.engine_build,
     pytest.mark.skipif(not why_no_gpu(), reason='there is a GPU: test_gpu_build_engine'),
 ]

@@ -26,11 +26,11 @@ from trt_perception.stages import gpu_kernels
 from trt_perception.stages.frame_header import batch_table
 
 COMPILER = shutil.which('c++')
-_KEPT = Path(__file__).resolve().parents[3] / '.env' / 'kernels'
+_LIBRARY_FOLDER = Path(__file__).resolve().parents[3] / '.env' / 'kernels'
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason='needs a C++ compiler, c++')
 
 #: C++ replacements of CUDA's type conversions. The code needs <cmath> and <cstring>.
-CONVERSIONS = """
+CONVERSIONS_SOURCE = """
 template <typename To, typename From> static inline To bits_of(From value) {
     To result;
     std::memcpy(&result, &value, sizeof result);
@@ -41,7 +41,7 @@ static inline float __uint_as_float(unsigned value) { return bits_of<float>(valu
 static inline unsigned __float_as_uint(float value) { return bits_of<unsigned>(value); }
 static inline int __float2int_rn(float value) { return (int)std::nearbyint(value); }
 """
-_BEFORE = """
+_SOURCE_BEFORE_KERNEL = """
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -55,7 +55,7 @@ using std::min;
 struct Index { int x, y, z; };
 static Index blockIdx, blockDim, threadIdx;
 """
-_AFTER = """
+_SOURCE_AFTER_KERNEL = """
 extern "C" void run(const Batch* batch, INPUT_T* tensor, int most) {
     blockDim = {1, 1, 1};
     for (blockIdx.z = 0; blockIdx.z < most; ++blockIdx.z)
@@ -69,10 +69,10 @@ def compiled_library(text, *flags):
     """Return the library of a C++ source. It is compiled once for all runs in this checkout."""
     flags = ('-std=c++17', '-O1', '-ffp-contract=off', '-shared', '-fPIC', *flags)
     digest = hashlib.sha256('\0'.join((COMPILER, *flags, text)).encode()).hexdigest()
-    library = _KEPT / f'{digest}.so'
+    library = _LIBRARY_FOLDER / f'{digest}.so'
     if not library.exists():
-        _KEPT.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=_KEPT) as folder:
+        _LIBRARY_FOLDER.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_LIBRARY_FOLDER) as folder:
             source, made = Path(folder, 'kernels.cpp'), Path(folder, 'kernels.so')
             source.write_text(text)
             subprocess.run([COMPILER, *flags, source, '-o', made], check=True)
@@ -102,7 +102,12 @@ class HostLetterbox:
         ):
             kernels = gpu_kernels.FrameKernels(device, spec, DecodingLimits())
         self._header = kernels.header
-        text = _BEFORE + CONVERSIONS + compiled.call_args.args[0] + _AFTER
+        text = (
+            _SOURCE_BEFORE_KERNEL
+            + CONVERSIONS_SOURCE
+            + compiled.call_args.args[0]
+            + _SOURCE_AFTER_KERNEL
+        )
         self._run = compiled_library(text).run
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
 

@@ -22,7 +22,7 @@ from trt_perception.stages.host_preprocess import HostPreprocessor
 
 PREPROCESSING = Preprocessing((64, 48))
 _OK = fake_cuda.cudaError_t.cudaSuccess
-_GONE = 0xDD  # value of each byte of freed memory
+_FREED_BYTE = 0xDD  # value of each byte of freed memory
 
 
 class LateGpu:
@@ -73,11 +73,11 @@ class LateGpu:
         )
         return np.ctypeslib.as_array(values).reshape(shape)
 
-    def _queue(self, stream, work):
+    def _queue_work(self, stream, work):
         with self._lock:
             self._capturing.get(stream, self._queued[stream]).append(work)
 
-    def _work(self, stream):
+    def _execute_queued_work(self, stream):
         with self._lock:
             assert stream not in self._capturing
             for work in self._queued.pop(stream, ()):
@@ -93,7 +93,7 @@ class LateGpu:
 
     def _free(self, address):
         buffer = self._memory[address]
-        ctypes.memset(address, _GONE, len(buffer))
+        ctypes.memset(address, _FREED_BYTE, len(buffer))
 
     def _cudaMalloc(self, size):  # noqa: N802
         return _OK, self._allocate(size)
@@ -115,27 +115,27 @@ class LateGpu:
     # Functions that queue work, and functions that execute the queued work.
 
     def _cudaMemcpyAsync(self, to, source, size, kind, stream):  # noqa: N802
-        self._note(source, size)
-        self._queue(stream, lambda: ctypes.memmove(to, source, size))
+        self._note_upload(source, size)
+        self._queue_work(stream, lambda: ctypes.memmove(to, source, size))
         return (_OK,)
 
     def _cudaMemcpy2DAsync(self, to, pitch, source, step, size, count, kind, stream):  # noqa: N802
         assert size <= min(pitch, step)
-        self._note(source, (size, step, count))
+        self._note_upload(source, (size, step, count))
 
         def copy():
             for part in range(count):
                 ctypes.memmove(to + part * pitch, source + part * step, size)
 
-        self._queue(stream, copy)
+        self._queue_work(stream, copy)
         return (_OK,)
 
-    def _note(self, source, size):
+    def _note_upload(self, source, size):
         if any(start <= source < start + length for start, length in self.host_bytes.items()):
             self.uploads.append((source, size))
 
     def _cudaMemsetAsync(self, to, value, size, stream):  # noqa: N802
-        self._queue(stream, lambda: ctypes.memset(to, value, size))
+        self._queue_work(stream, lambda: ctypes.memset(to, value, size))
         return (_OK,)
 
     def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
@@ -150,7 +150,7 @@ class LateGpu:
                     self._queued[source].remove(work)
                     work()
 
-        self._queue(stream, wait)
+        self._queue_work(stream, wait)
         return (_OK,)
 
     def _cuLibraryGetKernel(self, library, name):  # noqa: N802
@@ -164,11 +164,11 @@ class LateGpu:
     def _cuLaunchKernel(self, function, *rest):  # noqa: N802
         most, stream, (values, _) = rest[2], rest[7], rest[8]
         if self._names[function] == b'letterbox':
-            self._queue(stream, lambda: self._letterbox.launch(*values, most))
+            self._queue_work(stream, lambda: self._letterbox.launch(*values, most))
         return (fake_cuda.CUresult.CUDA_SUCCESS,)
 
     def _cudaStreamSynchronize(self, stream):  # noqa: N802
-        self._work(stream)
+        self._execute_queued_work(stream)
         return (_OK,)
 
     def _cudaEventRecord(self, event, stream):  # noqa: N802
@@ -181,7 +181,7 @@ class LateGpu:
 
     def _cudaEventSynchronize(self, event):  # noqa: N802
         if event in self._events:
-            self._work(self._events[event])
+            self._execute_queued_work(self._events[event])
         return (_OK,)
 
     # Functions that capture and launch graphs.
@@ -204,12 +204,12 @@ class LateGpu:
         return (_OK,)
 
 
-def tensor_of(frame):
+def expected_tensor(frame):
     """Return the expected input tensor of a frame, from the host's preprocessing."""
     return HostPreprocessor(PREPROCESSING)(frame)[0].copy()
 
 
-def run(gpu, pipeline, frame, slot=0):
+def tensor_from_pipeline(gpu, pipeline, frame, slot=0):
     """Return the input tensor that the pipeline makes from a frame."""
     detect_one(pipeline, frame, Thresholds(), slot)
     return gpu.input_of(pipeline.slots[slot]).copy()

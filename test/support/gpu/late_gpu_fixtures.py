@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from support.gpu.fake_tensorrt import MODEL, PLAN, FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt
 from support.gpu.host_kernels import HostLetterbox
 from support.gpu.late_gpu import PREPROCESSING, LateGpu
 from support.gpu.late_nvjpeg import DecodingNvJpeg
@@ -35,7 +35,7 @@ def open_late_pipeline(letterbox, monkeypatch, tmp_path):
             pipeline_depth=depth,
             use_cuda_graph=graph,
             cameras=tuple(f'camera{index}' for index in range(64)),
-            **{**MODEL, **parameters},
+            **{**MODEL_PARAMETERS, **parameters},
         )
         opened.append((gpu, open_by_parameters(config)))
         gpu.uploads.clear()

@@ -36,14 +36,14 @@ class DecodingNvJpeg(FakeNvJpeg):
                 ctypes.memmove(place + row * pitch, pixels.tobytes(), pixels.nbytes)
 
         if self.late:
-            self.gpu._queue(stream, write)
+            self.gpu._queue_work(stream, write)
         else:
             write()
         return status
 
 
-def jpeg(seed, width=37, height=23, sampling='420'):
-    content = jpeg_fuzz.encoded(jpeg_fuzz.scene(width, height, seed), sampling)
+def undecoded_jpeg_frame(seed, width=37, height=23, sampling='420'):
+    content = jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(width, height, seed), sampling)
     frame = as_plain_jpeg(check_image_file(np.frombuffer(content, np.uint8)))
     assert not isinstance(frame, str)
     return frame

@@ -9,12 +9,12 @@ from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 
-def noise(seed, encoding='bgr8', size=(37, 23), padding=5):
+def noise_frame(seed, encoding='bgr8', size=(37, 23), padding=5):
     width, height = size if encoding == 'bgr8' else (size[0] & ~1, size[1] & ~1)
     return random_frame(np.random.default_rng(seed), encoding, width, height, padding)
 
 
-def tensor_of(pipeline, frame):
+def expected_tensor(pipeline, frame):
     """Return the expected input tensor of a frame."""
     return HostPreprocessor(pipeline.spec.preprocessing)(frame)[0].copy()
 
@@ -23,7 +23,7 @@ def input_of(pipeline, slot):
     return from_device(pipeline.slots[slot].input, np.float32, pipeline.spec.input.shape)
 
 
-def run(pipeline, frame, slot=0):
+def tensor_from_pipeline(pipeline, frame, slot=0):
     """Return the input tensor that the pipeline makes from a frame."""
     detect_one(pipeline, frame, Thresholds(0.3), slot)
     return input_of(pipeline, slot)

@@ -6,7 +6,7 @@ from support.gpu.host_kernels import COMPILER
 
 # The registry finds the virtual functions of a creator by their order. So this class needs no
 # header of TensorRT. No test creates a plugin.
-_PLUGIN = """
+_PLUGIN_SOURCE = """
 #include <cstdint>
 struct Interface { const char* kind; std::int32_t major, minor; };
 const std::int64_t no_fields[2] = {};
@@ -29,19 +29,23 @@ extern "C" Creator* const* getCreators(std::int32_t& count) {
     return creators;
 }
 """
-_NEIGHBOUR = '#include <cstdint>\nstd::int32_t creator_count() { return 1; }'
+_NEIGHBOUR_SOURCE = '#include <cstdint>\nstd::int32_t creator_count() { return 1; }'
 
 
 def make_plugin_library(folder, name):
     """Compile a library with one plugin creator of this name, version 1. Return its path."""
-    return _compile(folder / f'lib{name}.so', _PLUGIN, f'-DNAME="{name}"', '-DCOUNT={ return 1; }')
+    return _compile(
+        folder / f'lib{name}.so', _PLUGIN_SOURCE, f'-DNAME="{name}"', '-DCOUNT={ return 1; }'
+    )
 
 
 def make_plugin_library_with_neighbour(folder, name):
     """Compile a plugin library that finds a second library in its own folder by $ORIGIN."""
-    neighbour = _compile(folder / 'libneighbour.so', _NEIGHBOUR, '-Wl,-soname,libneighbour.so')
+    neighbour = _compile(
+        folder / 'libneighbour.so', _NEIGHBOUR_SOURCE, '-Wl,-soname,libneighbour.so'
+    )
     flags = (f'-DNAME="{name}"', '-DCOUNT=;', neighbour, '-Wl,-rpath,$ORIGIN')
-    return _compile(folder / f'lib{name}.so', _PLUGIN, *flags)
+    return _compile(folder / f'lib{name}.so', _PLUGIN_SOURCE, *flags)
 
 
 def make_library_without_plugins(folder, name):

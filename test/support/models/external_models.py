@@ -4,14 +4,14 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from support.fuzz.onnx_spellings import number
+from support.fuzz.onnx_spellings import varint
 
 SIDE = 16
 
 
 def field(tag, content):
     """Return a length-delimited field of protobuf."""
-    return bytes([tag << 3 | 2]) + number(len(content)) + content
+    return bytes([tag << 3 | 2]) + varint(len(content)) + content
 
 
 def outside(location, name='w'):

@@ -17,7 +17,7 @@ from support.fuzz.camera_jpegs import (
     with_comments,
     with_scan_of_one_component,
 )
-from support.fuzz.raw_messages import written
+from support.fuzz.raw_messages import cdr_and_length_offsets
 from support.nodes.camera_of_many import CameraOfMany
 from support.nodes.graph import HANDSHAKE, Detector, image_message, picture_of
 from support.programs import Program, script
@@ -42,7 +42,7 @@ def jpeg_message(content=BASELINE_JPEG, name='jpeg'):
 
 def with_junk(message):
     """Serialise a message with a NUL after three bytes of its long string. The rest is junk."""
-    content = bytearray(written(message, '<')[0])
+    content = bytearray(cdr_and_length_offsets(message, '<')[0])
     content[content.index(b'x' * 100) + 3] = 0
     return bytes(content)
 
