@@ -133,7 +133,7 @@ class CudaPipeline:
             self._closing.callback(kernels.close)
             self.header_bytes = kernels.header.size
             # Created before the slots, so that it is freed after them.
-            self._jpeg = self._open_jpeg() if options.jpeg_on_gpu else None
+            self._jpeg = self._start_jpeg_threads() if options.jpeg_on_gpu else None
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
             mask_images = (
@@ -196,7 +196,7 @@ class CudaPipeline:
         context_spec.check_outputs(context_spec.outputs)
         return SizedContext(context_spec, context)
 
-    def _open_jpeg(self) -> JpegThreads | None:
+    def _start_jpeg_threads(self) -> JpegThreads | None:
         """Start the decoding threads with nvJPEG. Return None if nvJPEG is not available."""
         try:
             jpeg = JpegThreads(self._device, self.depth, self.batch)

@@ -87,7 +87,7 @@ class HostPipeline:
             ),
             model.manifest,
             options.overrides,
-            find_output_shapes=self._run_for_shapes,
+            find_output_shapes=self._find_output_shapes,
         )
         image, auxiliary = split_inputs(self._file, found.inputs)
         self._is_open = len(image.shape) == 4 and image.shape[0] < 0
@@ -104,7 +104,9 @@ class HostPipeline:
         self._accepts_batches: bool | None = None if self._is_open else True
         self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
 
-    def _run_for_shapes(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[tuple[int, ...]]:
+    def _find_output_shapes(
+        self, tensors: Mapping[str, npt.NDArray[Any]]
+    ) -> list[tuple[int, ...]]:
         """Run the model to find the shapes of its outputs."""
         assert self._model is not None
         try:
@@ -146,7 +148,7 @@ class HostPipeline:
         (frames, thresholds), self._enqueued = self._enqueued, None
         started = time.perf_counter()
         if len(frames) > 1 and self._accepts_batches is None:
-            self._accepts_batches = self._try_batch(frames)
+            self._accepts_batches = self._supports_batches(frames)
         frames_per_run = len(frames) if self._accepts_batches else 1
         found: list[TaskResult | OutputError] = []
         for first in range(0, len(frames), frames_per_run):
@@ -159,7 +161,7 @@ class HostPipeline:
             for own, frame in zip(found, frames, strict=True)
         ]
 
-    def _try_batch(self, frames: Sequence[Frame]) -> bool:
+    def _supports_batches(self, frames: Sequence[Frame]) -> bool:
         """Return whether the model works for several frames at once.
 
         Some exports declare an open batch, but only work for one image.

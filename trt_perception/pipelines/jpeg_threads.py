@@ -163,19 +163,21 @@ class JpegThreads:
         """
         batch = self._batches[index] = _DecodeBatch(slot, len(undecoded))
         at_once = alone and len(undecoded) == 1 and undecoded[0].frame.is_fast_to_decode
-        if at_once and self._fill_at_once(batch, undecoded[0]):
+        if at_once and self._decode_at_once(batch, undecoded[0]):
             batch.count_down()
             return
         for each in undecoded:
             self._waiting.put((batch, each))
 
-    def _fill_at_once(self, batch: _DecodeBatch, undecoded: UndecodedPlace) -> bool:
+    def _decode_at_once(self, batch: _DecodeBatch, undecoded: UndecodedPlace) -> bool:
         """Fill a place in the calling thread. Return False if nvJPEG refused the file.
 
         Decoding on the CPU would delay the worker too long, so a thread must do it.
         """
         try:
-            return not self._fill(undecoded, self._decoders[0], batch.slot.stream, on_cpu=False)
+            return not self._decode_into_place(
+                undecoded, self._decoders[0], batch.slot.stream, on_cpu=False
+            )
         except BaseException as error:
             batch.errors.append(error)
             return True
@@ -222,12 +224,12 @@ class JpegThreads:
 
     def _run(self, decoder: _StreamDecoder) -> None:
         ready = False
-        while (batch := self._fill_next(decoder, ready=ready)) is not None:
+        while (batch := self._decode_next_file(decoder, ready=ready)) is not None:
             ready = True
             batch.count_down()
             del batch
 
-    def _fill_next(self, decoder: _StreamDecoder, *, ready: bool) -> _DecodeBatch | None:
+    def _decode_next_file(self, decoder: _StreamDecoder, *, ready: bool) -> _DecodeBatch | None:
         """Wait for a file and fill its place. Return its batch, or None to end the thread."""
         waiting = self._waiting.get()
         if waiting is None:
@@ -237,12 +239,12 @@ class JpegThreads:
             if not ready:
                 # Only once per thread, because a CUDA call releases the GIL, which is slow.
                 self._device.use()
-            self._fill(undecoded, decoder, batch.slot.stream)
+            self._decode_into_place(undecoded, decoder, batch.slot.stream)
         except BaseException as error:
             batch.errors.append(error)
         return batch
 
-    def _fill(
+    def _decode_into_place(
         self,
         undecoded: UndecodedPlace,
         decoder: _StreamDecoder,
