@@ -14,7 +14,7 @@ import pytest
 
 import trt_perception as tp
 from support.models.open_model import open_by_parameters
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -281,8 +281,8 @@ def assert_supervision_takes(mapping, count):
     ],
 )
 def test_as_supervision_returns_valid_fields_for_each_task(export, more, tmp_path):
-    told = recorded(export)
-    written(told, tmp_path / 'model.onnx')
+    told = recorded_values(export)
+    write_export(told, tmp_path / 'model.onnx')
     with tp.load(tmp_path / 'model.onnx', confidence_threshold=0.02) as opened:
         found = opened(told['image'])
     mapping = found.as_supervision()

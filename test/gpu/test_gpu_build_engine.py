@@ -18,8 +18,8 @@ import pytest
 from onnx import numpy_helper
 
 from support.gpu.gpu_support import needs_tensorrt
-from support.models.detector_models import report_of
-from support.models.detector_models import run as build
+from support.models.detector_models import read_report
+from support.models.detector_models import run_build_engine as build
 from support.optional_packages import needs
 from trt_perception.building.steps import engine_steps
 from trt_perception.model.files.model_file import read_model_file
@@ -79,9 +79,9 @@ def test_engine_has_the_requested_precision_and_accuracy(tmp_path, precision, la
     )
     arguments += ('--store', tmp_path / 'store', *LABELLED, '--max-accuracy-drop', max_drop)
     text, seconds = run('build_engine', *arguments, full_fp32=full_fp32)
-    report = report_of(json_file)
+    report = read_report(json_file)
     again, seconds_again = run('build_engine', *arguments, full_fp32=full_fp32)
-    assert report_of(json_file)['reused'] is True
+    assert read_report(json_file)['reused'] is True
     # Simulate an engine from another machine: inspect_engine adds the precision on the target.
     manifest = engine.with_name('digits.engine.json')
     content = json.loads(manifest.read_text())
@@ -141,7 +141,7 @@ def test_engine_with_different_detections_is_refused(tmp_path, monkeypatch):
     arguments = ('--onnx', DIGITS, '--output', engine, '--json', report)
     arguments += ('--validate', ROOT / 'demo' / 'scenes')
     assert build(*arguments) == 1
-    report_content = report_of(report)
+    report_content = read_report(report)
     assert 'below 50% it is another detector' in report_content['error']
     assert report_content['agreement']['f1'] < 0.5
     assert 'not the engine' not in report_content['agreement']['runtime']
@@ -150,4 +150,4 @@ def test_engine_with_different_detections_is_refused(tmp_path, monkeypatch):
     keep('build_disagreement.json', report.read_text())
     record = read_model_file(engine).manifest.build.agreement
     assert record.f1 == report_content['agreement']['f1']
-    assert record.warning in report_of(report)['warnings']
+    assert record.warning in read_report(report)['warnings']

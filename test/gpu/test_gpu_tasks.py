@@ -14,7 +14,7 @@ from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import PLAN, FakeTensorRt
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.open_model import open_by_parameters
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import frame_from_bgr
@@ -47,7 +47,7 @@ def metadata_bytes(recording):
 def detect_with(path, family):
     """Return the detections of a pipeline in the recorded image."""
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
-    found = detect_one(pipeline, frame_from_bgr(recorded(family)['image']), LOW).detections
+    found = detect_one(pipeline, frame_from_bgr(recorded_values(family)['image']), LOW).detections
     pipeline.close()
     return found
 
@@ -86,8 +86,8 @@ def collect_with_outputs(pipeline, outputs):
 
 @pytest.mark.parametrize('family', END_TO_END)
 def test_end_to_end_outputs_in_pinned_memory_are_decoded(family, monkeypatch, tmp_path):
-    recording = recorded(family)
-    written(recording, tmp_path / 'made.onnx')
+    recording = recorded_values(family)
+    write_export(recording, tmp_path / 'made.onnx')
     outputs = {'output0': recording['output']}
     if 'prototypes' in recording:
         outputs['output1'] = recording['prototypes']
@@ -118,7 +118,7 @@ GREY = np.full((150, 250, 3), 90, np.uint8)
 
 
 def rfdetr_outputs():
-    recording = recorded('rfdetr_masks')
+    recording = recorded_values('rfdetr_masks')
     names = {'dets': 'pred_boxes', 'labels': 'logits', 'masks': 'pred_masks'}
     return {name: recording[key] for name, key in names.items()}
 
@@ -165,8 +165,8 @@ def test_engine_gives_the_query_masks_of_its_onnx_file(tmp_path):
 @needs_tensorrt
 @pytest.mark.parametrize('family', [*DENSE, *END_TO_END])
 def test_engine_gives_the_detections_of_its_onnx_file(family, tmp_path):
-    recording = recorded(family)
-    written(recording, tmp_path / 'made.onnx')
+    recording = recorded_values(family)
+    write_export(recording, tmp_path / 'made.onnx')
     plan = build_plan((tmp_path / 'made.onnx').read_bytes())
     (tmp_path / 'made.engine').write_bytes(metadata_bytes(recording) + plan)
     expected = detect_with(tmp_path / 'made.onnx', family)

@@ -4,8 +4,8 @@ import copy
 
 import pytest
 
-from support.models.support_models import DIGEST, MANIFEST, changed, manifest
-from support.models.written_manifest import parse, refusal
+from support.models.support_models import DIGEST, MANIFEST, manifest, manifest_with_value
+from support.models.written_manifest import manifest_refusal, parse_content
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.decoders.dense import Dense
@@ -40,7 +40,7 @@ def manifest_without(path):
 
 
 def test_complete_manifest_is_read():
-    assert parse(MANIFEST) == Manifest(
+    assert parse_content(MANIFEST) == Manifest(
         onnx=FileIdentity('tiny.onnx', DIGEST, 7),
         engine=FileIdentity('tiny.engine', DIGEST, 9),
         inputs=(TensorSpec('images', (1, 3, 48, 64), 'float32'),),
@@ -70,7 +70,7 @@ def test_manifest_path_appends_json_to_the_model_name(tmp_path):
 @pytest.mark.parametrize('key', ['onnx', 'engine', 'notes'])
 @pytest.mark.parametrize('how', ['absent', 'null'])
 def test_optional_keys_may_be_absent_or_null(key, how):
-    read = parse(manifest_without([key]) if how == 'absent' else manifest(**{key: None}))
+    read = parse_content(manifest_without([key]) if how == 'absent' else manifest(**{key: None}))
     assert not getattr(read, key)
 
 
@@ -78,7 +78,7 @@ def test_optional_keys_may_be_absent_or_null(key, how):
 def test_each_preset_is_read_from_a_manifest(name):
     decoder = PRESETS[name].decoder
     content = manifest(decoder=decoder.as_dict())
-    assert parse(content).decoder == decoder
+    assert parse_content(content).decoder == decoder
 
 
 EVERY_FAMILY = [
@@ -103,10 +103,10 @@ EVERY_FAMILY = [
 @pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
 def test_each_family_requires_exactly_its_constants(decoder, golden_messages):
     content = decoder.as_dict()
-    assert parse(manifest(decoder=content)).decoder == decoder
+    assert parse_content(manifest(decoder=content)).decoder == decoder
     for key in content:
         remaining = {name: value for name, value in content.items() if name != key}
-        golden_messages.add(refusal(manifest(decoder=remaining)))
+        golden_messages.add(manifest_refusal(manifest(decoder=remaining)))
     constants_of_others = {
         'objectness': False,
         'strides': [8],
@@ -115,7 +115,9 @@ def test_each_family_requires_exactly_its_constants(decoder, golden_messages):
         'box_format': 'xyxy',
     }
     for key in sorted(constants_of_others.keys() - content.keys()):
-        golden_messages.add(refusal(manifest(decoder={**content, key: constants_of_others[key]})))
+        golden_messages.add(
+            manifest_refusal(manifest(decoder={**content, key: constants_of_others[key]}))
+        )
 
 
 def test_list_of_families_is_complete():
@@ -138,7 +140,7 @@ def test_list_of_families_is_complete():
     ids=str,
 )
 def test_constants_out_of_range_are_refused(decoder, golden_messages):
-    message = refusal(manifest(decoder=decoder))
+    message = manifest_refusal(manifest(decoder=decoder))
     golden_messages.add(message)
     assert names_section(message, ('decoder',))
 
@@ -163,14 +165,14 @@ def names_section(message, section):
 
 @pytest.mark.parametrize('path', REQUIRED_KEYS, ids=str)
 def test_missing_required_key_is_refused(path, golden_messages):
-    message = refusal(manifest_without(path))
+    message = manifest_refusal(manifest_without(path))
     golden_messages.add(message)
     assert names_section(message, path[:-1])
 
 
 @pytest.mark.parametrize('section', SECTIONS, ids=str)
 def test_unknown_key_is_refused_in_each_section(section, golden_messages):
-    message = refusal(changed((*section, 'extra'), 1))
+    message = manifest_refusal(manifest_with_value((*section, 'extra'), 1))
     golden_messages.add(message)
     assert names_section(message, section)
 
@@ -238,7 +240,7 @@ def test_table_of_types_covers_all_required_keys():
 @pytest.mark.parametrize('path', TYPES, ids=str)
 def test_value_of_a_wrong_type_is_refused(path):
     for value in WRONG_VALUES[TYPES[path]]:
-        refusal(changed(path, value))
+        manifest_refusal(manifest_with_value(path, value))
 
 
 OUT_OF_RANGE = {
@@ -287,27 +289,31 @@ OUT_OF_RANGE = {
 @pytest.mark.parametrize('path', OUT_OF_RANGE, ids=str)
 def test_value_out_of_range_is_refused(path, golden_messages):
     for value in OUT_OF_RANGE[path]:
-        golden_messages.add(refusal(changed(path, value)))
+        golden_messages.add(manifest_refusal(manifest_with_value(path, value)))
 
 
 @pytest.mark.parametrize(('key', 'default'), [('antialias', False), ('round_pixels', True)])
 @pytest.mark.parametrize('value', [True, False, None])
 def test_flags_of_resizing_have_defaults(key, default, value):
-    content = manifest() if value is None else changed(['preprocessing', key], value)
-    read = parse(content)
+    content = manifest() if value is None else manifest_with_value(['preprocessing', key], value)
+    read = parse_content(content)
     assert getattr(read.preprocessing, key) is (default if value is None else value)
     assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
 def test_values_at_the_limits_are_accepted():
     names = [str(number) for number in range(65535)] + ['é' * 256]
-    assert parse(manifest(class_names=names)).class_names == tuple(names)
+    assert parse_content(manifest(class_names=names)).class_names == tuple(names)
     for value in (0, 255, None):
-        content = changed(['preprocessing', 'pad_value'], value)
-        assert parse(content).preprocessing.pad_value == value
-    assert parse(changed(['preprocessing', 'input_size'], [1, 32767])).preprocessing
-    assert parse(changed(['preprocessing', 'input_size'], [64.0, 48.0])).preprocessing
-    assert parse(changed(['inputs', 0, 'shape'], [])).inputs[0].shape == ()
+        content = manifest_with_value(['preprocessing', 'pad_value'], value)
+        assert parse_content(content).preprocessing.pad_value == value
+    assert parse_content(
+        manifest_with_value(['preprocessing', 'input_size'], [1, 32767])
+    ).preprocessing
+    assert parse_content(
+        manifest_with_value(['preprocessing', 'input_size'], [64.0, 48.0])
+    ).preprocessing
+    assert parse_content(manifest_with_value(['inputs', 0, 'shape'], [])).inputs[0].shape == ()
 
 
 UINT8_VALUES = {'dtype': 'uint8', 'scale': 1, 'mean': [0, 0, 0], 'std': [1, 1, 1]}
@@ -318,27 +324,27 @@ def preprocessing(**values):
 
 
 def test_uint8_input_allows_no_scale_mean_and_std(golden_messages):
-    read = parse(preprocessing(**UINT8_VALUES)).preprocessing
+    read = parse_content(preprocessing(**UINT8_VALUES)).preprocessing
     assert (read.dtype, read.scale) == ('uint8', 1.0)
     for key, value in [
         ('scale', 2),
         *(('mean', mean) for mean in ([1, 0, 0], [0, 1, 0], [0, 0, 1])),
         *(('std', std) for std in ([2, 1, 1], [1, 2, 1], [1, 1, 2])),
     ]:
-        golden_messages.add(refusal(preprocessing(**{**UINT8_VALUES, key: value})))
+        golden_messages.add(manifest_refusal(preprocessing(**{**UINT8_VALUES, key: value})))
 
 
 def test_mean_and_std_keep_the_order_of_channels():
-    read = parse(preprocessing(mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])).preprocessing
+    read = parse_content(preprocessing(mean=[0.1, 0.2, 0.3], std=[0.4, 0.5, 0.6])).preprocessing
     assert (read.mean, read.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
 def test_manifest_without_file_identity_is_refused(golden_messages):
-    golden_messages.add(refusal(manifest(onnx=None, engine=None)))
+    golden_messages.add(manifest_refusal(manifest(onnx=None, engine=None)))
 
 
 def test_manifest_error_is_an_engine_error_with_a_cause():
     assert issubclass(ManifestError, EngineError)
     with pytest.raises(ManifestError) as caught:
-        parse(b'{')
+        parse_content(b'{')
     assert isinstance(caught.value.__cause__, ValueError)

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from support.models.support_models import MANIFEST, changed, manifest, manifest_bytes
-from support.models.written_manifest import parse, refusal
+from support.models.support_models import MANIFEST, manifest, manifest_bytes, manifest_with_value
+from support.models.written_manifest import manifest_refusal, parse_content
 from support.properties import given, settings, st
 from trt_perception.errors import ManifestError
 from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest
@@ -31,12 +31,12 @@ from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest
     ids=range(12),
 )
 def test_text_that_is_not_json_is_refused(text):
-    refusal(text)
+    manifest_refusal(text)
 
 
 @pytest.mark.parametrize('text', [b'1', b'null', b'"schema"', b'[]', b'true'])
 def test_json_other_than_an_object_is_refused(text, golden_messages):
-    golden_messages.add(refusal(text))
+    golden_messages.add(manifest_refusal(text))
 
 
 @pytest.mark.parametrize(
@@ -51,30 +51,35 @@ def test_json_other_than_an_object_is_refused(text, golden_messages):
 def test_duplicate_key_is_refused(old, new, golden_messages):
     text = manifest_bytes()
     assert old in text
-    golden_messages.add(refusal(text.replace(old, new)))
+    golden_messages.add(manifest_refusal(text.replace(old, new)))
 
 
 @pytest.mark.parametrize('key', ['file', 'sha256'])
 def test_message_about_a_long_value_stays_short(key):
-    assert len(refusal(changed(['onnx', key], 'x/' * 50_000))) < 300
-    assert len(refusal(changed(['preprocessing', 'resize'], 'x' * 100_000))) < 300
-    assert len(refusal(manifest(**{str(number) * 1000: 1 for number in range(1000)}))) < 600
+    assert len(manifest_refusal(manifest_with_value(['onnx', key], 'x/' * 50_000))) < 300
+    assert (
+        len(manifest_refusal(manifest_with_value(['preprocessing', 'resize'], 'x' * 100_000)))
+        < 300
+    )
+    assert (
+        len(manifest_refusal(manifest(**{str(number) * 1000: 1 for number in range(1000)}))) < 600
+    )
 
 
 def test_deeply_nested_json_is_read_or_refused():
     # Just below and above the depth that Python's JSON reader supports.
     for depth in [*range(sys.getrecursionlimit() - 120, sys.getrecursionlimit() + 20), 100_000]:
         nested = b'[' * depth + b']' * depth
-        refusal(nested)
-        refusal(manifest_bytes(manifest(notes=None))[:-1] + b', "more": ' + nested + b'}')
-        refusal(b'{"schema": ' + nested + b'}')
+        manifest_refusal(nested)
+        manifest_refusal(manifest_bytes(manifest(notes=None))[:-1] + b', "more": ' + nested + b'}')
+        manifest_refusal(b'{"schema": ' + nested + b'}')
 
 
 def test_huge_manifest_is_refused_before_parsing(golden_messages):
     text = manifest_bytes()
     padding = MANIFEST_MAX_BYTES - len(text)
-    assert parse(text + b' ' * padding)
-    golden_messages.add(refusal(b'[' * (MANIFEST_MAX_BYTES + 1)))
+    assert parse_content(text + b' ' * padding)
+    golden_messages.add(manifest_refusal(b'[' * (MANIFEST_MAX_BYTES + 1)))
 
 
 PLACES = [
@@ -104,7 +109,7 @@ json_values = st.recursive(
 @given(st.sampled_from(PLACES), json_values)
 def test_random_value_at_each_place_is_read_or_refused(path, value):
     try:
-        read = parse(changed(path, value))
+        read = parse_content(manifest_with_value(path, value))
     except ManifestError:
         return
     assert isinstance(read, Manifest)
@@ -113,4 +118,4 @@ def test_random_value_at_each_place_is_read_or_refused(path, value):
 @settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_random_bytes_are_refused(text):
-    refusal(text)
+    manifest_refusal(text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from test_manifest_text import BUILD
 
-from support.models.support_models import changed, manifest
+from support.models.support_models import manifest, manifest_with_value
 from trt_perception.errors import EngineError, ManifestError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import constant_inputs
@@ -118,7 +118,7 @@ def test_parameter_replaces_only_its_value_of_the_manifest(name, value, field, e
 
 
 def test_parameter_can_switch_antialiasing_off():
-    content = changed(['preprocessing', 'antialias'], True)
+    content = manifest_with_value(['preprocessing', 'antialias'], True)
     assert resolve({'model.antialias': -1}, content).preprocessing.antialias is True
     assert resolve({'model.antialias': 0}, content).preprocessing.antialias is False
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from support.models.support_models import changed, manifest_bytes
+from support.models.support_models import manifest_bytes, manifest_with_value
 from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations
@@ -40,11 +40,11 @@ QUERIES = (
 
 
 def by_manifest(name, folder):
-    parse_manifest(manifest_bytes(changed(['class_names', 1], name)), 'x.json')
+    parse_manifest(manifest_bytes(manifest_with_value(['class_names', 1], name)), 'x.json')
 
 
 def by_tensor_of_a_manifest(name, folder):
-    parse_manifest(manifest_bytes(changed(['outputs', 0, 'name'], name)), 'x.json')
+    parse_manifest(manifest_bytes(manifest_with_value(['outputs', 0, 'name'], name)), 'x.json')
 
 
 def by_parameter(name, folder):
@@ -132,7 +132,9 @@ def test_too_many_names_are_refused(golden_messages):
         lambda: DetectorConfig.from_values({'model.class_names': names}),
         lambda: DetectorConfig.from_values({'class_filter': names}),
         lambda: load_options(None, {'onnx': 'm.onnx', 'class_names': names}),
-        lambda: parse_manifest(manifest_bytes(changed(['class_names'], names)), 'x.json'),
+        lambda: parse_manifest(
+            manifest_bytes(manifest_with_value(['class_names'], names)), 'x.json'
+        ),
     ):
         with golden_messages.raises(TrtPerceptionError) as caught:
             give()

@@ -8,7 +8,7 @@ import pytest
 
 import trt_perception as tp
 from support.models.digits import DIGITS, SCENES
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.models.task_comparison import assert_equal_detections, write_without_metadata
 from support.models.task_models import write_task_model
 from trt_perception.errors import EngineError
@@ -30,8 +30,8 @@ def test_task_parameter_gives_the_results_of_metadata(tmp_path, task):
 
 
 def test_task_pose_gives_a_person_the_keypoints_of_coco(tmp_path):
-    told = recorded('ultralytics_pose')
-    written(told, tmp_path / 'model.onnx')
+    told = recorded_values('ultralytics_pose')
+    write_export(told, tmp_path / 'model.onnx')
     height, width = ast.literal_eval(dict(told['metadata'].tolist())['imgsz'])
     size = [width, height]
     stripped = write_without_metadata(tmp_path / 'model.onnx')

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from support.models.open_model import open_by_parameters
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from trt_perception.errors import EngineError, OutputError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
@@ -132,8 +132,8 @@ def assert_same(found, told):
 
 @pytest.mark.parametrize('family', DECODER)
 def test_boxes_equal_those_of_the_ultralytics_predictor(family, tmp_path):
-    told = recorded(family)
-    pipeline = open_by_parameters(DetectorConfig(**written(told, tmp_path / 'best.onnx')))
+    told = recorded_values(family)
+    pipeline = open_by_parameters(DetectorConfig(**write_export(told, tmp_path / 'best.onnx')))
     assert pipeline.spec.decoder == PRESETS[DECODER[family]].decoder
     assert not pipeline.spec.has_manifest
     frame = frame_of(told['image'])
@@ -147,16 +147,16 @@ def test_boxes_equal_those_of_the_ultralytics_predictor(family, tmp_path):
 
 def test_keypoints_have_the_names_of_the_exporter(tmp_path):
     for family, names in [('ultralytics_pose_26', 'abcde'), ('ultralytics_pose_of_two', '0123')]:
-        values = written(recorded(family), tmp_path / 'best.onnx')
+        values = write_export(recorded_values(family), tmp_path / 'best.onnx')
         spec = open_by_parameters(DetectorConfig(**values)).spec
         assert spec.task.keypoints.names == tuple(names)
 
 
 @pytest.mark.parametrize('family', RTDETR)
 def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golden_messages):
-    told = recorded(family)
+    told = recorded_values(family)
     config = DetectorConfig(
-        **written(told, tmp_path / 'best.onnx'),
+        **write_export(told, tmp_path / 'best.onnx'),
         model_decoder='end_to_end',
         model_class_names=('a', 'b', 'c'),
         model_resize='stretch',
@@ -171,8 +171,8 @@ def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golde
 
 def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
     """Older releases mistook two classes for the older layout, and wrote such manifests."""
-    told = recorded('ultralytics_rtdetr')
-    values = written(told, tmp_path / 'best.onnx')
+    told = recorded_values('ultralytics_rtdetr')
+    values = write_export(told, tmp_path / 'best.onnx')
     pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with golden_messages.raises(OutputError):
@@ -180,7 +180,7 @@ def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
 
 
 def test_model_with_two_classes_is_refused_without_metadata(tmp_path, golden_messages):
-    told = recorded('ultralytics_rtdetr')
-    values = written(told, tmp_path / 'best.onnx', metadata={})
+    told = recorded_values('ultralytics_rtdetr')
+    values = write_export(told, tmp_path / 'best.onnx', metadata={})
     with golden_messages.raises(EngineError):
         open_by_parameters(DetectorConfig(**values, model_class_names=('cat', 'dog')))

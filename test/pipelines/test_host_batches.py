@@ -11,7 +11,7 @@ import pytest
 
 import trt_perception as tp
 from support.models.batch_models import write_digits_twin
-from support.models.detector_models import CLASSES, detector_model
+from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.digits import DIGITS, SCENES
 from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
@@ -58,7 +58,7 @@ def config_for(path, **changes):
         **{
             'engine_path': str(path),
             'model_decoder': 'dense',
-            'model_class_names': CLASSES,
+            'model_class_names': CLASS_NAMES,
             'model_resize': 'letterbox',
             'model_color_order': 'rgb',
             'model_scale': 1 / 255,

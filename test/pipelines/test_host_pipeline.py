@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from support.models.open_model import open_by_parameters
-from support.models.support_models import ANCHORS, HEIGHT, WIDTH, identity, manifest, tiny_onnx
+from support.models.support_models import (
+    ANCHORS,
+    HEIGHT,
+    WIDTH,
+    file_identity,
+    manifest,
+    tiny_onnx,
+)
 from trt_perception.errors import ConfigError, EngineError, ManifestError, TrtPerceptionError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
@@ -37,7 +44,7 @@ def write_onnx(folder, content=None, *, described=True, **changes):
     path = folder / 'tiny.onnx'
     path.write_bytes(content)
     if described:
-        facts = manifest(onnx=identity('tiny.onnx', content), engine=None)
+        facts = manifest(onnx=file_identity('tiny.onnx', content), engine=None)
         facts['preprocessing'].update(PLAIN)
         facts['outputs'][0]['shape'] = [1, 6, 2 * ANCHORS]
         path.with_name('tiny.onnx.json').write_text(json.dumps({**facts, **changes}))

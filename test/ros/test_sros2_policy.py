@@ -18,7 +18,7 @@ from rclpy.action.graph import (
     get_action_server_names_and_types_by_node,
 )
 
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.programs import DEADLINE_S, Program, executable
 from trt_perception.ros.topics import PUBLISHED_TOPICS
 
@@ -95,11 +95,11 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
             'use_sim_time': True,
         },
         f'/policy_{os.getpid()}_pose': {
-            **written(recorded('ultralytics_pose'), tmp_path / 'pose.onnx'),
+            **write_export(recorded_values('ultralytics_pose'), tmp_path / 'pose.onnx'),
             'autostart': True,
         },
         f'/policy_{os.getpid()}_segment': {
-            **written(recorded('ultralytics_segment'), tmp_path / 'segment.onnx'),
+            **write_export(recorded_values('ultralytics_segment'), tmp_path / 'segment.onnx'),
             'autostart': True,
         },
     }

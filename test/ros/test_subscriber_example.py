@@ -11,7 +11,7 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 
 from support.docs_pages import ROOT
 from support.models.open_model import open_by_parameters
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.nodes.graph import Detector, image_message
 from support.optional_packages import needs
 from support.programs import Program
@@ -73,8 +73,8 @@ def lines_of(found, class_names):
 @needs('onnx')
 @pytest.mark.parametrize('export', ['pose', 'obb', 'segment_26'])
 def test_example_prints_the_objects_of_each_task(client, start_example, tmp_path, export):
-    told = recorded(f'ultralytics_{export}')
-    values = {**written(told, tmp_path / 'model.onnx'), 'confidence_threshold': 0.02}
+    told = recorded_values(f'ultralytics_{export}')
+    values = {**write_export(told, tmp_path / 'model.onnx'), 'confidence_threshold': 0.02}
     found, spec = detect_in_process(values, told['image'])
     expected = list(lines_of(found, spec.class_names))
     assert len(expected) > 2

@@ -8,7 +8,7 @@ from support.docs_pages import load_script
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_standins import SMALL
 from support.gpu.gpu_support import build_plan, needs_tensorrt
-from support.models.detector_models import CLASSES, detector_model
+from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.models.written_manifest import write_manifest
@@ -68,7 +68,7 @@ def test_engine_with_two_batch_sizes_is_measured_at_both(tmp_path, capsys):
     engine = tmp_path / 'open.engine'
     engine.write_bytes(build_plan(content, profiles))
     tensors = ('images', (-1, 3, 64, 64), 'float32'), ('output', (-1, 6, 64), 'float32')
-    write_manifest(engine, (64, 64), *tensors, Dense(), CLASSES)
+    write_manifest(engine, (64, 64), *tensors, Dense(), CLASS_NAMES)
     check_figures(tmp_path / 'r.json', engine, capsys, (1, 2))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_support import build_plan, needs_tensorrt
-from support.models.detector_models import CLASSES, detector_model
+from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.optional_packages import needs
@@ -160,7 +160,7 @@ def test_best_batch_size_is_reported(tmp_path, capsys):
     saved = tmp_path / 'result.json'
     parameters = {
         'model.decoder': 'dense',
-        'model.class_names': list(CLASSES),
+        'model.class_names': list(CLASS_NAMES),
         'model.resize': 'letterbox',
         'model.color_order': 'rgb',
         'model.scale': 1 / 255,

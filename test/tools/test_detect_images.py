@@ -9,7 +9,7 @@ import pytest
 
 from support.detect_runs import COLORS, FILES, as_expected, detections, drawn, picture, run
 from support.gpu.gpu_support import build_plan, needs_tensorrt
-from support.models.support_models import identity
+from support.models.support_models import file_identity
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.optional_packages import needs
 from trt_perception.evaluation.coco.annotations import read_annotations
@@ -187,7 +187,7 @@ def test_engine_gives_the_same_detections(tiny, pictures, tmp_path):
     engine.write_bytes(plan)
     manifest = json.loads((tmp_path / 'tiny.onnx.json').read_text())
     del manifest['onnx']
-    manifest['engine'] = identity(engine.name, plan)
+    manifest['engine'] = file_identity(engine.name, plan)
     engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
     assert run('--engine', engine, '--source', pictures, '--output', tmp_path / 'out') == 0
     for name, rgb in COLORS.items():

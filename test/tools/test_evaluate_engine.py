@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.gpu.gpu_support import build_plan, needs_tensorrt
-from support.models.support_models import identity
+from support.models.support_models import file_identity
 from support.models.tiny_model import CLASS_NAMES, expected_detections, write_tiny_model
 from support.optional_packages import needs
 from support.oracles.evaluation_support import expected_stats, truth, written
@@ -137,7 +137,7 @@ def test_batch_model_is_compared_with_a_single_image_model(evaluation_inputs, ca
     assert 'several.onnx, 2 at once' in capsys.readouterr().out
     models = json.loads(report.read_text())['models']
     sums = json.loads(report.read_text())['sha256']
-    assert sums['several.onnx'] == identity('', several.read_bytes())['sha256']
+    assert sums['several.onnx'] == file_identity('', several.read_bytes())['sha256']
     assert [models[name]['batch'] for name in ('tiny.onnx', 'several.onnx')] == [1, 2]
     assert models['several.onnx']['metrics'] == models['tiny.onnx']['metrics']
     assert models['several.onnx']['agreement']['F1'] == 1
@@ -290,7 +290,7 @@ def test_engine_agrees_with_its_onnx_file(evaluation_inputs):
     engine.write_bytes(plan)
     manifest = json.loads((evaluation_inputs['folder'] / 'tiny.onnx.json').read_text())
     del manifest['onnx']
-    manifest['engine'] = identity(engine.name, plan)
+    manifest['engine'] = file_identity(engine.name, plan)
     engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
     saved = evaluation_inputs['folder'] / 'r.json'
     assert run_usual(evaluation_inputs, '--engine', engine, '--json', saved) == 0

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.optional_packages import needs
 from trt_perception.tools.detect_images import main as detect_images
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
@@ -33,9 +33,9 @@ def evaluation_inputs(request, tmp_path_factory):
     """Return a model, an image, and annotations that equal the model's detections."""
     tmp_path = tmp_path_factory.mktemp('place')
     family, confidence = FAMILIES[request.param]
-    recording = recorded(family)
+    recording = recorded_values(family)
     model, images = tmp_path / 'model.onnx', tmp_path / 'images'
-    written(recording, model)
+    write_export(recording, model)
     images.mkdir()
     cv2.imwrite(str(images / 'a.png'), recording['image'])
     words = ['--engine', model, '--source', images, '--output', tmp_path / 'found']

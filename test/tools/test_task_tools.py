@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.drawing import draw_detections
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.tools.detect_images import main as detect_images
 
-RECORDING = recorded('ultralytics_pose')
+RECORDING = recorded_values('ultralytics_pose')
 
 
 @pytest.fixture
 def model(tmp_path):
-    written(RECORDING, tmp_path / 'pose.onnx')
+    write_export(RECORDING, tmp_path / 'pose.onnx')
     return tmp_path / 'pose.onnx'
 
 
@@ -66,8 +66,8 @@ def test_detect_images_writes_and_draws_keypoints(model, tmp_path):
 
 
 def test_oriented_boxes_are_returned_and_written(tmp_path):
-    recording = recorded('ultralytics_obb')
-    written(recording, tmp_path / 'obb.onnx')
+    recording = recorded_values('ultralytics_obb')
+    write_export(recording, tmp_path / 'obb.onnx')
     cv2.imwrite(str(tmp_path / 'a.png'), recording['image'])
     with tp.load(tmp_path / 'obb.onnx', confidence_threshold=0.05) as model:
         found = model(recording['image'])
@@ -91,8 +91,8 @@ def test_oriented_boxes_are_returned_and_written(tmp_path):
 
 def test_masks_are_returned_written_and_drawn(tmp_path):
     mask = pytest.importorskip('pycocotools.mask')
-    recording = recorded('ultralytics_segment_26')
-    written(recording, tmp_path / 'segment.onnx')
+    recording = recorded_values('ultralytics_segment_26')
+    write_export(recording, tmp_path / 'segment.onnx')
     cv2.imwrite(str(tmp_path / 'a.png'), recording['image'])
     with tp.load(tmp_path / 'segment.onnx', confidence_threshold=0.05) as model:
         found = model(recording['image'])
@@ -116,7 +116,7 @@ def test_masks_are_returned_written_and_drawn(tmp_path):
 
 @pytest.mark.parametrize('task', ['pose', 'obb', 'segment'])
 def test_benchmark_engine_runs_each_task(task, tmp_path, capsys):
-    written(recorded(f'ultralytics_{task}'), tmp_path / 'model.onnx')
+    write_export(recorded_values(f'ultralytics_{task}'), tmp_path / 'model.onnx')
     report = tmp_path / 'r.json'
     words = [str(tmp_path / 'model.onnx'), '--frames', '3', '--warmup', '1', '--size', '320x240']
     assert benchmark_engine([*words, '--confidence', '0.01', '--json', str(report)]) == 0

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from support.models import small_detectors
-from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL
+from support.models.digits import CALIBRATION_IMAGES
+from support.models.scaled_models import SMALL_PREPROCESSING
 from trt_perception.building.calibration import cache as calibration_cache
 from trt_perception.building.calibration import images as calibration_images
 from trt_perception.building.calibration.cache import (
@@ -26,10 +26,10 @@ RANGES = {'x': 1.5, 'y': 0.0}
 
 def test_second_calibration_reuses_ranges(tmp_path):
     model, *_ = small_detectors.anchor_free()
-    images = select_images(CALIBRATION, 8)
+    images = select_images(CALIBRATION_IMAGES, 8)
     ran = []
 
-    def again(model=model, images=images, preprocessing=SMALL, **changes):
+    def again(model=model, images=images, preprocessing=SMALL_PREPROCESSING, **changes):
         ran.clear()
         checked = CalibrationImages(images, preprocessing, lambda step, *_: ran.append(step))
         return quantise(model, checked, **{'cache_dir': tmp_path / 'new' / 'folder', **changes})
@@ -46,8 +46,8 @@ def test_second_calibration_reuses_ranges(tmp_path):
     changed, *_ = small_detectors.anchor_free(opset=18)
     changed.graph.initializer[0].raw_data = bytes(len(changed.graph.initializer[0].raw_data))
     for change in (
-        {'images': select_images(CALIBRATION, 9)},
-        {'preprocessing': replace(SMALL, scale=1.0)},
+        {'images': select_images(CALIBRATION_IMAGES, 9)},
+        {'preprocessing': replace(SMALL_PREPROCESSING, scale=1.0)},
         {'method': 'percentile'},
         {'model': changed},
     ):
@@ -59,7 +59,7 @@ def test_second_calibration_reuses_ranges(tmp_path):
 
 def test_two_equal_calibrations_decode_each_image_once(monkeypatch, tmp_path):
     model, *_ = small_detectors.raw_maps()
-    images = select_images(CALIBRATION, 8)
+    images = select_images(CALIBRATION_IMAGES, 8)
     decode, read = calibration_images.read_image, []
 
     def counted(path):
@@ -68,7 +68,7 @@ def test_two_equal_calibrations_decode_each_image_once(monkeypatch, tmp_path):
 
     monkeypatch.setattr(calibration_images, 'read_image', counted)
     for _ in range(2):
-        quantise(model, CalibrationImages(images, SMALL), cache_dir=tmp_path)
+        quantise(model, CalibrationImages(images, SMALL_PREPROCESSING), cache_dir=tmp_path)
     assert read == list(images.paths)
 
 
@@ -87,7 +87,9 @@ def test_written_ranges_are_read_back(tmp_path, golden_messages):
 
 def test_each_input_changes_the_name_of_the_cache_file(tmp_path):
     model, *_ = small_detectors.raw_maps()
-    identity = calibration_identity(model, select_images(CALIBRATION, 8), SMALL)
+    identity = calibration_identity(
+        model, select_images(CALIBRATION_IMAGES, 8), SMALL_PREPROCESSING
+    )
     parts = [(identity, 'minmax', 1), (identity, 'minmax', 2), (identity, 'entropy', 1)]
     names = {cache_path(tmp_path, 'json', *each) for each in parts}
     names.add(cache_path(tmp_path, 'tensorrt', *parts[0]))
@@ -150,12 +152,15 @@ def test_failed_write_leaves_no_files(tmp_path, monkeypatch):
 
 def test_calibration_identity_changes_with_each_input():
     model, *_ = small_detectors.raw_maps()
-    images = select_images(CALIBRATION, 8)
-    identity = calibration_identity(model, images, SMALL)
+    images = select_images(CALIBRATION_IMAGES, 8)
+    identity = calibration_identity(model, images, SMALL_PREPROCESSING)
     copied = onnx.load_from_string(model.SerializeToString())
-    assert calibration_identity(copied, images, SMALL) == identity
-    changed = replace(SMALL, color_order='bgr')
+    assert calibration_identity(copied, images, SMALL_PREPROCESSING) == identity
+    changed = replace(SMALL_PREPROCESSING, color_order='bgr')
     assert calibration_identity(model, images, changed) != identity
-    assert calibration_identity(model, select_images(CALIBRATION, 9), SMALL) != identity
+    assert (
+        calibration_identity(model, select_images(CALIBRATION_IMAGES, 9), SMALL_PREPROCESSING)
+        != identity
+    )
     model.graph.node[0].name += 'x'
-    assert calibration_identity(model, images, SMALL) != identity
+    assert calibration_identity(model, images, SMALL_PREPROCESSING) != identity

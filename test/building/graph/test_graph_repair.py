@@ -13,11 +13,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from support.models.detector_models import (
-    CLASSES,
-    KNOWN,
+    CLASS_NAMES,
+    DECODER_AND_CLASSES_ARGUMENTS,
     detector_model,
     parsed_models,
-    run,
+    run_build_engine,
     write_images,
 )
 from support.models.open_model import open_by_parameters
@@ -188,7 +188,12 @@ def test_model_with_exporter_faults_is_built(kind, precision, tmp_path, capsys):
     onnx.save_model(model, path)
     images = write_images(tmp_path / 'images')
     given = () if precision == 'fp16' else ('--calibration-images', images)
-    assert run('--onnx', path, *KNOWN, '--precision', precision, *given) == 0
+    assert (
+        run_build_engine(
+            '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--precision', precision, *given
+        )
+        == 0
+    )
     said = capsys.readouterr()
     assert ('topological' in said.out + said.err) == (kind != 'float64')
     assert ('float64' in said.out + said.err) == (kind != 'order')
@@ -237,8 +242,8 @@ def test_model_with_image_sizes_as_input_is_calibrated(batch, options, tmp_path,
     path = tmp_path / 'net.onnx'
     onnx.save_model(with_sizes(batch), path)
     images = write_images(tmp_path / 'images')
-    given = ('--class-names', *CLASSES, '--precision', 'int8', '--calibration-images', images)
-    assert run('--onnx', path, *given, *options) == 0
+    given = ('--class-names', *CLASS_NAMES, '--precision', 'int8', '--calibration-images', images)
+    assert run_build_engine('--onnx', path, *given, *options) == 0
     manifest = read_model_file(tmp_path / 'net.engine').manifest
     assert manifest.decoder.family == 'labels_boxes_scores'
     open_side = 1 if batch == 1 else -1
@@ -259,7 +264,9 @@ def test_calibration_feeds_the_same_auxiliary_inputs_as_the_pipeline(tmp_path):
     found = collect_histograms(model, ['final', 'images'], checked)
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=CLASSES))
+    pipeline = open_by_parameters(
+        DetectorConfig(engine_path=str(path), model_class_names=CLASS_NAMES)
+    )
     assert pipeline.spec.auxiliary_inputs[0].name == 'orig_target_sizes'
     assert found['final'].largest > 20
 

@@ -7,8 +7,8 @@ import pytest
 
 from support.building.tensorrt_standin import StandIn
 from support.models import small_detectors
-from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL
+from support.models.digits import CALIBRATION_IMAGES
+from support.models.scaled_models import SMALL_PREPROCESSING
 from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.sources import load_options
@@ -24,20 +24,20 @@ def precise(images, batch=1):
     for entry in (*model.graph.input, *model.graph.output):
         entry.type.tensor_type.shape.dim[0].dim_value = batch
     given = {'onnx': 'model.onnx', 'precision': 'int8', 'calibration_tool': 'tensorrt'}
-    options = load_options(None, {**given, 'calibration_images': str(CALIBRATION)})
+    options = load_options(None, {**given, 'calibration_images': str(CALIBRATION_IMAGES)})
     module = StandIn('10.3', '10.3.0.26')
     tensorrt = TensorRt(module, module.flavour, '10.3.0.26', None)
     shapes = {'images': (batch, 3, 64, 64)}
-    checked = CalibrationImages(images, SMALL)
+    checked = CalibrationImages(images, SMALL_PREPROCESSING)
     return prepare_precision(model, options, checked, tensorrt, shapes, lambda *_: None)
 
 
 @pytest.mark.parametrize('batch', [1, 3])
 def test_batches_have_each_image_once_preprocessed_as_at_run_time(batch):
-    images = select_images(CALIBRATION, 8)
+    images = select_images(CALIBRATION_IMAGES, 8)
     made = precise(images, batch)
     assert not any('Quantize' in node.op_type for node in made.model.graph.node)
-    preprocess = HostPreprocessor(SMALL)
+    preprocess = HostPreprocessor(SMALL_PREPROCESSING)
     expected = [
         preprocess(frame_from_bgr(read_image_file(path)))[0].copy() for path in images.paths
     ]
@@ -56,7 +56,7 @@ def test_batches_have_each_image_once_preprocessed_as_at_run_time(batch):
 
 
 def test_too_few_calibration_images_are_refused(tmp_path, golden_messages):
-    for path in select_images(CALIBRATION, 8).paths[:3]:
+    for path in select_images(CALIBRATION_IMAGES, 8).paths[:3]:
         shutil.copy(path, tmp_path)
     with golden_messages.raises(ConfigError):
         precise(select_images(tmp_path))

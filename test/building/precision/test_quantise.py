@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.building import tensorrt_rtx_build
 from support.models import small_detectors
-from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL
+from support.models.digits import CALIBRATION_IMAGES
+from support.models.scaled_models import SMALL_PREPROCESSING
 from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.graph.dequantise import dequantise
 from trt_perception.building.precision.convert import convert_precision
@@ -34,7 +34,7 @@ def digits():
 
 @pytest.fixture(scope='module')
 def images():
-    return select_images(CALIBRATION)
+    return select_images(CALIBRATION_IMAGES)
 
 
 @pytest.fixture(scope='module')
@@ -59,7 +59,7 @@ def session(model):
 def test_calibration_images_include_no_demo_scene():
     demo = {path.read_bytes() for path in (ROOT / 'demo/scenes').glob('*.jpg')}
     assert len(demo) == 60
-    assert not demo & {path.read_bytes() for path in CALIBRATION.glob('*.jpg')}
+    assert not demo & {path.read_bytes() for path in CALIBRATION_IMAGES.glob('*.jpg')}
 
 
 def test_nine_tenths_of_the_macs_are_quantised(quantised_digits):
@@ -106,7 +106,7 @@ def test_tensorrt_rtx_builds_the_quantised_model(target, capabilities, quantised
 @pytest.mark.parametrize('target', ['int8', 'fp8'])
 def test_models_of_other_families_are_quantised(family, target, images):
     model, layers, fixed = family()
-    done = quantise(model, CalibrationImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING), target=target)
     assert set(done.report.kept) == {*layers, *fixed}
     assert done.report.quantised == done.report.layers - len(done.report.kept)
     image = np.random.default_rng(0).random((1, 3, 64, 64), np.float32)
@@ -120,7 +120,7 @@ def test_models_of_other_families_are_quantised(family, target, images):
 
 def test_products_of_two_activations_stay_in_float(images):
     model, *_ = small_detectors.transformer()
-    done = quantise(model, CalibrationImages(images, SMALL)).model
+    done = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING)).model
     constants = {tensor.name for tensor in model.graph.initializer}
     attention = {
         node.name
@@ -187,7 +187,7 @@ def test_dequantised_model_computes_like_the_original(quantised_digits, digits):
 
 def test_keep_float_patterns_keep_more_layers_in_float(digits, golden_messages):
     preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
-    few = CalibrationImages(select_images(CALIBRATION, 8), preprocessing)
+    few = CalibrationImages(select_images(CALIBRATION_IMAGES, 8), preprocessing)
     done = quantise(digits, few, keep_float=['/heads.*'])
     assert len(done.report.kept) == 12
     for reason in sorted(set(done.report.kept.values())):
@@ -201,7 +201,7 @@ def test_keep_float_patterns_keep_more_layers_in_float(digits, golden_messages):
 
 def test_quantised_weights_do_not_depend_on_the_batch_size(images):
     model, *_ = small_detectors.raw_maps()
-    one = quantise(model, CalibrationImages(images, SMALL)).model
+    one = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING)).model
     for setting in ('batch', 4):
         model, *_ = small_detectors.raw_maps()
         entry = model.graph.input[0].type.tensor_type.shape.dim[0]
@@ -211,7 +211,7 @@ def test_quantised_weights_do_not_depend_on_the_batch_size(images):
             entry.dim_value = setting
         for output in model.graph.output:
             output.type.tensor_type.shape.dim[0].dim_param = 'batch'
-        other = quantise(model, CalibrationImages(images, SMALL)).model
+        other = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING)).model
         if setting == 'batch':
             assert other.graph.input[0].type.tensor_type.shape.dim[0].dim_param == 'batch'
         weights = [sorted(m.graph.initializer, key=lambda t: t.name) for m in (one, other)]
@@ -223,17 +223,17 @@ def test_quantised_weights_do_not_depend_on_the_batch_size(images):
 
 def test_unquantisable_models_are_refused(images, golden_messages):
     model, *_ = small_detectors.anchor_free()
-    done = quantise(model, CalibrationImages(images, SMALL)).model
+    done = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING)).model
     with golden_messages.raises(EngineError):
-        quantise(done, CalibrationImages(images, SMALL))
+        quantise(done, CalibrationImages(images, SMALL_PREPROCESSING))
     half = convert_precision(model, 'fp16', strongly_typed=True).model
     with golden_messages.raises(EngineError):
-        quantise(half, CalibrationImages(images, SMALL))
+        quantise(half, CalibrationImages(images, SMALL_PREPROCESSING))
     with golden_messages.raises(EngineError):
         quantise(model, CalibrationImages(images, Preprocessing(input_size=(64, 48))))
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.FLOAT16
     with golden_messages.raises(EngineError):
-        quantise(model, CalibrationImages(images, SMALL))
+        quantise(model, CalibrationImages(images, SMALL_PREPROCESSING))
 
 
 def test_overflowing_model_is_refused_with_the_tensor(images, golden_messages):
@@ -243,8 +243,8 @@ def test_overflowing_model_is_refused_with_the_tensor(images, golden_messages):
     x = net.conv(x, 8, 8)
     model = net.model([net.conv(x, 8, 8, silu=False)])
     with pytest.raises(EngineError) as caught:
-        quantise(model, CalibrationImages(images, SMALL))
-    golden_messages.add(str(caught.value).replace(str(CALIBRATION), 'IMAGES'))
+        quantise(model, CalibrationImages(images, SMALL_PREPROCESSING))
+    golden_messages.add(str(caught.value).replace(str(CALIBRATION_IMAGES), 'IMAGES'))
 
 
 def changed(model, kind, place, tensor):

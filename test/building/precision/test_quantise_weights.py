@@ -7,9 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from support.models.detector_models import KNOWN, report_of, run, write_images
-from support.models.digits import CALIBRATION
-from support.models.scaled_models import SMALL, TARGETS, built, with_channels
+from support.models.detector_models import (
+    DECODER_AND_CLASSES_ARGUMENTS,
+    read_report,
+    run_build_engine,
+    write_images,
+)
+from support.models.digits import CALIBRATION_IMAGES
+from support.models.scaled_models import (
+    SMALL_PREPROCESSING,
+    TARGETS,
+    converted_and_built,
+    with_channels,
+)
 from trt_perception.building.calibration.images import CalibrationImages, select_images
 from trt_perception.building.precision.quantise import quantise
 from trt_perception.errors import EngineError
@@ -17,7 +27,7 @@ from trt_perception.errors import EngineError
 
 @pytest.fixture(scope='module')
 def images():
-    return select_images(CALIBRATION, 8)
+    return select_images(CALIBRATION_IMAGES, 8)
 
 
 SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)
@@ -27,9 +37,9 @@ SMALL_WEIGHTS = (0.0, 1e-45, 1e-39, 1e-30, 1e-12, 1e-7, 1e-6, 3e-5, 5e-4)
 @pytest.mark.parametrize('target', TARGETS)
 def test_channels_of_zeros_or_tiny_weights_are_quantised(images, target):
     model, node = with_channels(SMALL_WEIGHTS)
-    done = quantise(model, CalibrationImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING), target=target)
     assert node.name not in done.report.kept
-    strong = built(done.model, target)
+    strong = converted_and_built(done.model, target)
     (exact,) = (t for t in model.graph.initializer if t.name == node.input[1])
     made = {name: n for n in strong.graph.node for name in n.output}
     widening = made[next(n for n in strong.graph.node if n.name == node.name).input[1]]
@@ -48,9 +58,9 @@ def test_channels_of_zeros_or_tiny_weights_are_quantised(images, target):
 @pytest.mark.parametrize('target', TARGETS)
 def test_weights_of_zeros_are_quantised(images, target):
     model, node = with_channels([0.0] * 32)
-    done = quantise(model, CalibrationImages(images, SMALL), target=target)
+    done = quantise(model, CalibrationImages(images, SMALL_PREPROCESSING), target=target)
     assert node.name not in done.report.kept
-    built(done.model, target)
+    converted_and_built(done.model, target)
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
@@ -59,7 +69,7 @@ def test_weights_with_nan_or_infinity_are_named(images, value, golden_messages):
     for layer in (0, 3, 4):
         model, _ = with_channels([1.0, value], layer=layer)
         with golden_messages.raises(EngineError):
-            quantise(model, CalibrationImages(images, SMALL))
+            quantise(model, CalibrationImages(images, SMALL_PREPROCESSING))
 
 
 @pytest.mark.engine_build
@@ -68,7 +78,10 @@ def test_weights_with_nan_or_infinity_are_named(images, value, golden_messages):
 def test_weights_of_any_magnitude_build(images, exponents, target):
     values = [0.0 if power < -45 else 10.0**power for power in exponents]
     model, _ = with_channels(values)
-    built(quantise(model, CalibrationImages(images, SMALL), target=target).model, target)
+    converted_and_built(
+        quantise(model, CalibrationImages(images, SMALL_PREPROCESSING), target=target).model,
+        target,
+    )
 
 
 @pytest.mark.engine_build
@@ -79,8 +92,15 @@ def test_model_with_tiny_weights_builds(tmp_path, monkeypatch, precision):
     onnx.save(model, tmp_path / 'net.onnx')
     pictures = write_images(tmp_path / 'images')
     names = [f'class {number}' for number in range(5)]
-    given = ('--onnx', tmp_path / 'net.onnx', *KNOWN[:3], *names, '--json', tmp_path / 'r.json')
+    given = (
+        '--onnx',
+        tmp_path / 'net.onnx',
+        *DECODER_AND_CLASSES_ARGUMENTS[:3],
+        *names,
+        '--json',
+        tmp_path / 'r.json',
+    )
     given += ('--precision', precision, '--calibration-images', pictures)
-    assert run(*given, '--compute-capabilities', '8.9') == 0
-    told = report_of(tmp_path / 'r.json')
+    assert run_build_engine(*given, '--compute-capabilities', '8.9') == 0
+    told = read_report(tmp_path / 'r.json')
     assert node.name not in told['optimization']['calibration']['kept']

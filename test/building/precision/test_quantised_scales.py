@@ -8,12 +8,12 @@ import pytest
 from onnx import helper, numpy_helper
 from test_quantise import session
 
-from support.models.digits import CALIBRATION
+from support.models.digits import CALIBRATION_IMAGES
 from support.models.scaled_models import (
-    SMALL,
+    SMALL_PREPROCESSING,
     Q,
-    built,
-    converted,
+    converted_and_built,
+    converted_model,
     scales,
     with_channels,
 )
@@ -28,8 +28,12 @@ from trt_perception.errors import EngineError
 def quantised_once(second_channel):
     """Return a model, its node under test, and the serialised quantised model."""
     model, node = with_channels([1.0, second_channel])
-    images = select_images(CALIBRATION, 8)
-    return model, node, quantise(model, CalibrationImages(images, SMALL)).model.SerializeToString()
+    images = select_images(CALIBRATION_IMAGES, 8)
+    return (
+        model,
+        node,
+        quantise(model, CalibrationImages(images, SMALL_PREPROCESSING)).model.SerializeToString(),
+    )
 
 
 def quantised(scale, *, of, explicit=False, zero_channel=False):
@@ -87,7 +91,7 @@ def test_channel_of_zeros_accepts_any_scale(scale, explicit):
     model, *_ = quantised(scale, of='weights', explicit=explicit, zero_channel=True)
     with pytest.raises(EngineError):
         check_quantised(model)
-    strong = built(model, 'int8')
+    strong = converted_and_built(model, 'int8')
     feed = {'images': np.random.default_rng(0).random((1, 3, 64, 64), np.float32)}
     assert np.isfinite(session(strong).run(None, feed)[0]).all()
 
@@ -101,7 +105,7 @@ def test_scale_too_small_for_fp16_is_raised(scale, of, explicit):
     model, *_ = quantised(scale, of=of, explicit=explicit)
     before = model.SerializeToString()
     # Only two scales are built, because TensorRT treats all scales alike.
-    strong = (built if scale in (1e-42, 1e-7) else converted)(model, 'int8')
+    strong = (converted_and_built if scale in (1e-42, 1e-7) else converted_model)(model, 'int8')
     assert model.SerializeToString() == before
     least = min(float(value.min()) for value in scales(strong))
     assert least / np.float32(scale) >= 1 or scale >= 2**-17

@@ -14,8 +14,15 @@ from onnx import helper, numpy_helper
 
 from support.building.messages import without_variable_text
 from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
-from support.models.detector_models import listing, report_of
-from support.models.digits import CALIBRATION, DIGITS, INT8, SCENES, SOME_SCENES, save_digits
+from support.models.detector_models import file_contents, read_report
+from support.models.digits import (
+    CALIBRATION_IMAGES,
+    DIGITS,
+    INT8_ARGUMENTS,
+    SCENES,
+    SOME_SCENES_PATTERN,
+    save_digits,
+)
 from support.programs import UNMEASURED, Program, executable
 from trt_perception.building.steps import validation
 from trt_perception.building.steps.validation import open_model
@@ -45,13 +52,13 @@ def record_fields(report):
 
 
 def test_int8_is_compared_on_the_calibration_images(build, golden_messages):
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 0
     found = result.report['agreement']
     assert found['f1'] > 0.95
     assert found['images_of'] == 'calibration'
     assert found['images'] == found['images_given'] == 16
-    assert sorted(map(Path, found['files'])) == sorted(CALIBRATION.glob('*.jpg'))
+    assert sorted(map(Path, found['files'])) == sorted(CALIBRATION_IMAGES.glob('*.jpg'))
     assert found['reference_detections'] == found['details']['reference'] > 100
     assert found['warning'] == ''
     golden_messages.add(found['runtime'])
@@ -68,12 +75,14 @@ def test_f1_of_a_build_equals_that_of_evaluate_engine(build, monkeypatch):
     monkeypatch.setattr(
         validation, 'open_model', lambda file: files.append(file) or open_model(file)
     )
-    result = build(*INT8, '--validate', SOME_SCENES)
+    result = build(*INT8_ARGUMENTS, '--validate', SOME_SCENES_PATTERN)
     runs = []
     assert len(files) == 2
     for file in files:
         with open_model(file) as pipeline:
-            pictures = [(picture, None) for picture in sorted(SCENES.glob(SOME_SCENES.name))]
+            pictures = [
+                (picture, None) for picture in sorted(SCENES.glob(SOME_SCENES_PATTERN.name))
+            ]
             runs.append(detect_in_files(pipeline, pictures, Thresholds(), lambda *_: None))
     names = [str(digit) for digit in range(10)]
     counted = compare_detections(runs[0].detections, runs[1].detections, names).overall
@@ -86,11 +95,11 @@ def test_f1_of_a_build_equals_that_of_evaluate_engine(build, monkeypatch):
 
 def test_bad_quantisation_is_an_error(build, clip_quantisation, tmp_path, capsys, golden_messages):
     clip_quantisation(0.2)
-    before = sorted(path for path in listing(tmp_path))
-    result = build(*INT8)
+    before = sorted(path for path in file_contents(tmp_path))
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 1
     assert result.manifest is None
-    assert sorted(listing(tmp_path)) == [*before, 'r.json']
+    assert sorted(file_contents(tmp_path)) == [*before, 'r.json']
     found = result.report['agreement']
     assert found['f1'] < 0.5
     assert found['reference_detections'] > 100
@@ -106,7 +115,7 @@ def test_accepted_disagreement_is_in_report_and_manifest(
     build, clip_quantisation, capsys, golden_messages
 ):
     clip_quantisation(0.2)
-    result = build(*INT8, '--accept-disagreement')
+    result = build(*INT8_ARGUMENTS, '--accept-disagreement')
     assert result.code == 0
     record = result.manifest.build.agreement
     assert record.f1 < 0.5
@@ -118,7 +127,7 @@ def test_accepted_disagreement_is_in_report_and_manifest(
 
 def test_f1_between_0_5_and_0_95_gives_a_warning(build, clip_quantisation, golden_messages):
     clip_quantisation(0.55)
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 0
     record = result.manifest.build.agreement
     assert 0.5 <= record.f1 < 0.95
@@ -128,7 +137,7 @@ def test_f1_between_0_5_and_0_95_gives_a_warning(build, clip_quantisation, golde
 
 def test_doctor_and_inspect_engine_show_the_agreement(build, clip_quantisation, tmp_path, capsys):
     clip_quantisation(0.55)
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     engine = tmp_path / 'digits.engine'
     record = result.manifest.build.agreement
     modules = {'tensorrt_rtx': SimpleNamespace(version='1.7.1.116', error='')}
@@ -155,7 +164,7 @@ def test_missing_images_give_a_warning_with_a_fix(build, precision, golden_messa
 
 
 def test_fp16_is_compared_on_given_images(build):
-    result = build('--validate', SOME_SCENES)
+    result = build('--validate', SOME_SCENES_PATTERN)
     assert result.manifest.build.agreement.f1 > 0.99
     assert result.manifest.build.agreement.images_of == 'validation'
 
@@ -175,19 +184,19 @@ def test_fp16_overflow_is_an_error_without_a_gpu(build, tmp_path):
         model.graph.node.insert(number, scale)
     path = tmp_path / 'overflows.onnx'
     save_digits(model, path)
-    result = build('--precision', 'fp16', '--validate', SOME_SCENES, onnx_file=path)
+    result = build('--precision', 'fp16', '--validate', SOME_SCENES_PATTERN, onnx_file=path)
     assert result.code == 1
     assert result.report['agreement'] is None
     assert '--precision fp32' in result.report['error']
     # The infinite input of the first layer's QuantizeLinear becomes its largest value.
-    record = build(*INT8, onnx_file=path).manifest.build.agreement
+    record = build(*INT8_ARGUMENTS, onnx_file=path).manifest.build.agreement
     assert 0.5 < record.f1 < 0.95
     assert record.warning
 
 
 def test_agreement_is_not_measured_with_too_few_detections(build, golden_messages):
     few = SCENES / 'scene_00[1-3].jpg'
-    result = build(*INT8, '--validate', few)
+    result = build(*INT8_ARGUMENTS, '--validate', few)
     assert result.code == 0
     record = result.manifest.build.agreement
     assert record.f1 is None
@@ -201,7 +210,7 @@ def test_too_few_detections_of_a_bad_quantisation_give_a_warning(
     build, clip_quantisation, golden_messages
 ):
     clip_quantisation(0.05)
-    result = build(*INT8, '--validate', SCENES / 'scene_00[1-3].jpg')
+    result = build(*INT8_ARGUMENTS, '--validate', SCENES / 'scene_00[1-3].jpg')
     record = result.manifest.build.agreement
     assert record.f1 is None
     golden_messages.add(record.warning.replace(f' {record.reference_detections} ', ' FEW '))
@@ -209,8 +218,8 @@ def test_too_few_detections_of_a_bad_quantisation_give_a_warning(
 
 def test_quantised_model_is_not_compared_with_itself(build, tmp_path, golden_messages):
     qdq = tmp_path / 'qdq.onnx'
-    assert build(*INT8, '--qdq-onnx', qdq).code == 0
-    for words in ((), ('--validate', SOME_SCENES)):
+    assert build(*INT8_ARGUMENTS, '--qdq-onnx', qdq).code == 0
+    for words in ((), ('--validate', SOME_SCENES_PATTERN)):
         result = build('--precision', 'int8', *words, onnx_file=qdq)
         assert result.code == 0
         record = result.manifest.build.agreement
@@ -223,7 +232,7 @@ def test_agreement_is_not_measured_if_onnx_runtime_fails(build, monkeypatch, gol
         raise EngineError('ONNX Runtime', 'cannot load it:\n\t\x1b[31mno kernel')
 
     monkeypatch.setattr(validation, 'onnx_model_file', raise_engine_error)
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 0
     record = result.manifest.build.agreement
     golden_messages.add(stable_warning(record))  # one line, so that the manifest can be read
@@ -232,7 +241,7 @@ def test_agreement_is_not_measured_if_onnx_runtime_fails(build, monkeypatch, gol
 
 def test_engine_from_the_store_keeps_its_agreement(build, clip_quantisation, tmp_path):
     clip_quantisation(0.55)
-    arguments = (*INT8, '--store', tmp_path / 'store')
+    arguments = (*INT8_ARGUMENTS, '--store', tmp_path / 'store')
     first, second = build(*arguments), build(*arguments)
     assert second.report['reused'] is True
     assert second.report['agreement'] == first.report['agreement']
@@ -243,7 +252,7 @@ def test_engine_from_the_store_keeps_its_agreement(build, clip_quantisation, tmp
 
 
 def test_int8_engine_larger_than_fp16_gives_a_warning(build):
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     sizes = result.report['performance']
     assert sizes['size_bytes'] > sizes['fp16_size_bytes'] > 0
     assert any('fp16' in text and ' MiB' in text for text in result.report['warnings'])
@@ -252,7 +261,9 @@ def test_int8_engine_larger_than_fp16_gives_a_warning(build):
         sizes['fp16_size_bytes'], rel=0.01
     )
     assert 'fp16_size_bytes' not in fp16.report['performance']
-    assert 'fp16_size_bytes' not in build(*INT8, '--no-compare-fp16').report['performance']
+    assert (
+        'fp16_size_bytes' not in build(*INT8_ARGUMENTS, '--no-compare-fp16').report['performance']
+    )
 
 
 def test_ctrl_c_during_the_comparison_leaves_no_files(tmp_path):
@@ -271,7 +282,7 @@ def test_ctrl_c_during_the_comparison_leaves_no_files(tmp_path):
     assert program.wait() == 130
     assert 'Traceback' not in program.output
     assert set(os.listdir(tmp_path)) == before | {'r.json'}
-    last = report_of(report)['steps'][-1]
+    last = read_report(report)['steps'][-1]
     assert (last['name'], last['status']) in (('validate', 'interrupted'), ('verify', 'skipped'))
 
 
@@ -285,16 +296,16 @@ def test_failing_comparison_is_an_error_only_with_a_gpu(
         raise EngineError('the model', 'fails')
 
     monkeypatch.setattr(validation, 'compare_on_sample', raise_engine_error)
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 0
     golden_messages.add(stable_warning(result.manifest.build.agreement))
     gpu_that_runs(DIGITS)
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 1
     assert result.report['error'] == 'the model: fails'
 
 
-@pytest.mark.parametrize('words', [('--validate', SOME_SCENES), INT8])
+@pytest.mark.parametrize('words', [('--validate', SOME_SCENES_PATTERN), INT8_ARGUMENTS])
 def test_engine_itself_is_compared_on_a_gpu(build, gpu_that_runs, words):
     engines = gpu_that_runs(DIGITS)
     result = build(*words)
@@ -319,7 +330,7 @@ def test_engine_that_disagrees_on_a_gpu_is_refused_in_each_precision(
     path = tmp_path / 'spoiled.onnx'
     save_digits(spoiled, path)
     gpu_that_runs(path)
-    result = build('--precision', precision, '--validate', SOME_SCENES)
+    result = build('--precision', precision, '--validate', SOME_SCENES_PATTERN)
     assert result.code == 1
     assert result.report['agreement']['f1'] < 0.5
     share = f'{result.report["agreement"]["f1"]:.1%}'
@@ -337,6 +348,6 @@ def test_engine_that_does_not_run_is_an_error(build, gpu_that_runs, monkeypatch)
         return open_stand_in(file)
 
     monkeypatch.setattr(validation, 'open_model', raise_engine_error)
-    result = build(*INT8)
+    result = build(*INT8_ARGUMENTS)
     assert result.code == 1
     assert result.report['error'] == 'the engine: cannot be run'

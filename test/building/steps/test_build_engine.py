@@ -14,17 +14,17 @@ from support.gpu.gpu_support import why_no_gpu
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.plugin_libraries import make_plugin_library
 from support.models.detector_models import (
-    CLASSES,
-    KNOWN,
+    CLASS_NAMES,
+    DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
-    listing,
-    manifest_beside,
+    file_contents,
     parsed_models,
-    report_of,
-    run,
+    read_manifest_beside,
+    read_report,
+    run_build_engine,
     write_detector,
     write_images,
-    yolo_sized,
+    yolo_sized_detector,
 )
 from support.programs import UNMEASURED, Program, executable
 from trt_perception.building import engine_store
@@ -46,16 +46,25 @@ SCENES = ROOT / 'demo' / 'scenes'
 def test_each_precision_gives_engine_manifest_and_report(tmp_path, precision, capsys):
     path = write_detector(tmp_path)
     assert (
-        run('--onnx', path, *KNOWN, '--precision', precision, '--json', tmp_path / 'r.json') == 0
+        run_build_engine(
+            '--onnx',
+            path,
+            *DECODER_AND_CLASSES_ARGUMENTS,
+            '--precision',
+            precision,
+            '--json',
+            tmp_path / 'r.json',
+        )
+        == 0
     )
     engine = tmp_path / 'net.engine'
-    check_report(report_of(tmp_path / 'r.json'), engine)
+    check_report(read_report(tmp_path / 'r.json'), engine)
     # Load the engine as the node does, as far as possible without a GPU.
     model = read_model_file(engine)
     assert read_plan_header(model.content, engine.name).module == 'tensorrt_rtx'
     manifest = model.manifest
-    assert manifest == manifest_beside(engine)
-    assert manifest.class_names == CLASSES
+    assert manifest == read_manifest_beside(engine)
+    assert manifest.class_names == CLASS_NAMES
     assert manifest.onnx.sha256 == read_model_file(path).sha256
     assert [(t.name, t.shape, t.dtype) for t in manifest.inputs] == [
         ('images', (1, 3, 64, 64), 'float32')
@@ -66,35 +75,51 @@ def test_each_precision_gives_engine_manifest_and_report(tmp_path, precision, ca
     assert manifest.build.precision.asked == precision
     assert manifest.build.precision.as_built is None  # only a machine with a GPU can read this
     assert 'unverified' in capsys.readouterr().out
-    assert manifest.build.options['class_names'] == CLASSES
+    assert manifest.build.options['class_names'] == CLASS_NAMES
     assert manifest.build.calibration is None
 
 
 @needs_compiler
 def test_plugin_libraries_are_recorded_in_the_manifest(tmp_path):
     path, library = write_detector(tmp_path), make_plugin_library(tmp_path, 'Recorded')
-    given = ('--onnx', path, *KNOWN, '--plugins', library, '--json', tmp_path / 'r.json')
-    assert run(*given) == 0
+    given = (
+        '--onnx',
+        path,
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        '--plugins',
+        library,
+        '--json',
+        tmp_path / 'r.json',
+    )
+    assert run_build_engine(*given) == 0
     assert (
-        run(*given, '--precision', 'fp32') == 0
+        run_build_engine(*given, '--precision', 'fp32') == 0
     )  # the registry refuses a library that is loaded already
     content = library.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     expected = FileIdentity('libRecorded.so', digest, len(content))
-    assert manifest_beside(tmp_path / 'net.engine').build.plugins == (expected,)
+    assert read_manifest_beside(tmp_path / 'net.engine').build.plugins == (expected,)
 
 
 def test_int8_build_uses_calibration_and_validation_images(tmp_path, monkeypatch, golden_messages):
     parsed = parsed_models(monkeypatch)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
-    arguments = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
+    arguments = (
+        '--onnx',
+        path,
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        '--precision',
+        'int8',
+        '--calibration-images',
+        images,
+    )
     arguments += ('--calibration-count', '10', '--calibration-method', 'minmax')
     arguments += ('--validate', images, '--json', tmp_path / 'r.json')
-    assert run(*arguments) == 0
+    assert run_build_engine(*arguments) == 0
     engine = tmp_path / 'net.engine'
-    report = report_of(tmp_path / 'r.json')
+    report = read_report(tmp_path / 'r.json')
     check_report(report, engine)
-    manifest = manifest_beside(engine)
+    manifest = read_manifest_beside(engine)
     calibration = manifest.build.calibration
     assert (calibration.tool, calibration.method) == ('onnxruntime', 'minmax')
     assert calibration.images == 10
@@ -113,9 +138,9 @@ def test_int8_build_uses_calibration_and_validation_images(tmp_path, monkeypatch
 
 def test_engine_manifest_copies_the_onnx_manifest(tmp_path):
     engine = tmp_path / 'digits.engine'
-    assert run('--onnx', DIGITS, '--output', engine) == 0
+    assert run_build_engine('--onnx', DIGITS, '--output', engine) == 0
     theirs = read_model_file(DIGITS).manifest
-    ours = manifest_beside(engine)
+    ours = read_manifest_beside(engine)
     for name in ('inputs', 'outputs', 'preprocessing', 'decoder', 'class_names', 'notes', 'onnx'):
         assert getattr(ours, name) == getattr(theirs, name), name
 
@@ -124,8 +149,8 @@ def test_options_override_the_manifest(tmp_path):
     engine = tmp_path / 'digits.engine'
     arguments = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
     arguments += ('--mean', '1', '2', '3', '--std', '4', '5', '6', '--antialias')
-    assert run('--onnx', DIGITS, '--output', engine, *arguments) == 0
-    preprocessing = manifest_beside(engine).preprocessing
+    assert run_build_engine('--onnx', DIGITS, '--output', engine, *arguments) == 0
+    preprocessing = read_manifest_beside(engine).preprocessing
     assert (
         preprocessing.resize,
         preprocessing.color_order,
@@ -144,16 +169,16 @@ def test_report_distinguishes_options_from_manifest_values(tmp_path, golden_mess
     arguments += ('--json', tmp_path / 'r.json')
     names = [f'digit {number}' for number in range(10)]
     for options in (('--class-names', *names, '--scale', '1'), ()):
-        assert run(*arguments, *options) == 0
-        golden_messages.add('\n'.join(report_of(tmp_path / 'r.json')['input_model']['evidence']))
+        assert run_build_engine(*arguments, *options) == 0
+        golden_messages.add('\n'.join(read_report(tmp_path / 'r.json')['input_model']['evidence']))
 
 
 def test_options_without_effect_give_a_warning(tmp_path, golden_messages):
     arguments = ('--onnx', DIGITS, '--output', tmp_path / 'digits.engine')
     arguments += ('--json', tmp_path / 'r.json')
     for options in (('--keep-float', 'x', '--calibration-method', 'entropy'), ()):
-        assert run(*arguments, *options) == 0
-        warnings = [text for text in report_of(tmp_path / 'r.json')['warnings'] if 'fp8' in text]
+        assert run_build_engine(*arguments, *options) == 0
+        warnings = [text for text in read_report(tmp_path / 'r.json')['warnings'] if 'fp8' in text]
         assert bool(warnings) == bool(options)
         golden_messages.add('\n'.join(warnings))
 
@@ -172,8 +197,8 @@ def test_full_store_does_not_stop_a_build(tmp_path, monkeypatch, golden_messages
     monkeypatch.setattr(engine_store, 'write_atomically', raise_no_space)
     engine = tmp_path / 'digits.engine'
     arguments = ('--onnx', DIGITS, '--output', engine, '--store', tmp_path / 'store')
-    assert run(*arguments, '--json', tmp_path / 'r.json') == 0
-    report = report_of(tmp_path / 'r.json')
+    assert run_build_engine(*arguments, '--json', tmp_path / 'r.json') == 0
+    report = read_report(tmp_path / 'r.json')
     (warning,) = [text for text in report['warnings'] if '--store' in text]
     golden_messages.add(warning)
     check_report(report, engine)
@@ -183,30 +208,41 @@ def test_full_store_does_not_stop_a_build(tmp_path, monkeypatch, golden_messages
 def test_open_shapes_become_profiles(tmp_path):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
     shapes = '1x3x64x64:2x3x64x64:4x3x64x64'
-    assert run('--onnx', path, *KNOWN, '--shapes', shapes, '1x3x64x64') == 0
-    manifest = manifest_beside(tmp_path / 'net.engine')
+    assert (
+        run_build_engine(
+            '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--shapes', shapes, '1x3x64x64'
+        )
+        == 0
+    )
+    manifest = read_manifest_beside(tmp_path / 'net.engine')
     assert manifest.inputs[0].shape == (-1, 3, 64, 64)
     wide, narrow = (profile['images'] for profile in manifest.build.profiles)
     assert (wide.min[0], wide.opt[0], wide.max[0]) == (1, 2, 4)
     assert (narrow.min[0], narrow.max[0]) == (1, 1)
     assert manifest.build.options['shapes'] == (shapes, '1x3x64x64')
-    assert run('--onnx', path, *KNOWN, '--batch', '1') == 0
-    (profile,) = manifest_beside(tmp_path / 'net.engine').build.profiles
+    assert run_build_engine('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--batch', '1') == 0
+    (profile,) = read_manifest_beside(tmp_path / 'net.engine').build.profiles
     assert profile['images'].max == (1, 3, 64, 64)
 
 
 def test_existing_engine_is_replaced_atomically_without_leftover_files(tmp_path, capsys):
     path = write_detector(tmp_path)
-    assert run('--onnx', path, *KNOWN, '--precision', 'fp32') == 0
+    assert (
+        run_build_engine('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--precision', 'fp32')
+        == 0
+    )
     first = (tmp_path / 'net.engine').read_bytes()
     capsys.readouterr()
     with open(tmp_path / 'net.engine', 'rb') as reader:
-        assert run('--onnx', path, *KNOWN, '--precision', 'fp16') == 0
+        assert (
+            run_build_engine('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--precision', 'fp16')
+            == 0
+        )
         assert reader.read() == first  # a program that has opened the old engine keeps it
     assert 'replaces' in capsys.readouterr().out
     assert (tmp_path / 'net.engine').read_bytes() != first
     read_model_file(tmp_path / 'net.engine')
-    assert sorted(listing(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
+    assert sorted(file_contents(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
 
 
 def test_command_line_overrides_the_options_file(tmp_path):
@@ -216,16 +252,16 @@ def test_command_line_overrides_the_options_file(tmp_path):
         'onnx: net.onnx\nprecision: fp32\ndecoder: dense\nclass_names: [cat, dog]\n'
         'output: from_yaml.engine\n'
     )
-    assert run('--config', config) == 0
-    assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp32'
-    assert run('--config', config, '--precision', 'fp16') == 0
-    assert manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp16'
+    assert run_build_engine('--config', config) == 0
+    assert read_manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp32'
+    assert run_build_engine('--config', config, '--precision', 'fp16') == 0
+    assert read_manifest_beside(tmp_path / 'from_yaml.engine').build.precision.asked == 'fp16'
 
 
 def test_converted_model_computes_the_same_as_the_original(tmp_path, monkeypatch):
     parsed = parsed_models(monkeypatch)
     path = write_detector(tmp_path)
-    assert run('--onnx', path, *KNOWN) == 0
+    assert run_build_engine('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS) == 0
     feed = {'images': np.random.default_rng(1).random((1, 3, 64, 64), np.float32)}
     original, converted = (
         onnxruntime.InferenceSession(content).run(None, feed)[0]
@@ -244,7 +280,10 @@ def test_external_weights_are_part_of_the_engine(tmp_path):
     )
     arguments = ('--compute-capabilities', '8.6', '--precision', 'fp32')
     for name in ('net.onnx', 'ext.onnx'):
-        assert run('--onnx', tmp_path / name, *KNOWN, *arguments) == 0
+        assert (
+            run_build_engine('--onnx', tmp_path / name, *DECODER_AND_CLASSES_ARGUMENTS, *arguments)
+            == 0
+        )
     sizes = [(tmp_path / name).stat().st_size for name in ('net.engine', 'ext.engine')]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
 
@@ -255,7 +294,7 @@ def test_external_weights_are_part_of_the_engine(tmp_path):
 def test_signal_stops_a_build_and_leaves_no_files(tmp_path_factory, tmp_path, number, step_output):
     """The signal arrives during calibration, which takes 30 s, or during the TensorRT build."""
     path = tmp_path_factory.mktemp('yolo') / 'yolo.onnx'
-    onnx.save_model(yolo_sized(), path)
+    onnx.save_model(yolo_sized_detector(), path)
     names = tmp_path / 'names.txt'
     names.write_text('\n'.join(f'class {n}' for n in range(80)))
     engine, report = tmp_path / 'yolo.engine', tmp_path / 'r.json'
@@ -273,8 +312,8 @@ def test_signal_stops_a_build_and_leaves_no_files(tmp_path_factory, tmp_path, nu
     assert program.count('stopping') == 1
     assert f'; {report} ' in program.output
     assert 'Traceback' not in program.output
-    assert sorted(listing(tmp_path)) == ['names.txt', 'r.json']
-    content = report_of(report)
+    assert sorted(file_contents(tmp_path)) == ['names.txt', 'r.json']
+    content = read_report(report)
     assert content['status'] == 'interrupted'
     last = content['steps'][-1]
     running = 'precision' if step_output.startswith('slim') else 'build'
@@ -317,9 +356,17 @@ def test_int8_engine_slower_than_fp16_gives_a_warning(
 ):
     simulate_gpu(monkeypatch, int8_ms, 1.0)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    arguments = ('--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', images)
-    assert run(*arguments, '--json', tmp_path / 'r.json') == 0
-    report = report_of(tmp_path / 'r.json')
+    arguments = (
+        '--onnx',
+        path,
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        '--precision',
+        'int8',
+        '--calibration-images',
+        images,
+    )
+    assert run_build_engine(*arguments, '--json', tmp_path / 'r.json') == 0
+    report = read_report(tmp_path / 'r.json')
     assert report['performance']['latency_ms']['p50'] == int8_ms
     assert report['performance']['fp16_latency_ms']['p50'] == 1.0
     assert report['optimization']['not_as_asked'] == {'head': 'fp16'}
@@ -330,10 +377,10 @@ def test_int8_engine_slower_than_fp16_gives_a_warning(
     warnings = [text for text in report['warnings'] if 'head' in text or ' ms)' in text]
     assert len(warnings) == 1 + slower
     golden_messages.add('\n'.join(warnings))
-    build = manifest_beside(tmp_path / 'net.engine').build
+    build = read_manifest_beside(tmp_path / 'net.engine').build
     assert build.precision.as_built == {'int8': 5, 'fp16': 2}
-    assert run(*arguments, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
-    assert 'fp16_latency_ms' not in report_of(tmp_path / 'r.json')['performance']
+    assert run_build_engine(*arguments, '--json', tmp_path / 'r.json', '--no-compare-fp16') == 0
+    assert 'fp16_latency_ms' not in read_report(tmp_path / 'r.json')['performance']
 
 
 def test_quantised_model_is_compared_with_fp16(tmp_path, monkeypatch):
@@ -341,11 +388,16 @@ def test_quantised_model_is_compared_with_fp16(tmp_path, monkeypatch):
     qdq, report = tmp_path / 'qdq.onnx', tmp_path / 'r.json'
     arguments = ('--precision', 'int8', '--json', report)
     calibration_arguments = ('--calibration-images', images, '--qdq-onnx', qdq)
-    assert run('--onnx', path, *KNOWN, *arguments, *calibration_arguments) == 0
+    assert (
+        run_build_engine(
+            '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, *arguments, *calibration_arguments
+        )
+        == 0
+    )
     simulate_gpu(monkeypatch, 2.0, 1.0)
     parsed = parsed_models(monkeypatch)
-    assert run('--onnx', qdq, *arguments) == 0
-    assert any('fp16' in text and ' ms)' in text for text in report_of(report)['warnings'])
+    assert run_build_engine('--onnx', qdq, *arguments) == 0
+    assert any('fp16' in text and ' ms)' in text for text in read_report(report)['warnings'])
     kinds = [{node.op_type for node in model.graph.node} for model in parsed]
     assert [('QuantizeLinear' in ops, 'DequantizeLinear' in ops) for ops in kinds] == [
         (True, True),
@@ -358,13 +410,13 @@ def test_driver_without_a_usable_gpu_is_reported(tmp_path, monkeypatch, capsys):
     from trt_perception.building.engine import release as tensorrt_release
 
     monkeypatch.setattr(tensorrt_release, '_DRIVER_DEVICE', write_detector(tmp_path))
-    assert run('--onnx', tmp_path / 'net.onnx', *KNOWN) == 0
+    assert run_build_engine('--onnx', tmp_path / 'net.onnx', *DECODER_AND_CLASSES_ARGUMENTS) == 0
     assert 'the GPU of' in capsys.readouterr().out
 
 
 def test_help_names_the_options(capsys):
     with pytest.raises(SystemExit) as caught:
-        run('--help')
+        run_build_engine('--help')
     assert caught.value.code == 0
     text = capsys.readouterr().out
     for word in ('--calibration-images', '--keep-fp32', '--config', '--store', 'examples:'):

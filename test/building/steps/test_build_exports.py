@@ -8,7 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from support.models.detector_models import KNOWN, run, write_detector
+from support.models.detector_models import (
+    DECODER_AND_CLASSES_ARGUMENTS,
+    run_build_engine,
+    write_detector,
+)
 from support.oracles.family_outputs import batched, network, random_objects, rtdetr_end_to_end
 from trt_perception.building.steps import engine_steps
 from trt_perception.model.decoders.table import PRESETS
@@ -51,7 +55,7 @@ def write_open(path, names):
 @pytest.mark.parametrize('count', [1, 2, 5])
 def test_open_output_shapes_are_found_by_a_run(count, tmp_path):
     path = write_open(tmp_path / 'net.onnx', [f'class {number}' for number in range(5)][:count])
-    assert run('--onnx', path, '--precision', 'fp32') == 0
+    assert run_build_engine('--onnx', path, '--precision', 'fp32') == 0
     engine = read_model_file(tmp_path / 'net.engine')
     manifest = engine.manifest
     assert manifest.decoder == PRESETS['rtdetr_end_to_end'].decoder
@@ -74,6 +78,6 @@ def test_engine_that_no_pipeline_can_load_is_not_written(
 
     monkeypatch.setattr(engine_steps, 'build_plan', build_plan)
     path = write_detector(tmp_path)
-    assert run('--onnx', path, *KNOWN) == 1
+    assert run_build_engine('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS) == 1
     golden_messages.add(capsys.readouterr().err)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ['net.onnx']

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from support.models.detector_models import KNOWN, run, write_detector, write_images
+from support.models.detector_models import (
+    DECODER_AND_CLASSES_ARGUMENTS,
+    run_build_engine,
+    write_detector,
+    write_images,
+)
 from trt_perception.building import engine_manifest
 from trt_perception.building.calibration.images import find_image_files
 
@@ -43,7 +48,15 @@ def reads(file_counts, folder):
 
 
 def int8_arguments(path, calibration):
-    return '--onnx', path, *KNOWN, '--precision', 'int8', '--calibration-images', calibration
+    return (
+        '--onnx',
+        path,
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        '--precision',
+        'int8',
+        '--calibration-images',
+        calibration,
+    )
 
 
 def is_listed_once(file_counts, folder):
@@ -58,7 +71,7 @@ def test_each_image_is_read_once_for_each_purpose(tmp_path, file_counts):
     validation = write_images(tmp_path / 'validation', 4)
     build_arguments = int8_arguments(path, calibration)
     file_counts.clear()
-    assert run(*build_arguments, '--validate', validation) == 0
+    assert run_build_engine(*build_arguments, '--validate', validation) == 0
     assert file_counts['open', path] == 1
     assert reads(file_counts, calibration) == 2  # the hash and the calibration read each image
     assert reads(file_counts, validation) == 2  # the original and the built model read each image
@@ -78,10 +91,10 @@ def test_images_of_a_build_from_the_store_are_only_hashed(tmp_path, file_counts)
         tmp_path / 'store',
         '--no-compare-fp16',
     )
-    assert run(*build_arguments) == 0
+    assert run_build_engine(*build_arguments) == 0
     assert (reads(file_counts, calibration), reads(file_counts, validation)) == (2, 3)
     file_counts.clear()
-    assert run(*build_arguments) == 0
+    assert run_build_engine(*build_arguments) == 0
     assert (reads(file_counts, calibration), reads(file_counts, validation)) == (1, 1)
     assert file_counts['open', path] == 1
 
@@ -92,17 +105,17 @@ def test_cached_calibration_decodes_no_images(tmp_path, file_counts):
     build_arguments = (
         '--onnx',
         path,
-        *KNOWN,
+        *DECODER_AND_CLASSES_ARGUMENTS,
         '--precision',
         'int8',
         '--calibration-images',
         images,
     )
     build_arguments += ('--no-compare-fp16',)
-    assert run(*build_arguments) == 0
+    assert run_build_engine(*build_arguments) == 0
     first = reads(file_counts, images)
     file_counts.clear()
-    assert run(*build_arguments) == 0
+    assert run_build_engine(*build_arguments) == 0
     assert reads(file_counts, images) == first - 1
 
 
@@ -116,5 +129,7 @@ def test_engine_manifest_is_described_once(tmp_path, monkeypatch, file_counts):
             described.append(file.path.name) or real(file, *other_arguments)
         ),
     )
-    assert run('--onnx', write_detector(tmp_path), *KNOWN) == 0
+    assert (
+        run_build_engine('--onnx', write_detector(tmp_path), *DECODER_AND_CLASSES_ARGUMENTS) == 0
+    )
     assert described == ['net.engine']

@@ -8,7 +8,12 @@ import pytest
 from onnx import TensorProto
 
 from support.models.batch_models import with_open_batch
-from support.models.detector_models import parsed_models, report_of, run, yolo_sized
+from support.models.detector_models import (
+    parsed_models,
+    read_report,
+    run_build_engine,
+    yolo_sized_detector,
+)
 from trt_perception.model.files.model_file import read_model_file
 
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
@@ -31,7 +36,7 @@ TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
 def models(tmp_path_factory):
     """Return ONNX files and their build options, by name."""
     folder = tmp_path_factory.mktemp('models')
-    digits, yolo = onnx.load_model(DIGITS), yolo_sized(320)
+    digits, yolo = onnx.load_model(DIGITS), yolo_sized_detector(320)
     names = folder / 'names.txt'
     names.write_text('\n'.join(f'class {n}' for n in range(80)))
     yolo_options = ('--decoder', 'dense', '--class-names-file', names)
@@ -107,7 +112,7 @@ def test_both_detector_sizes_build_in_each_precision(
         image_list.write_text('\n'.join(map(str, sorted(CALIBRATION.glob('*.jpg'))[:8])))
         arguments += ['--calibration-images', image_list]
     parsed = parsed_models(monkeypatch)
-    assert run(*arguments) == 0
+    assert run_build_engine(*arguments) == 0
     read = read_model_file(engine)  # checks that the manifest fits the engine
     assert read.content[32] == sum(TARGET_BITS[target] for target in targets)
     assert read.manifest.build.precision.asked == precision
@@ -122,7 +127,7 @@ def test_both_detector_sizes_build_in_each_precision(
     share = sum(macs[n] for n in found if found[n] == expected_types) / sum(macs.values())
     # INT8 and BF16 keep the head's output layers in float32: BF16 has only 8 significant bits.
     assert share >= {'int8': 0.9, 'bf16': 0.95}.get(precision, 1)
-    reported = report_of(report)['optimization']['conversion']['macs'][precision]
+    reported = read_report(report)['optimization']['conversion']['macs'][precision]
     assert reported == pytest.approx(share, abs=0.005)
 
 
@@ -133,8 +138,8 @@ def test_quantised_digits_lose_at_most_0_01_map(tmp_path, capsys):
     arguments += ['--precision', 'int8', '--calibration-images', CALIBRATION, '--qdq-onnx', qdq]
     arguments += ['--validate', ROOT / 'demo' / 'scenes' / 'scene_0[0-2]?.jpg']
     arguments += ['--annotations', ROOT / 'demo' / 'truth.json', '--max-accuracy-drop', '0.01']
-    assert run(*arguments) == 0
-    report_content = report_of(report_path)
+    assert run_build_engine(*arguments) == 0
+    report_content = read_report(report_path)
     accuracy = report_content['accuracy']
     assert accuracy['measure'] == 'mAP50'
     assert accuracy['images'] == 30
@@ -161,10 +166,10 @@ def test_quantised_digits_lose_at_most_0_01_map(tmp_path, capsys):
     assert TensorProto.FLOAT16 not in {t.data_type for t in onnx.load_model(qdq).graph.initializer}
     rebuild_arguments = ['--onnx', qdq, '--output', tmp_path / 'b.engine', '--precision', 'int8']
     few_images = ['--validate', ROOT / 'demo' / 'scenes' / 'scene_00[1-3].jpg']
-    assert run(*rebuild_arguments, *few_images) == 0
+    assert run_build_engine(*rebuild_arguments, *few_images) == 0
     # A quantised file has no original to compare with.
     assert 'the ONNX file is quantised already' in capsys.readouterr().out
     built = [read_model_file(tmp_path / f'{name}.engine') for name in 'ab']
     assert len(built[0].content) == pytest.approx(len(built[1].content), rel=0.01)
-    assert run(*rebuild_arguments, '--qdq-onnx', tmp_path / 'c.onnx') == 2
+    assert run_build_engine(*rebuild_arguments, '--qdq-onnx', tmp_path / 'c.onnx') == 2
     assert 'quantised already' in capsys.readouterr().err

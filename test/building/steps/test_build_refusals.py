@@ -15,11 +15,11 @@ from onnx import helper
 from support import golden
 from support.building.messages import text_of_messages
 from support.models.detector_models import (
-    KNOWN,
+    DECODER_AND_CLASSES_ARGUMENTS,
     detector_model,
     parsed_models,
-    report_of,
-    run,
+    read_report,
+    run_build_engine,
     write_detector,
 )
 from trt_perception.building.engine import release as tensorrt_release
@@ -70,14 +70,14 @@ def test_missing_plugin_library_is_refused_before_the_model_is_read(
     tmp_path, build_error, monkeypatch
 ):
     monkeypatch.setattr(model_steps, 'read_model', None)
-    arguments = ['--onnx', write_detector(tmp_path), *KNOWN]
+    arguments = ['--onnx', write_detector(tmp_path), *DECODER_AND_CLASSES_ARGUMENTS]
     build_error(*arguments, '--plugins', tmp_path / 'none.so', code=2)
 
 
 def truncated_model(folder):
     path = write_detector(folder)
     path.write_bytes(path.read_bytes()[:-2000])
-    return ['--onnx', path, *KNOWN]
+    return ['--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS]
 
 
 def file_with(name, content):
@@ -89,11 +89,20 @@ def file_with(name, content):
 
 
 def model_with_nodes(*nodes):
-    return lambda folder: ['--onnx', write_detector(folder, before=nodes), *KNOWN]
+    return lambda folder: [
+        '--onnx',
+        write_detector(folder, before=nodes),
+        *DECODER_AND_CLASSES_ARGUMENTS,
+    ]
 
 
 def model_with_sides(sides, *words):
-    return lambda folder: ['--onnx', write_detector(folder, sides=sides), *KNOWN, *words]
+    return lambda folder: [
+        '--onnx',
+        write_detector(folder, sides=sides),
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        *words,
+    ]
 
 
 def model_with_two_inputs(folder):
@@ -101,7 +110,7 @@ def model_with_two_inputs(folder):
     model.graph.input.add().CopyFrom(model.graph.input[0])
     model.graph.input[1].name = 'mask'
     onnx.save_model(model, folder / 'net.onnx')
-    return ['--onnx', folder / 'net.onnx', *KNOWN]
+    return ['--onnx', folder / 'net.onnx', *DECODER_AND_CLASSES_ARGUMENTS]
 
 
 def manifest_with_too_few_classes(folder):
@@ -116,7 +125,7 @@ def manifest_with_too_few_classes(folder):
 def model_with_one_channel(folder):
     three = helper.make_node('Concat', ['images'] * 3, ['x'], axis=1)
     onnx.save_model(detector_model((1, 1, 64, 64), before=[three]), folder / 'net.onnx')
-    return ['--onnx', folder / 'net.onnx', *KNOWN]
+    return ['--onnx', folder / 'net.onnx', *DECODER_AND_CLASSES_ARGUMENTS]
 
 
 def bytes_with_a_scale(folder):
@@ -124,7 +133,7 @@ def bytes_with_a_scale(folder):
     model = detector_model(before=[cast])
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
     onnx.save_model(model, folder / 'net.onnx')
-    return ['--onnx', folder / 'net.onnx', *KNOWN]
+    return ['--onnx', folder / 'net.onnx', *DECODER_AND_CLASSES_ARGUMENTS]
 
 
 def build_yaml(folder):
@@ -218,15 +227,20 @@ def test_model_that_the_loader_refuses_is_not_built(
 
 def test_unknown_option_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
-        run('--onnx', tmp_path / 'x.onnx', '--presicion', 'int8')
+        run_build_engine('--onnx', tmp_path / 'x.onnx', '--presicion', 'int8')
     assert caught.value.code == 2
     assert '--presicion' in capsys.readouterr().err
 
 
 def test_failed_build_writes_a_report(tmp_path, capsys, golden_messages):
     path = write_detector(tmp_path, sides=('n', 3, 64, 64))
-    assert run('--onnx', path, *KNOWN, '--json', tmp_path / 'report.json') == 1
-    report = report_of(tmp_path / 'report.json')
+    assert (
+        run_build_engine(
+            '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--json', tmp_path / 'report.json'
+        )
+        == 1
+    )
+    report = read_report(tmp_path / 'report.json')
     assert report['operation'] == 'build_engine'
     assert report['status'] == 'failed'
     golden_messages.add(report['error'])

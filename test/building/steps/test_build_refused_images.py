@@ -11,10 +11,10 @@ from support import golden
 from support.building.messages import text_of_messages, without_variable_text
 from support.gpu.gpu_support import why_no_gpu
 from support.models.detector_models import (
-    KNOWN,
+    DECODER_AND_CLASSES_ARGUMENTS,
     detector_model,
     parsed_models,
-    run,
+    run_build_engine,
     write_detector,
     write_images,
 )
@@ -54,7 +54,7 @@ def equal_images(folder):
 def test_invalid_images_and_labels_are_refused_before_the_build(
     tmp_path, build_error, monkeypatch
 ):
-    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
+    arguments = ('--onnx', write_detector(tmp_path), *DECODER_AND_CLASSES_ARGUMENTS)
     images, few = write_images(tmp_path / 'images'), write_images(tmp_path / 'few', 3)
     (tmp_path / 'empty').mkdir()
     rows = [
@@ -87,7 +87,7 @@ def test_invalid_images_and_labels_are_refused_before_the_build(
 
 @pytest.mark.skipif(not why_no_gpu(), reason='needs a machine without a GPU')
 def test_accuracy_that_needs_a_gpu_is_refused(tmp_path, build_error):
-    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
+    arguments = ('--onnx', write_detector(tmp_path), *DECODER_AND_CLASSES_ARGUMENTS)
     arguments += ('--validate', write_images(tmp_path / 'images'), '--precision')
     messages = [build_error(*arguments, name) for name in ('fp32', 'tf32', 'bf16')]
     golden.check('building/refused_accuracy.txt', text_of_messages(messages, tmp_path))
@@ -108,14 +108,21 @@ def test_model_below_the_accuracy_gate_leaves_no_engine(
     monkeypatch.setattr(accuracy_gate, '_accuracy_record', lower_accuracy)
     monkeypatch.setattr(accuracy_gate.AccuracyReport, 'drop', lambda *_: 0.25)
     path = write_detector(tmp_path)
-    arguments = ('--onnx', path, *KNOWN, '--validate', images, '--max-accuracy-drop')
+    arguments = (
+        '--onnx',
+        path,
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        '--validate',
+        images,
+        '--max-accuracy-drop',
+    )
     # The error repeats the warnings, because they may explain it.
     golden_messages.add(
         without_variable_text(
             build_error(*arguments, '0.2', *INT8, '--calibration-images', images)
         )
     )
-    assert run(*arguments, '0.25') == 0
+    assert run_build_engine(*arguments, '0.25') == 0
 
 
 def test_accuracy_gate_without_detections_is_refused(tmp_path, build_error, golden_messages):
@@ -131,23 +138,30 @@ def test_accuracy_gate_without_detections_is_refused(tmp_path, build_error, gold
     model.graph.initializer.append(helper.make_tensor('zero', onnx.TensorProto.FLOAT, [], [0]))
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
-    arguments = ('--onnx', path, *KNOWN, '--validate', images)
+    arguments = ('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--validate', images)
     golden_messages.add(build_error(*arguments, '--max-accuracy-drop', '0.5'))
-    assert run(*arguments) == 0
+    assert run_build_engine(*arguments) == 0
 
 
 def test_damaged_calibration_cache_is_replaced(tmp_path, capsys):
     path = write_detector(tmp_path)
     images, cache = write_images(tmp_path / 'images'), tmp_path / 'cache'
-    arguments = ('--onnx', path, *KNOWN, *INT8, '--calibration-images', images)
+    arguments = (
+        '--onnx',
+        path,
+        *DECODER_AND_CLASSES_ARGUMENTS,
+        *INT8,
+        '--calibration-images',
+        images,
+    )
     arguments += ('--calibration-cache', cache)
-    assert run(*arguments) == 0
+    assert run_build_engine(*arguments) == 0
     first = (tmp_path / 'net.engine').read_bytes()
     (entry,) = cache.iterdir()
-    assert run(*arguments) == 0
+    assert run_build_engine(*arguments) == 0
     assert 'cache: reused' in capsys.readouterr().out
     entry.write_bytes(entry.read_bytes()[:-20])
-    assert run(*arguments) == 0
+    assert run_build_engine(*arguments) == 0
     assert 'is damaged' in capsys.readouterr().out
     assert (tmp_path / 'net.engine').read_bytes() == first
     np.testing.assert_equal(len(list(cache.iterdir())), 1)

@@ -7,7 +7,13 @@ import pytest
 
 from support import golden
 from support.building.messages import text_of_messages
-from support.models.detector_models import KNOWN, listing, run, write_detector, write_images
+from support.models.detector_models import (
+    DECODER_AND_CLASSES_ARGUMENTS,
+    file_contents,
+    run_build_engine,
+    write_detector,
+    write_images,
+)
 from support.programs import executable, small_disk
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.output_files import check_output_paths
@@ -23,7 +29,7 @@ pytestmark = pytest.mark.usefixtures('own_caches')
 
 def test_invalid_path_of_the_quantised_model_is_refused(tmp_path, build_error):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    arguments = ('--onnx', path, *KNOWN)
+    arguments = ('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS)
     calibrated = (*arguments, *INT8, '--calibration-images', images)
     qdq, other = tmp_path / 'q.onnx', write_detector(tmp_path, 'other.onnx')
     report = ('--json', tmp_path / 'q.onnx.json')
@@ -40,10 +46,10 @@ def test_invalid_path_of_the_quantised_model_is_refused(tmp_path, build_error):
 
 def test_full_disk_is_reported(tmp_path):
     path = write_detector(tmp_path)
-    before = listing(tmp_path)
+    before = file_contents(tmp_path)
 
     done = subprocess.run(
-        [executable('build_engine'), '--onnx', path, *KNOWN],
+        [executable('build_engine'), '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS],
         **small_disk(4096),
         capture_output=True,
         text=True,
@@ -53,11 +59,11 @@ def test_full_disk_is_reported(tmp_path):
     assert 'net.engine: ' in done.stderr
     assert 'File too large' in done.stderr
     assert ' MiB free' in done.stderr
-    assert listing(tmp_path) == before
+    assert file_contents(tmp_path) == before
 
 
 def test_output_paths_that_cannot_be_written_are_refused(tmp_path, build_error):
-    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
+    arguments = ('--onnx', write_detector(tmp_path), *DECODER_AND_CLASSES_ARGUMENTS)
     (tmp_path / 'file').write_bytes(b'')
     messages = []
     for folder in ('missing', 'file'):
@@ -74,21 +80,26 @@ def test_folder_without_permission_is_refused(tmp_path, capsys, golden_messages)
     path = write_detector(tmp_path)
     folder = tmp_path / 'locked'
     folder.mkdir(mode=0o555)
-    before = listing(tmp_path)
-    command = [executable('build_engine'), '--onnx', path, *KNOWN]
+    before = file_contents(tmp_path)
+    command = [executable('build_engine'), '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS]
     if os.geteuid() == 0:  # root needs this capability to ignore permissions
         command = ['setpriv', '--bounding-set', '-dac_override', *command]
     for option in (('--output', folder / 'x.engine'), ('--json', folder / 'x.json')):
         done = subprocess.run([*command, *option], capture_output=True, text=True, timeout=120)
         assert done.returncode == 2, done.stderr
         golden_messages.add(done.stderr)
-    assert run('--onnx', path, *KNOWN, '--output', '/proc/x.engine') == 2
+    assert (
+        run_build_engine(
+            '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--output', '/proc/x.engine'
+        )
+        == 2
+    )
     assert 'build_engine: /proc/x.engine: ' in capsys.readouterr().err
-    assert listing(tmp_path) == before
+    assert file_contents(tmp_path) == before
 
 
 def test_other_files_are_not_overwritten(tmp_path, build_error):
-    arguments = ('--onnx', write_detector(tmp_path), *KNOWN)
+    arguments = ('--onnx', write_detector(tmp_path), *DECODER_AND_CLASSES_ARGUMENTS)
     names = ['net.engine', 'net.engine.json', 'net.onnx', 'net.onnx.json']
     messages = [build_error(*arguments, '--json', tmp_path / name, code=2) for name in names]
     for name, content in zip(names[:2], (b'my thesis', b'{"my": 1}'), strict=True):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.models.task_comparison import write_without_metadata
 from support.models.task_models import write_task_model
 from trt_perception.model.tasks.segment import Segment
@@ -29,7 +29,7 @@ FAMILIES = {
 def labelled_model(request, tmp_path):
     """Return a measured shape, a model, build arguments, and annotations equal to its output."""
     family, confidence = FAMILIES[request.param]
-    recording = recorded(family)
+    recording = recorded_values(family)
     # Fix all shapes. Some recorded models have open shapes, but a constant network cannot.
     recording |= {
         f'declared_{name}': recording[key].shape
@@ -37,7 +37,7 @@ def labelled_model(request, tmp_path):
         if key in recording
     }
     model, images = tmp_path / 'model.onnx', tmp_path / 'images'
-    written(recording, model)
+    write_export(recording, model)
     images.mkdir()
     cv2.imwrite(str(images / 'a.png'), recording['image'])
     words = ['--engine', model, '--source', images, '--output', tmp_path / 'found']

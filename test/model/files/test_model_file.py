@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.models.support_models import identity, manifest, write_model
+from support.models.support_models import file_identity, manifest, write_model
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.model.files.model_file import read_model_file
@@ -207,14 +207,14 @@ def test_file_that_differs_from_its_manifest_is_refused(tmp_path, golden_message
 
 
 def test_refusal_of_a_changed_engine_names_the_build_command(tmp_path, golden_messages):
-    path = write_model(tmp_path, 'tiny.engine', onnx=identity('net.onnx', b'x'))
+    path = write_model(tmp_path, 'tiny.engine', onnx=file_identity('net.onnx', b'x'))
     path.write_bytes(b'b model')
     golden_messages.add(refusal(path, ManifestError))
 
 
 @pytest.mark.parametrize('change', [{'size_bytes': 8}, {'sha256': '0' * 64}])
 def test_file_with_a_wrong_size_or_hash_in_its_manifest_is_refused(tmp_path, change):
-    path = write_model(tmp_path, onnx={**identity('tiny.onnx', CONTENT), **change})
+    path = write_model(tmp_path, onnx={**file_identity('tiny.onnx', CONTENT), **change})
     refusal(path, ManifestError)
 
 
@@ -222,7 +222,7 @@ def test_file_with_a_wrong_size_or_hash_in_its_manifest_is_refused(tmp_path, cha
 def test_manifest_without_an_entry_for_the_file_is_refused(tmp_path, name, other, golden_messages):
     path = write_model(tmp_path, name)
     content = manifest(onnx=None, engine=None)
-    content[other] = identity(name, CONTENT)
+    content[other] = file_identity(name, CONTENT)
     path.with_name(name + '.json').write_text(json.dumps(content))
     golden_messages.add(refusal(path, ManifestError))
 
@@ -232,8 +232,8 @@ def test_each_file_is_compared_with_its_own_entry(tmp_path):
         path = tmp_path / name
         path.write_bytes(name.encode())
         content = manifest(
-            onnx=identity('tiny.onnx', b'tiny.onnx'),
-            engine=identity('tiny.engine', b'tiny.engine'),
+            onnx=file_identity('tiny.onnx', b'tiny.onnx'),
+            engine=file_identity('tiny.engine', b'tiny.engine'),
         )
         path.with_name(name + '.json').write_text(json.dumps(content))
         assert read_model_file(path).manifest.onnx.size_bytes == 9
@@ -287,7 +287,7 @@ def test_linked_model_uses_its_own_manifest_or_that_of_the_target(tmp_path):
     assert model.path == link
     assert model.manifest.class_names == ('there', 'x')
     manifest_of_link = manifest(
-        onnx=identity('tiny.onnx', CONTENT), engine=None, class_names=['here', 'x']
+        onnx=file_identity('tiny.onnx', CONTENT), engine=None, class_names=['here', 'x']
     )
     (tmp_path / 'link.onnx.json').write_text(json.dumps(manifest_of_link))
     assert read_model_file(link).manifest.class_names == ('here', 'x')

@@ -12,14 +12,14 @@ from onnx import TensorProto, helper
 
 from support.docs_pages import ROOT
 from support.models.external_models import (
-    PLACES,
+    MODELS_BY_TENSOR_PLACE,
     SIDE,
-    field,
-    inside,
-    model,
+    embedded_tensor,
+    external_tensor,
+    make_model,
     node_with,
-    outside,
-    sparse,
+    protobuf_field,
+    sparse_tensor,
 )
 from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError, InterruptionError
@@ -29,11 +29,14 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process import interruption
 
 
-@pytest.mark.parametrize('place', PLACES)
+@pytest.mark.parametrize('place', MODELS_BY_TENSOR_PLACE)
 def test_external_weights_are_found_at_each_place_in_a_model(place):
-    content = PLACES[place](outside('weights.bin')).SerializeToString()
+    content = MODELS_BY_TENSOR_PLACE[place](external_tensor('weights.bin')).SerializeToString()
     assert find_external_weights(content) == ('weights.bin',)
-    assert find_external_weights(PLACES[place](inside()).SerializeToString()) == ()
+    assert (
+        find_external_weights(MODELS_BY_TENSOR_PLACE[place](embedded_tensor()).SerializeToString())
+        == ()
+    )
 
 
 def test_models_of_the_repository_have_no_external_weights():
@@ -61,21 +64,21 @@ def model_with_functions(*calls):
         )
         for name, others in calls
     ]
-    return model(functions=functions)
+    return make_model(functions=functions)
 
 
 def model_with_nested_graphs(depth):
     """Return a model with nested graphs. The depth includes the outer graph."""
-    node = node_with(value=inside('v'))
+    node = node_with(value=embedded_tensor('v'))
     value = helper.make_tensor_value_info('w', TensorProto.FLOAT, [SIDE, SIDE])
     for _ in range(depth - 1):
         node = node_with(body=helper.make_graph([node], 'inner', [], [value]))
-    return model(nodes=[node])
+    return make_model(nodes=[node])
 
 
 def model_with_sparse_weights():
-    whole = model()
-    whole.graph.sparse_initializer.append(sparse(inside('w')))
+    whole = make_model()
+    whole.graph.sparse_initializer.append(sparse_tensor(embedded_tensor('w')))
     return whole
 
 
@@ -84,7 +87,9 @@ DOUBLING_FUNCTIONS = [(f'F{level}', [f'F{level + 1}'] * 2) for level in range(20
 
 UNBOUNDED = {
     'sparse weights': model_with_sparse_weights,
-    'sparse constant': lambda: model(nodes=[node_with(value=sparse(inside()))]),
+    'sparse constant': lambda: make_model(
+        nodes=[node_with(value=sparse_tensor(embedded_tensor()))]
+    ),
     'function that calls itself': lambda: model_with_functions(('F', ['F'])),
     'functions that call each other': lambda: model_with_functions(
         ('F', ['G']), ('G', ['F', 'F'])
@@ -153,7 +158,7 @@ def test_field_table_matches_the_installed_onnx():
 def test_reading_many_fields_can_be_interrupted(monkeypatch):
     end_requested = threading.Event()
     monkeypatch.setattr(interruption, '_END_REQUESTED', end_requested)
-    content = field(7, field(2, b'') * 100_000)
+    content = protobuf_field(7, protobuf_field(2, b'') * 100_000)
     assert find_external_weights(content) == ()
     end_requested.set()
     with pytest.raises(InterruptionError):
@@ -163,7 +168,7 @@ def test_reading_many_fields_can_be_interrupted(monkeypatch):
 @pytest.mark.parametrize(
     'content',
     [
-        model().SerializeToString()[:-1],
+        make_model().SerializeToString()[:-1],
         b'\x3a',
         b'\x3a\x7f\x00',
         b'\x3b\x00',
@@ -180,10 +185,10 @@ def test_content_that_is_not_a_model_is_refused(content, golden_messages):
 def test_deeply_nested_graphs_are_refused(golden_messages):
     graph = b''
     for _ in range(2000):
-        attribute = field(6, graph)
-        graph = field(1, field(5, attribute))
+        attribute = protobuf_field(6, graph)
+        graph = protobuf_field(1, protobuf_field(5, attribute))
     with golden_messages.raises(EngineError):
-        find_external_weights(field(7, graph))
+        find_external_weights(protobuf_field(7, graph))
 
 
 @pytest.mark.parametrize('location', ['weights.bin', '../weights.bin', '{folder}/weights.bin'])
@@ -196,7 +201,7 @@ def test_model_with_external_weights_is_refused_when_it_opens(
     monkeypatch.chdir(work)
     for folder in (tmp_path, work):
         np.ones((SIDE, SIDE), np.float32).tofile(folder / 'weights.bin')
-    content = model(outside(location.format(folder=tmp_path))).SerializeToString()
+    content = make_model(external_tensor(location.format(folder=tmp_path))).SerializeToString()
     session = onnxruntime.InferenceSession(content)
     assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
@@ -211,7 +216,7 @@ def test_fix_for_external_weights_works_from_the_current_folder(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     np.ones((SIDE, SIDE), np.float32).tofile(folder / 'weights.bin')
     path = Path(folder.name) / 'tiny.onnx'
-    path.write_bytes(model(outside('weights.bin')).SerializeToString())
+    path.write_bytes(make_model(external_tensor('weights.bin')).SerializeToString())
     with pytest.raises(EngineError) as caught:
         open_by_parameters(DetectorConfig(engine_path=str(path)))
     command = caught.value.fix.partition(': ')[2]
@@ -224,7 +229,7 @@ def test_ort_format_is_refused(tmp_path):
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / 'model.ort')
     options.add_session_config_entry('session.save_model_format', 'ORT')
-    onnxruntime.InferenceSession(model().SerializeToString(), options)
+    onnxruntime.InferenceSession(make_model().SerializeToString(), options)
     content = (tmp_path / 'model.ort').read_bytes()
     onnxruntime.InferenceSession(content)  # ONNX Runtime loads this format with any file name
     path = tmp_path / 'tiny.onnx'

@@ -13,7 +13,14 @@ import onnxruntime
 import pytest
 from onnx import TensorProto
 
-from support.models.external_models import PLACES, SIDE, field, has_external, model, outside
+from support.models.external_models import (
+    MODELS_BY_TENSOR_PLACE,
+    SIDE,
+    external_tensor,
+    has_external_tensor,
+    make_model,
+    protobuf_field,
+)
 from support.models.open_model import open_by_parameters
 from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.errors import EngineError
@@ -22,10 +29,10 @@ from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.parameters.config import DetectorConfig
 
 
-@pytest.mark.parametrize('place', PLACES)
+@pytest.mark.parametrize('place', MODELS_BY_TENSOR_PLACE)
 def test_changed_bytes_hide_no_weights_that_protobuf_reads(place):
     """If protobuf finds external weights in a changed model, this reader finds or refuses them."""
-    whole = PLACES[place](outside('weights.bin')).SerializeToString()
+    whole = MODELS_BY_TENSOR_PLACE[place](external_tensor('weights.bin')).SerializeToString()
     rng = random.Random(place)
     external_count = 0
     for _ in range(1500):
@@ -43,7 +50,7 @@ def test_changed_bytes_hide_no_weights_that_protobuf_reads(place):
             parsed = onnx.load_model_from_string(bytes(content))
         except Exception:
             continue
-        if has_external(parsed):
+        if has_external_tensor(parsed):
             external_count += 1
             with contextlib.suppress(EngineError):
                 assert find_external_weights(bytes(content))
@@ -61,13 +68,13 @@ OTHER_TAG_ENCODINGS = {
 
 def model_with_tag(tag, location='weights.bin'):
     """Return a model whose initializer has another encoding of its tag."""
-    whole = model(outside(location))
+    whole = make_model(external_tensor(location))
     graph = whole.graph.SerializeToString()
     tensor = whole.graph.initializer[0].SerializeToString()
-    assert graph.count(field(5, tensor)) == 1
-    graph = graph.replace(field(5, tensor), tag + field(5, tensor)[1:])
+    assert graph.count(protobuf_field(5, tensor)) == 1
+    graph = graph.replace(protobuf_field(5, tensor), tag + protobuf_field(5, tensor)[1:])
     whole.ClearField('graph')
-    return whole.SerializeToString() + field(7, graph)
+    return whole.SerializeToString() + protobuf_field(7, graph)
 
 
 @pytest.mark.parametrize('tag', OTHER_TAG_ENCODINGS.values(), ids=OTHER_TAG_ENCODINGS)
@@ -91,15 +98,20 @@ def test_other_encodings_of_a_tag_are_refused(tag, tmp_path, monkeypatch, golden
 )
 def test_unusual_encodings_of_data_location_are_refused(number, golden_messages):
     """Protobuf reads 32 bits of an enumeration, from any number of bytes."""
-    tensor = outside('weights.bin').SerializeToString()
+    tensor = external_tensor('weights.bin').SerializeToString()
     plain = bytes([14 << 3, 1])
     assert tensor.count(plain) == 1
     raw = tensor.replace(plain, plain[:1] + number)
-    content = field(
+    content = protobuf_field(
         7,
-        field(1, field(5, onnx.AttributeProto(name='value').SerializeToString() + field(5, raw))),
+        protobuf_field(
+            1,
+            protobuf_field(
+                5, onnx.AttributeProto(name='value').SerializeToString() + protobuf_field(5, raw)
+            ),
+        ),
     )
-    assert has_external(onnx.load_model_from_string(content)) == (number != b'\x02')
+    assert has_external_tensor(onnx.load_model_from_string(content)) == (number != b'\x02')
     with golden_messages.raises(EngineError):
         find_external_weights(content)
 
@@ -108,9 +120,9 @@ def test_external_weights_of_a_tensor_in_two_parts_are_found():
     """Protobuf merges the two parts of a tensor."""
     parts = (TensorProto(data_location=1), TensorProto(name='w'))
     parts[1].external_data.add(key='location', value='weights.bin')
-    attribute = b''.join(field(5, part.SerializeToString()) for part in parts)
-    content = field(7, field(1, field(5, attribute)))
-    assert has_external(onnx.load_model_from_string(content))
+    attribute = b''.join(protobuf_field(5, part.SerializeToString()) for part in parts)
+    content = protobuf_field(7, protobuf_field(1, protobuf_field(5, attribute)))
+    assert has_external_tensor(onnx.load_model_from_string(content))
     assert find_external_weights(content)
 
 
@@ -134,9 +146,9 @@ def test_no_encoding_lets_onnx_runtime_read_a_file():
 @pytest.mark.parametrize(
     'content',
     [
-        field(7, field(17, b'x')),
-        field(7, field(1, field(11, b'x'))),
-        field(27, b''),
+        protobuf_field(7, protobuf_field(17, b'x')),
+        protobuf_field(7, protobuf_field(1, protobuf_field(11, b'x'))),
+        protobuf_field(27, b''),
         bytes([7 << 3 | 3, 7 << 3 | 4]),
         bytes([7 << 3, 1]),
         bytes([7 << 3 | 1]) + bytes(8),

@@ -10,7 +10,7 @@ from sensor_msgs.msg import Image, PointCloud2
 
 from support.docs_pages import ROOT
 from support.models.open_model import open_by_parameters
-from support.models.recorded_exports import recorded, written
+from support.models.recorded_exports import recorded_values, write_export
 from support.nodes.graph import Detector, image_message
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
@@ -19,12 +19,12 @@ from trt_perception.pipelines.pipeline import detect_one
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 
-POSE_EXPORT = recorded('ultralytics_pose')
+POSE_EXPORT = recorded_values('ultralytics_pose')
 
 
 @pytest.fixture(scope='module')
 def parameters(tmp_path_factory):
-    values = written(POSE_EXPORT, tmp_path_factory.mktemp('pose') / 'pose.onnx')
+    values = write_export(POSE_EXPORT, tmp_path_factory.mktemp('pose') / 'pose.onnx')
     return {**values, 'confidence_threshold': 0.02}
 
 
@@ -174,8 +174,8 @@ def test_cleanup_removes_the_keypoints_topic(detector):
 
 
 def test_node_publishes_the_oriented_boxes_of_the_pipeline(client, tmp_path):
-    export = recorded('ultralytics_obb')
-    values = {**written(export, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
+    export = recorded_values('ultralytics_obb')
+    values = {**write_export(export, tmp_path / 'obb.onnx'), 'confidence_threshold': 0.02}
     expected = detect_in_process(values, export['image']).oriented
     node = Detector(client, {**values, 'autostart': True})
     try:
@@ -194,8 +194,8 @@ def test_node_publishes_the_oriented_boxes_of_the_pipeline(client, tmp_path):
 
 
 def test_node_publishes_the_masks_of_the_pipeline(client, tmp_path):
-    export = recorded('ultralytics_segment_26')
-    values = {**written(export, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
+    export = recorded_values('ultralytics_segment_26')
+    values = {**write_export(export, tmp_path / 'segment.onnx'), 'confidence_threshold': 0.02}
     masks = detect_in_process(values, export['image']).masks.whole()
     height, width = masks.shape[1:]
     expected = np.zeros((height, width), np.uint16)

@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from support.models.detector_models import listing, report_of, run
+from support.models.detector_models import file_contents, read_report, run_build_engine
 from support.models.digits import DIGITS
 from trt_perception.building.engine import capabilities
 from trt_perception.building.engine.verify import EngineCheck, EngineLatency
@@ -109,10 +109,10 @@ def build(tmp_path, reuse_equal_results):
 
     def built(*words, onnx_file=DIGITS):
         engine, report = tmp_path / 'digits.engine', tmp_path / 'r.json'
-        code = run('--onnx', onnx_file, '--output', engine, '--json', report, *words)
+        code = run_build_engine('--onnx', onnx_file, '--output', engine, '--json', report, *words)
         beside = engine.with_name('digits.engine.json')
         manifest = parse_manifest(beside.read_bytes(), 'm') if beside.exists() else None
-        return SimpleNamespace(code=code, report=report_of(report), manifest=manifest)
+        return SimpleNamespace(code=code, report=read_report(report), manifest=manifest)
 
     return built
 
@@ -125,10 +125,10 @@ def build_error(tmp_path, capsys):
     """
 
     def refuse(*arguments, code=1):
-        before = listing(tmp_path)
+        before = file_contents(tmp_path)
         capsys.readouterr()
-        assert run(*arguments) == code
-        assert listing(tmp_path) == before
+        assert run_build_engine(*arguments) == code
+        assert file_contents(tmp_path) == before
         message = capsys.readouterr().err
         assert message.startswith('build_engine: ')
         assert 'Traceback' not in message

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from support.models.open_model import open_by_parameters
-from support.models.support_models import identity, manifest
+from support.models.support_models import file_identity, manifest
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.parameters.config import DetectorConfig
 
@@ -22,7 +22,7 @@ PLAN, OTHER = random_plan(1), random_plan(2)
 
 
 def manifest_of(content, name='tiny.engine', **changes):
-    return manifest(**{'onnx': None, 'engine': identity(name, content), **changes})
+    return manifest(**{'onnx': None, 'engine': file_identity(name, content), **changes})
 
 
 class EngineFiles:

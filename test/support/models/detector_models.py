@@ -13,9 +13,9 @@ from trt_perception.tools import build_engine
 ROOT = Path(__file__).parents[3]
 SIZE = 64
 ANCHORS = 64
-CLASSES = ('cat', 'dog')
+CLASS_NAMES = ('cat', 'dog')
 #: Options of build_engine that describe what the ONNX file of detector_model does not contain.
-KNOWN = ('--decoder', 'dense', '--class-names', *CLASSES)
+DECODER_AND_CLASSES_ARGUMENTS = ('--decoder', 'dense', '--class-names', *CLASS_NAMES)
 
 
 def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
@@ -29,15 +29,15 @@ def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
     from onnx import TensorProto, helper, numpy_helper
 
     random = np.random.default_rng(3)
-    rows = 4 + len(CLASSES)
+    rows = 4 + len(CLASS_NAMES)
     arrays = {
         'w1': random.normal(0, 0.2, (16, 3, 8, 8)).astype(np.float32),
         'w2': random.normal(0, 0.2, (16, 16, 3, 3)).astype(np.float32),
         'w3': random.normal(0, 0.2, (rows, 16, 1, 1)).astype(np.float32),
         # Boxes in the middle of the image, so that there are detections.
-        'b3': np.array([32, 32, 24, 24, *(0 for _ in CLASSES)], np.float32),
+        'b3': np.array([32, 32, 24, 24, *(0 for _ in CLASS_NAMES)], np.float32),
         'shape': np.array([0, rows, ANCHORS]),
-        'split': np.array([4, len(CLASSES)]),
+        'split': np.array([4, len(CLASS_NAMES)]),
     }
     nodes = [
         *(before or [helper.make_node('Identity', ['images'], ['x'])]),
@@ -81,7 +81,7 @@ def write_images(folder, count=10):
     return folder
 
 
-def run(*arguments):
+def run_build_engine(*arguments):
     """Run build_engine in this process; return its exit code."""
     return build_engine.main([str(word) for word in arguments])
 
@@ -103,7 +103,7 @@ def parsed_models(monkeypatch):
     return parsed
 
 
-def yolo_sized(side=640):
+def yolo_sized_detector(side=640):
     """Return a detector of YOLO11n's size with random weights, for square images."""
     sys.path.insert(0, str(ROOT / 'scripts' / 'benchmarks'))
     try:
@@ -113,11 +113,11 @@ def yolo_sized(side=640):
     return build_network(False, (side, side), 1)[0]
 
 
-def report_of(path):
+def read_report(path):
     return json.loads(path.read_text())
 
 
-def listing(folder):
+def file_contents(folder):
     """Return the contents of all files below a folder by path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -126,7 +126,7 @@ def listing(folder):
     }
 
 
-def manifest_beside(engine):
+def read_manifest_beside(engine):
     path = engine.with_name(engine.name + '.json')
     return parse_manifest(path.read_bytes(), path.name)
 

@@ -9,9 +9,9 @@ ROOT = Path(__file__).parents[3]
 DIGITS = ROOT / 'models' / 'digits.onnx'
 SCENES = ROOT / 'demo' / 'scenes'
 #: Pattern of scenes that together have more than a hundred detections.
-SOME_SCENES = SCENES / 'scene_0[01]?.jpg'
-CALIBRATION = ROOT / 'test' / 'data' / 'calibration'
-INT8 = ('--precision', 'int8', '--calibration-images', CALIBRATION)
+SOME_SCENES_PATTERN = SCENES / 'scene_0[01]?.jpg'
+CALIBRATION_IMAGES = ROOT / 'test' / 'data' / 'calibration'
+INT8_ARGUMENTS = ('--precision', 'int8', '--calibration-images', CALIBRATION_IMAGES)
 
 
 def save_digits(model, path):

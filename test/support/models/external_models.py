@@ -9,12 +9,12 @@ from support.fuzz.onnx_spellings import varint
 SIDE = 16
 
 
-def field(tag, content):
+def protobuf_field(tag, content):
     """Return a length-delimited field of protobuf."""
     return bytes([tag << 3 | 2]) + varint(len(content)) + content
 
 
-def outside(location, name='w'):
+def external_tensor(location, name='w'):
     tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=[SIDE, SIDE])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key='location', value=location)
@@ -22,18 +22,18 @@ def outside(location, name='w'):
     return tensor
 
 
-def inside(name='w'):
+def embedded_tensor(name='w'):
     return numpy_helper.from_array(np.ones((SIDE, SIDE), np.float32), name)
 
 
-def model(weights=None, nodes=(), **more):
+def make_model(weights=None, nodes=(), **more):
     shape = ['n', SIDE]
     graph = helper.make_graph(
         [*nodes, helper.make_node('MatMul', ['x', 'w'], ['y'])],
         'graph',
         [helper.make_tensor_value_info('x', TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info('y', TensorProto.FLOAT, shape)],
-        [inside() if weights is None else weights],
+        [embedded_tensor() if weights is None else weights],
     )
     opsets = [helper.make_opsetid('', 19), helper.make_opsetid('mine', 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9, **more)
@@ -43,12 +43,12 @@ def node_with(**attributes):
     return helper.make_node('Thing', [], ['unused'], domain='mine', **attributes)
 
 
-def subgraph(tensor):
+def subgraph_with(tensor):
     value = helper.make_tensor_value_info('w', TensorProto.FLOAT, [SIDE, SIDE])
-    return helper.make_graph([node_with(value=tensor)], 'inner', [], [value], [inside()])
+    return helper.make_graph([node_with(value=tensor)], 'inner', [], [value], [embedded_tensor()])
 
 
-def sparse(tensor):
+def sparse_tensor(tensor):
     # onnx's helper functions would read the values.
     return onnx.SparseTensorProto(values=tensor, dims=[SIDE, SIDE])
 
@@ -56,27 +56,29 @@ def sparse(tensor):
 def with_function(tensor):
     opsets = [helper.make_opsetid('', 19)]
     node = helper.make_node('Constant', [], ['out'], value=tensor)
-    return model(functions=[helper.make_function('mine', 'F', [], ['out'], [node], opsets)])
+    return make_model(functions=[helper.make_function('mine', 'F', [], ['out'], [node], opsets)])
 
 
 def with_training(tensor):
-    whole = model()
+    whole = make_model()
     whole.training_info.add().algorithm.initializer.append(tensor)
     return whole
 
 
-PLACES = {
-    'initializer': model,
-    'attribute': lambda tensor: model(nodes=[node_with(value=tensor)]),
-    'attributes': lambda tensor: model(nodes=[node_with(values=[inside('v'), tensor])]),
-    'subgraph': lambda tensor: model(nodes=[node_with(body=subgraph(tensor))]),
-    'subgraphs': lambda tensor: model(nodes=[node_with(body=[subgraph(tensor)])]),
+MODELS_BY_TENSOR_PLACE = {
+    'initializer': make_model,
+    'attribute': lambda tensor: make_model(nodes=[node_with(value=tensor)]),
+    'attributes': lambda tensor: make_model(
+        nodes=[node_with(values=[embedded_tensor('v'), tensor])]
+    ),
+    'subgraph': lambda tensor: make_model(nodes=[node_with(body=subgraph_with(tensor))]),
+    'subgraphs': lambda tensor: make_model(nodes=[node_with(body=[subgraph_with(tensor)])]),
     'function': with_function,
     'training': with_training,
 }
 
 
-def has_external(parsed):
+def has_external_tensor(parsed):
     """Return whether any tensor of a model parsed by the onnx package is in another file."""
     pending = [parsed]
     while pending:

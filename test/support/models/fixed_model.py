@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from support.models.stored_models import stored
+from support.models.stored_models import stored_model
 
 # The cx, cy, w, h, score of cat and score of dog of each anchor. Three anchors have a score above
 # 0.25, and two of these three belong to one object.
-ROWS = np.array(
+OUTPUT_ROWS = np.array(
     [
         [20, 21, 44, 5, 60],
         [24, 24, 24, 5, 40],
@@ -21,14 +21,14 @@ ROWS = np.array(
 
 def small_onnx():
     """Return a model with fixed boxes, whose scores depend on the image by up to 0.001."""
-    return stored('small.onnx')
+    return stored_model('small.onnx')
 
 
 def make_small_onnx():
     """Return the bytes of the stored model; needs the onnx package."""
     from onnx import TensorProto, helper, numpy_helper
 
-    constants = {'rows': ROWS[None], 'little': np.float32(1e-3)}
+    constants = {'rows': OUTPUT_ROWS[None], 'little': np.float32(1e-3)}
     nodes = [
         helper.make_node('ReduceMean', ['images'], ['mean'], axes=[1, 2, 3], keepdims=0),
         helper.make_node('Mul', ['mean', 'little'], ['change']),

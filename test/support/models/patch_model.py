@@ -13,9 +13,9 @@ import numpy as np
 from support.models.written_manifest import write_manifest
 
 CLASS_NAMES = ('red', 'green', 'blue', 'dark')
-PATCH = 8
+PATCH_SIZE = 8
 #: Type numbers of ONNX.
-TYPES = {'float32': 1, 'float16': 10, 'bfloat16': 16}
+ONNX_TYPES = {'float32': 1, 'float16': 10, 'bfloat16': 16}
 
 
 def _constant(name, array, dtype):
@@ -27,7 +27,9 @@ def _constant(name, array, dtype):
         return numpy_helper.from_array(array.astype(dtype), name)
     bits = array.view(np.uint32)
     rounded = ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
-    return helper.make_tensor(name, TYPES['bfloat16'], array.shape, rounded.tobytes(), raw=True)
+    return helper.make_tensor(
+        name, ONNX_TYPES['bfloat16'], array.shape, rounded.tobytes(), raw=True
+    )
 
 
 def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
@@ -49,10 +51,10 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
     # pixels, and logits from -6 to 6.
     colour = np.concatenate([rng.uniform(0, 20, (4, 3)), rng.uniform(-9, 9, (scores, 3))])
     bias = np.concatenate([[2, 2, 6, 6], rng.uniform(-1, 1, scores)])
-    weights = np.repeat(colour[:, :, None] / PATCH**2, PATCH**2, axis=2)
+    weights = np.repeat(colour[:, :, None] / PATCH_SIZE**2, PATCH_SIZE**2, axis=2)
     nodes = [
         helper.make_node(
-            'Conv', ['images', 'weights', 'bias'], ['map'], strides=[PATCH] * 2, pads=[0] * 4
+            'Conv', ['images', 'weights', 'bias'], ['map'], strides=[PATCH_SIZE] * 2, pads=[0] * 4
         ),
         helper.make_node('Reshape', ['map', 'flat'], ['rows']),
         helper.make_node('Split', ['rows', 'parts'], ['boxes', 'logits'], axis=1),
@@ -64,9 +66,9 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
         nodes.append(helper.make_node('Transpose', [last], ['turned'], perm=[0, 2, 1]))
         last = 'turned'
     output_dtype = output_dtype or dtype
-    nodes.append(helper.make_node('Cast', [last], ['output'], to=TYPES[output_dtype]))
+    nodes.append(helper.make_node('Cast', [last], ['output'], to=ONNX_TYPES[output_dtype]))
     width, height = size_wh
-    anchors = -1 if width < 0 else (width // PATCH) * (height // PATCH)
+    anchors = -1 if width < 0 else (width // PATCH_SIZE) * (height // PATCH_SIZE)
     shape = [batch, anchors, rows] if decoder.transposed else [batch, rows, anchors]
     # A zero in the shape keeps the size of the batch.
     flat = [1, rows, -1] if batch == 1 else [0, rows, anchors]
@@ -76,7 +78,7 @@ def patch_onnx(size_wh, decoder, dtype='float32', output_dtype=None, batch=1):
         [_tensor('images', dtype, [batch, 3, height, width])],
         [_tensor('output', output_dtype, shape)],
         [
-            _constant('weights', weights.reshape(rows, 3, PATCH, PATCH), dtype),
+            _constant('weights', weights.reshape(rows, 3, PATCH_SIZE, PATCH_SIZE), dtype),
             _constant('bias', bias, dtype),
             numpy_helper.from_array(np.array(flat, np.int64), 'flat'),
             numpy_helper.from_array(np.array([4, scores], np.int64), 'parts'),
@@ -90,7 +92,7 @@ def _tensor(name, dtype, shape):
     from onnx import helper
 
     sides = [f'{name}_{index}' if side < 0 else side for index, side in enumerate(shape)]
-    return helper.make_tensor_value_info(name, TYPES[dtype], sides)
+    return helper.make_tensor_value_info(name, ONNX_TYPES[dtype], sides)
 
 
 def write_engine(
@@ -109,7 +111,7 @@ def write_engine(
     """
     width, height = size_wh
     rows = 4 + len(CLASS_NAMES) + decoder.objectness
-    anchors = -1 if has_open_shapes else (width // PATCH) * (height // PATCH)
+    anchors = -1 if has_open_shapes else (width // PATCH_SIZE) * (height // PATCH_SIZE)
     path.write_bytes(plan)
     image = 'images', (batch, 3, *((-1, -1) if has_open_shapes else (height, width))), dtype
     shape = (batch, anchors, rows) if decoder.transposed else (batch, rows, anchors)

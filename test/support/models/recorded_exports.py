@@ -14,7 +14,7 @@ from support.oracles.family_outputs import network
 EXPORTS = Path(__file__).parents[2] / 'data' / 'exports'
 
 
-def recorded(family):
+def recorded_values(family):
     """Return the recorded values of one export by name.
 
     The values are metadata, shapes, input and outputs, and the detections of the predictor.
@@ -23,7 +23,7 @@ def recorded(family):
         return dict(content)
 
 
-def written(told, path, metadata=None):
+def write_export(told, path, metadata=None):
     """Write an ONNX file with the recorded declarations and outputs; return node parameters."""
     import onnx
 

@@ -9,7 +9,7 @@ from support.models import small_detectors
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.model.preprocessing import Preprocessing
 
-SMALL = Preprocessing(input_size=(64, 64))
+SMALL_PREPROCESSING = Preprocessing(input_size=(64, 64))
 TARGETS = ('int8', 'fp8')
 Q, DQ = 'QuantizeLinear', 'DequantizeLinear'
 
@@ -20,7 +20,7 @@ def scales(model):
     return [stored[n.input[1]] for n in model.graph.node if n.op_type in (Q, DQ)]
 
 
-def converted(model, target):
+def converted_model(model, target):
     """Convert a model for a strongly typed engine; check that all scales are positive numbers."""
     done = convert_precision(model, target, strongly_typed=True).model
     onnx.checker.check_model(done, full_check=True)
@@ -30,9 +30,9 @@ def converted(model, target):
     return done
 
 
-def built(model, target):
+def converted_and_built(model, target):
     """Convert a model as `converted` does, and build it with TensorRT-RTX."""
-    done = converted(model, target)
+    done = converted_model(model, target)
     assert tensorrt_rtx_build.size_of_built_plan(done.SerializeToString(), ['89']) > 0
     return done
 
@@ -61,7 +61,7 @@ def with_branches(branches):
     return net.model([net.conv(net.conv(x, 32, 32), 32, 8, silu=False)]), tensors
 
 
-def readers(model, tensor):
+def nodes_that_read(model, tensor):
     return [node.name for node in model.graph.node if tensor in node.input]
 
 

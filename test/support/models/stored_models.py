@@ -5,7 +5,7 @@ from pathlib import Path
 MODELS = Path(__file__).parents[2] / 'data' / 'models'
 
 
-def stored(name):
+def stored_model(name):
     """Return the bytes of a stored model.
 
     test/repository/test_stored_models.py compares the file with the function that makes the model.

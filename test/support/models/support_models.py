@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from support.models.stored_models import stored
+from support.models.stored_models import stored_model
 
 DIGEST = 'a1' * 32
 
@@ -45,7 +45,7 @@ def manifest(**changes):
     return {**copy.deepcopy(MANIFEST), **changes}
 
 
-def changed(path, value):
+def manifest_with_value(path, value):
     """Return a manifest with another value at a path of keys and indices."""
     content = copy.deepcopy(MANIFEST)
     place = content
@@ -59,7 +59,7 @@ def manifest_bytes(content=None):
     return json.dumps(manifest() if content is None else content).encode()
 
 
-def identity(name, content):
+def file_identity(name, content):
     return {
         'file': name,
         'sha256': hashlib.sha256(content).hexdigest(),
@@ -73,7 +73,7 @@ def write_model(folder, name='tiny.onnx', content=b'a model', **changes):
     path.write_bytes(content)
     kind = 'onnx' if path.suffix == '.onnx' else 'engine'
     described = manifest(
-        **{'onnx': None, 'engine': None, kind: identity(name, content), **changes}
+        **{'onnx': None, 'engine': None, kind: file_identity(name, content), **changes}
     )
     path.with_name(name + '.json').write_text(json.dumps(described))
     return path
@@ -81,7 +81,7 @@ def write_model(folder, name='tiny.onnx', content=b'a model', **changes):
 
 def tiny_onnx(**changes):
     """Return a model that makes boxes from the top left pixels; changes need the onnx package."""
-    return make_tiny_onnx(**changes) if changes else stored('corner.onnx')
+    return make_tiny_onnx(**changes) if changes else stored_model('corner.onnx')
 
 
 def make_tiny_onnx(

@@ -7,7 +7,7 @@ not change its detections.
 
 import numpy as np
 
-from support.models.stored_models import stored
+from support.models.stored_models import stored_model
 from support.models.written_manifest import write_manifest
 from trt_perception.model.decoders.dense import Dense
 
@@ -81,7 +81,7 @@ def make_tiny_model(batch=1):
 
 def write_tiny_model(path, *, manifest=True, batch=1):
     """Write the ONNX file and its manifest; a batch above 1 needs the onnx package."""
-    path.write_bytes(stored('tiny.onnx') if batch == 1 else make_tiny_model(batch))
+    path.write_bytes(stored_model('tiny.onnx') if batch == 1 else make_tiny_model(batch))
     if manifest:
         width, height = NETWORK_WH
         image = 'images', (batch, 3, height, width), 'float32'

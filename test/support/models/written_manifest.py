@@ -51,14 +51,14 @@ def write_manifest(path, size_wh, image, output, decoder, class_names, plugins=(
     manifest_path(path).write_bytes(serialise_manifest(manifest))
 
 
-def parse(content):
+def parse_content(content):
     text = content if isinstance(content, bytes) else json.dumps(content).encode()
     return parse_manifest(text, 'x.json')
 
 
-def refusal(content):
+def manifest_refusal(content):
     with pytest.raises(ManifestError) as caught:
-        parse(content)
+        parse_content(content)
     assert str(caught.value).startswith('x.json: ')
     assert len(str(caught.value)) < 700
     return str(caught.value)
