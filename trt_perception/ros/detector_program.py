@@ -23,7 +23,7 @@ from trt_perception.transport.advice import node_profile_environment
 
 __all__ = ['main']
 
-_EXAMPLES: Final = """\
+_HELP_END: Final = """\
 All settings are parameters (docs/parameters.md), which follow --ros-args:
   detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true
   detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw -p autostart:=true
@@ -63,4 +63,4 @@ def main(
 def _parser() -> OptionParser:
     what = 'Runs the lifecycle node: camera images in, vision_msgs detections out.'
     usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
-    return OptionParser('detector_node', what, _EXAMPLES, usage, suggest_assignment)
+    return OptionParser('detector_node', what, _HELP_END, usage, suggest_assignment)

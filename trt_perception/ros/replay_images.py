@@ -34,7 +34,7 @@ __all__ = ['main']
 
 _COMPRESSED = ('jpeg', 'png')
 
-_EXAMPLES = """examples:
+_HELP_END = """examples:
   replay_images ~/pictures                                   a folder, 10 images a second, once
   replay_images drive.mp4 --rate 30 --loop                   a video as a 30 Hz camera
   replay_images '~/pictures/*.png' --encoding nv12           as a camera that sends YUV
@@ -190,7 +190,7 @@ class ReplayImages(Node):
 
 def _parser() -> OptionParser:
     what = 'Publishes images or a video on the topic "image", as a camera would.'
-    parser = OptionParser('replay_images', what, _EXAMPLES)
+    parser = OptionParser('replay_images', what, _HELP_END)
     parser.add_argument('source', help='folder, glob pattern, image file or video file')
     parser.add_argument(
         '--rate',

@@ -40,7 +40,7 @@ _GRAPH_MODULE = 'trt_perception.ros.doctor.ros_graph'
 _PARAMETERS_MODULE = 'trt_perception.ros.doctor.parameters'
 
 _CORRECT_PARAMETERS = 'correct the parameters above, then run doctor again'
-_EXAMPLES = """examples:
+_HELP_END = """examples:
   doctor                                            check machine, shell and all cameras
   doctor yolo.engine                                also check whether this engine can run here
   doctor yolo.onnx --image-topic /front/image_raw   also check this model and this camera
@@ -326,7 +326,7 @@ def _parse_parameter(text: str) -> str:
 
 def _parser() -> OptionParser:
     what = 'Checks machine, shell, model and cameras, and says what to do.'
-    parser = OptionParser('doctor', what, _EXAMPLES, assignment=suggest_assignment, before='-p')
+    parser = OptionParser('doctor', what, _HELP_END, assignment=suggest_assignment, before='-p')
     parser.add_model('engine or ONNX file to check', nargs='?', default='')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'
