@@ -106,7 +106,7 @@ def test_model_below_the_accuracy_gate_leaves_no_engine(
         return type(record)(**{**vars(record), 'built': 0.5})
 
     monkeypatch.setattr(accuracy_gate, '_accuracy_record', lower_accuracy)
-    monkeypatch.setattr(accuracy_gate.AccuracyReport, 'drop', lambda *_: 0.25)
+    monkeypatch.setattr(accuracy_gate.AccuracyReport, 'accuracy_drop', lambda *_: 0.25)
     path = write_detector(tmp_path)
     arguments = (
         '--onnx',

@@ -1,5 +1,6 @@
 """Tests of the DDS participants that receive the raw images of a node with several cameras."""
 
+import contextlib
 import os
 import shutil
 import time
@@ -11,6 +12,7 @@ from rclpy.node import Node
 from support.nodes.camera_of_many import COLOR, NAMES, CameraOfMany
 from support.nodes.graph import Detector, picture_of
 from support.nodes.launching import SHARE
+from support.programs import executable
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.ros.intake import participants
 from trt_perception.ros.intake.participants import ImageParticipants
@@ -23,27 +25,45 @@ MIB = 2**20
 
 @pytest.fixture
 def start(client, model):
+    """Return a function that starts a node with three cameras."""
+    with contextlib.ExitStack() as closing:
+
+        def start(parameters=None, **options):
+            settings = {'engine_path': str(model), 'cameras': list(NAMES), **(parameters or {})}
+            detector = Detector(client, settings, camera_qos=None, **options)
+            closing.callback(detector.close)
+            return detector
+
+        yield start
+
+
+@pytest.fixture
+def make_camera():
+    """Return a function that makes one camera of a node. The fixture destroys its publisher."""
+    with contextlib.ExitStack() as closing:
+
+        def make(detector, name, topic=''):
+            camera = CameraOfMany(detector, name, publish=False)
+            closing.callback(camera.destroy_publisher)
+            camera.topic = topic or camera.topic
+            camera.create_publisher()
+            return camera
+
+        yield make
+
+
+@pytest.fixture
+def start_connected(start, make_camera):
     """Return a function that starts an active node with three cameras, all connected."""
-    detectors = []
 
-    def start(parameters=None, arguments=()):
-        settings = {'engine_path': str(model), 'cameras': list(NAMES), 'autostart': True}
-        detector = Detector(
-            client, {**settings, **(parameters or {})}, arguments=arguments, camera_qos=None
-        )
-        detectors.append(detector)
-        return detector, connected_cameras(detector)
+    def start_connected():
+        detector = start({'autostart': True})
+        cameras = [make_camera(detector, name) for name in NAMES]
+        for camera in cameras:
+            camera.connect()
+        return detector, cameras
 
-    yield start
-    for detector in detectors:
-        detector.close()
-
-
-def connected_cameras(detector):
-    cameras = [CameraOfMany(detector, name) for name in NAMES]
-    for camera in cameras:
-        camera.connect()
-    return cameras
+    return start_connected
 
 
 def nodes_of(detector):
@@ -71,8 +91,8 @@ def resources(pid):
     return [len(os.listdir(f'/proc/{pid}/{kind}')) for kind in ('task', 'fd')] + [len(shared)]
 
 
-def test_each_raw_camera_has_a_participant_with_a_hidden_node(start):
-    detector, cameras = start()
+def test_each_raw_camera_has_a_participant_with_a_hidden_node(start_connected):
+    detector, cameras = start_connected()
     hidden = [f'_detector_images_{index}' for index in range(3)]
     assert nodes_of(detector) == [*hidden, 'detector']
     assert sorted(name for camera in cameras for name in subscriber_of(camera)) == hidden
@@ -85,8 +105,8 @@ def test_each_raw_camera_has_a_participant_with_a_hidden_node(start):
         assert camera.ask(picture_of(COLOR)).detections
 
 
-def test_cleanup_frees_all_resources_of_the_participants(start):
-    detector, cameras = start()
+def test_cleanup_frees_all_resources_of_the_participants(start_connected):
+    detector, cameras = start_connected()
     pid = detector.program.pid
     for camera in cameras:
         camera.destroy_publisher()
@@ -111,18 +131,16 @@ def test_cleanup_frees_all_resources_of_the_participants(start):
     ],
     ids=str,
 )
-def test_parameters_set_the_number_of_participants(client, model, parameters, expected):
-    settings = {'engine_path': str(model), 'cameras': list(NAMES), **parameters}
-    detector = Detector(client, settings, camera_qos=None)
-    try:
-        detector.to('configure', 'activate')
-        client.spin_until(lambda: len(nodes_of(detector)) == expected + 1, 'the nodes')
-    finally:
-        detector.close()
+def test_parameters_set_the_number_of_participants(start, parameters, expected):
+    detector = start(parameters)
+    detector.to('configure', 'activate')
+    detector.client.spin_until(lambda: len(nodes_of(detector)) == expected + 1, 'the nodes')
 
 
-def test_small_images_share_the_participant_of_the_node_from_the_second_activation(start):
-    detector, cameras = start()
+def test_small_images_share_the_participant_of_the_node_from_the_second_activation(
+    start_connected,
+):
+    detector, cameras = start_connected()
     assert [subscriber_of(camera) for camera in cameras] != [['detector']] * 3
     detector.to('deactivate', 'activate')
     for camera in cameras:
@@ -130,19 +148,19 @@ def test_small_images_share_the_participant_of_the_node_from_the_second_activati
         assert subscriber_of(camera) == ['detector']
 
 
-def test_remapped_topic_of_a_camera_is_received(client, model):
-    settings = {'engine_path': str(model), 'cameras': list(NAMES), 'autostart': True}
-    detector = Detector(
-        client, settings, arguments=['-r', 'rear/image:=moved/picture'], camera_qos=None
-    )
-    try:
-        camera = CameraOfMany(detector, 'rear', publish=False)
-        camera.topic = detector.topic('moved/picture')
-        camera.create_publisher()
-        camera.connect()
-        assert subscriber_of(camera)[0].startswith('_detector_images_')
-    finally:
-        detector.close()
+def test_many_participants_start_with_the_usual_limit_of_open_files(start, make_camera):
+    """64 participants need 1,024 files, as many as the usual limit allows."""
+    command = ['bash', '-c', 'ulimit -Sn 1024; exec "$0" "$@"', executable('detector_node')]
+    detector = start({'image_participants': 64}, command=command)
+    detector.to('configure', 'activate')
+    make_camera(detector, NAMES[0]).connect()
+
+
+def test_remapped_topic_of_a_camera_is_received(start, make_camera):
+    detector = start({'autostart': True}, arguments=['-r', 'rear/image:=moved/picture'])
+    camera = make_camera(detector, 'rear', detector.topic('moved/picture'))
+    camera.connect()
+    assert subscriber_of(camera)[0].startswith('_detector_images_')
 
 
 @pytest.mark.parametrize('is_own', [False, True], ids=['profile of cameras', 'own profile'])
