@@ -71,9 +71,13 @@ def test_images_arrive_with_the_expected_reliability(
         detector_without_camera.client.spin_until(
             lambda: graph.count_subscribers(topic) == 1, 'exactly one subscription'
         )
-        # Publish until an image is answered, because best effort may lose images.
-        detector_without_camera.connect(picture_of(COLOR), camera)
-        assert detector_without_camera.detections[-1].detections
+
+        def boxes():
+            """Publish again, because best effort may lose images."""
+            camera.publish(picture_of(COLOR))
+            return [each for each in detector_without_camera.detections if each.detections]
+
+        detector_without_camera.client.spin_until(boxes, 'boxes of an image')
     finally:
         detector_without_camera.client.node.destroy_publisher(camera)
         detector_without_camera.bring_to('unconfigured')
