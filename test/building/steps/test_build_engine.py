@@ -18,6 +18,7 @@ from support.models.detector_models import (
     DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
     file_contents,
+    int8_arguments,
     parsed_models,
     read_manifest_beside,
     read_report,
@@ -104,15 +105,7 @@ def test_plugin_libraries_are_recorded_in_the_manifest(tmp_path):
 def test_int8_build_uses_calibration_and_validation_images(tmp_path, monkeypatch, golden_messages):
     parsed = parsed_models(monkeypatch)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images', 12)
-    arguments = (
-        '--onnx',
-        path,
-        *DECODER_AND_CLASSES_ARGUMENTS,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        images,
-    )
+    arguments = int8_arguments(path, images)
     arguments += ('--calibration-count', '10', '--calibration-method', 'minmax')
     arguments += ('--validate', images, '--json', tmp_path / 'r.json')
     assert run_build_engine(*arguments) == 0
@@ -356,15 +349,7 @@ def test_int8_engine_slower_than_fp16_gives_a_warning(
 ):
     simulate_gpu(monkeypatch, int8_ms, 1.0)
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    arguments = (
-        '--onnx',
-        path,
-        *DECODER_AND_CLASSES_ARGUMENTS,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        images,
-    )
+    arguments = int8_arguments(path, images)
     assert run_build_engine(*arguments, '--json', tmp_path / 'r.json') == 0
     report = read_report(tmp_path / 'r.json')
     assert report['performance']['latency_ms']['p50'] == int8_ms

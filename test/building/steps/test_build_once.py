@@ -11,6 +11,7 @@ import pytest
 
 from support.models.detector_models import (
     DECODER_AND_CLASSES_ARGUMENTS,
+    int8_arguments,
     run_build_engine,
     write_detector,
     write_images,
@@ -45,18 +46,6 @@ def reads(file_counts, folder):
     """Return how often each image of a folder was read. All images must have the same count."""
     (times,) = {file_counts['open', path] for path in folder.iterdir()}
     return times
-
-
-def int8_arguments(path, calibration):
-    return (
-        '--onnx',
-        path,
-        *DECODER_AND_CLASSES_ARGUMENTS,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        calibration,
-    )
 
 
 def is_listed_once(file_counts, folder):
@@ -102,15 +91,7 @@ def test_images_of_a_build_from_the_store_are_only_hashed(tmp_path, file_counts)
 def test_cached_calibration_decodes_no_images(tmp_path, file_counts):
     path = write_detector(tmp_path)
     images = write_images(tmp_path / 'calibration', 10)
-    build_arguments = (
-        '--onnx',
-        path,
-        *DECODER_AND_CLASSES_ARGUMENTS,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        images,
-    )
+    build_arguments = int8_arguments(path, images)
     build_arguments += ('--no-compare-fp16',)
     assert run_build_engine(*build_arguments) == 0
     first = reads(file_counts, images)

@@ -12,6 +12,7 @@ from support.models.detector_models import (
     DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
     file_contents,
+    int8_arguments,
     parsed_models,
     read_manifest_beside,
     read_report,
@@ -28,15 +29,7 @@ pytestmark = [pytest.mark.engine_build, pytest.mark.usefixtures('own_caches')]
 
 def test_same_build_comes_from_the_store(tmp_path, capsys, monkeypatch):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    arguments = (
-        '--onnx',
-        path,
-        *DECODER_AND_CLASSES_ARGUMENTS,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        images,
-    )
+    arguments = int8_arguments(path, images)
     arguments += (
         '--store',
         tmp_path / 'store',
@@ -89,15 +82,7 @@ def test_unused_engines_are_removed_from_the_store(tmp_path):
 
 def test_qdq_file_is_written_even_if_the_store_has_the_engine(tmp_path, capsys):
     path, images = write_detector(tmp_path), write_images(tmp_path / 'images')
-    arguments = (
-        '--onnx',
-        path,
-        *DECODER_AND_CLASSES_ARGUMENTS,
-        '--precision',
-        'int8',
-        '--calibration-images',
-        images,
-    )
+    arguments = int8_arguments(path, images)
     arguments += ('--store', tmp_path / 'store')
     assert run_build_engine(*arguments) == 0
     assert run_build_engine(*arguments, '--qdq-onnx', tmp_path / 'qdq.onnx') == 0

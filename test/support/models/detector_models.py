@@ -18,6 +18,14 @@ CLASS_NAMES = ('cat', 'dog')
 DECODER_AND_CLASSES_ARGUMENTS = ('--decoder', 'dense', '--class-names', *CLASS_NAMES)
 
 
+def int8_arguments(path, images):
+    """Return the arguments of an INT8 build of a detector, calibrated with a folder of images."""
+    return (
+        *('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS),
+        *('--precision', 'int8', '--calibration-images', images),
+    )
+
+
 def detector_model(sides=(1, 3, SIZE, SIZE), *, before=(), opset=19):
     """Return a model: two convolutions, then boxes and scores of 64 anchors.
 
