@@ -185,6 +185,10 @@ class NodeConfig:
             for name, each in configs
         ]
 
+    def raw_camera_count(self) -> int:
+        """Return the number of cameras that may send raw images."""
+        return sum(plan.transport != 'compressed' for plan in self.plans())
+
     def camera_overrides_of(self, name: str) -> list[str]:
         """Return the full names of the camera parameters that override a parameter of the node."""
         names = [f'{_PREFIX}{camera}.{name}' for camera in self.node.cameras]

@@ -71,7 +71,7 @@ def _is_unfinished(path: Path) -> bool:
             start = file.read(_STATE_WORD.size)
     except PermissionError:  # the file belongs to another user
         return facts.st_size == 0
-    except OSError:  # the file was removed meanwhile, or is no regular file
+    except OSError:  # the file was removed meanwhile or is not regular
         return False
     return len(start) < _STATE_WORD.size or _STATE_WORD.unpack(start)[0] < _STATE_INITIALISED
 

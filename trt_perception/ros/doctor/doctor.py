@@ -138,8 +138,7 @@ class _Inputs:
     def raw_cameras(self) -> int:
         """Number of cameras that may send raw images."""
         with contextlib.suppress(ConfigError):  # reported by the check of the parameters
-            plans = NodeConfig.from_values(self.node_values).plans()
-            return sum(plan.transport != 'compressed' for plan in plans)
+            return NodeConfig.from_values(self.node_values).raw_camera_count()
         return 0
 
 

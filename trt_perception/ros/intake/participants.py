@@ -51,7 +51,7 @@ class ImageParticipants:
         Args:
             configs: parameters of the node.
         """
-        cameras = sum(plan.transport != 'compressed' for plan in configs.plans())
+        cameras = configs.raw_camera_count()
         requested = configs.node.image_participants
         wanted = cameras if cameras > 1 else 0  # one camera has no other camera to wait for
         if requested >= 0:
@@ -60,7 +60,7 @@ class ImageParticipants:
             wanted = 0
         if not get_rmw_implementation_identifier().startswith('rmw_fastrtps'):
             wanted = 0  # The benefit was measured only with Fast DDS.
-        self._wanted = wanted
+        self._wanted, self._problem = wanted, ''
         count = self._affordable(wanted) if requested < 0 and wanted else wanted
         self._thread = threading.Thread(
             target=self._create, args=(count,), name='participants', daemon=True
