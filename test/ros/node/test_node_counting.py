@@ -48,8 +48,9 @@ def test_images_beyond_the_pipelines_speed_are_counted_as_replaced(scripted_dete
     scripted_detector.client.spin_until(seen_often, 'five statuses with images that were replaced')
     for counts in seen:
         assert counts['received'] == accounted_images(counts), counts
-        # At most `depth` images are in the pipeline, and one waits in the mailbox.
-        assert 0 <= counts['in flight'] <= scripted_node.ScriptedPipeline.depth + 1
+        # At most `depth` images are in the pipeline. One result may wait to be published, because
+        # its slot starts the next batch first. One image waits in the mailbox.
+        assert 0 <= counts['in flight'] <= scripted_node.ScriptedPipeline.depth + 2
     received = [counts['received'] for counts in seen]
     assert received == sorted(received)
     # A newer image replaces a waiting one, so the last image is published. Order is kept.
