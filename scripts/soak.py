@@ -138,12 +138,12 @@ def show(results):
     for name, figures in results.items():
         print(name)
         for figure in figures:
-            word = 'ok' if figure.kept else '***'
+            word = 'ok' if figure.is_within_limit else '***'
             print(
                 f'{word:3} {figure.promise:64} {figure.limit:>10.4g} {figure.value:>10.4g} '
                 f'{figure.unit}'
             )
-    return all(figure.kept for figures in results.values() for figure in figures)
+    return all(figure.is_within_limit for figures in results.values() for figure in figures)
 
 
 def processor():
@@ -166,7 +166,7 @@ def save(path, results, options):
         'minutes': options.minutes,
         'intake': options.intake,
         'figures': {
-            name: [{**vars(figure), 'kept': figure.kept} for figure in figures]
+            name: [{**vars(figure), 'kept': figure.is_within_limit} for figure in figures]
             for name, figures in results.items()
         },
     }

@@ -35,7 +35,7 @@ MASKS = Masks()
 RNG_MASKS = (0, 1, 0.5, 0.03, 0.97)
 
 
-def encoded(whole):
+def run_lengths(whole):
     runs = coco_masks.encode(np.asfortranarray(whole.astype(np.uint8)))
     return {'size': list(runs['size']), 'counts': runs['counts'].decode()}
 
@@ -61,7 +61,7 @@ def shapes_of(runs, boxes=None):
 @pytest.mark.parametrize('seed', range(5))
 def test_mask_overlap_equals_the_overlap_of_pixels(seed):
     masks = blobs(np.random.default_rng(seed), 14)
-    runs = [encoded(whole) for whole in masks]
+    runs = [run_lengths(whole) for whole in masks]
     flat = np.array(masks, float).reshape(len(masks), -1)
     shared, sizes = flat @ flat.T, flat.sum(axis=1)
     union = sizes[:, None] + sizes - shared
@@ -82,11 +82,11 @@ def test_masks_are_written_as_pycocotools_writes_them():
 
     found_ones = with_run_lengths(with_masks(found(*boxes), wholes))
 
-    assert list(found_ones.runs) == [encoded(whole) for whole in wholes]
+    assert list(found_ones.runs) == [run_lengths(whole) for whole in wholes]
 
 
 def test_empty_masks_are_compared_by_their_boxes():
-    nothing, something = (encoded(np.full((5, 10), there)) for there in (False, True))
+    nothing, something = (run_lengths(np.full((5, 10), there)) for there in (False, True))
     boxes = np.array([[0.0, 0, 10, 5], [0, 0, 5, 5]])
 
     iou = MASKS.overlaps(
@@ -98,7 +98,7 @@ def test_empty_masks_are_compared_by_their_boxes():
 
 def test_object_without_a_mask_overlaps_with_no_mask():
     plain = AnnotatedObject(1, (0, 0, 10, 5), 50, crowd=False)
-    mask = encoded(np.ones((5, 10), bool))
+    mask = run_lengths(np.ones((5, 10), bool))
     true = Shapes.from_annotations([plain, replace(plain, mask=mask)])
 
     assert MASKS.overlaps(shapes_of([mask]), true).tolist() == [[0, 1]]

@@ -17,9 +17,9 @@ from support.oracles.task_truth import (
     SEGMENT,
     SQUARE,
     WIDTH,
-    encoded,
-    only,
-    read,
+    only_box,
+    read_truth,
+    run_lengths,
 )
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.annotated_shapes import read_shapes
@@ -41,23 +41,27 @@ def test_masks_are_read_in_every_form(tmp_path):
     for _ in range(99):
         counts += [60, HEIGHT - 60]
     counts += [60, HEIGHT * WIDTH - sum(counts) - 60]
-    for outline in (SQUARE, {'size': [HEIGHT, WIDTH], 'counts': counts}, encoded(whole)):
-        box = only(read(tmp_path, truth([(0, 'cat', BOX, {'segmentation': outline})]), SEGMENT))
+    for outline in (SQUARE, {'size': [HEIGHT, WIDTH], 'counts': counts}, run_lengths(whole)):
+        box = only_box(
+            read_truth(tmp_path, truth([(0, 'cat', BOX, {'segmentation': outline})]), SEGMENT)
+        )
         assert np.array_equal(coco_masks.decode(box.mask), whole)
     content = truth([(0, 'cat', BOX, {'segmentation': [SQUARE[0], [0, 0, 9, 0, 9, 9, 0, 9]]})])
     del content['annotations'][0]['area']
-    box = only(read(tmp_path, content, SEGMENT))
+    box = only_box(read_truth(tmp_path, content, SEGMENT))
     assert box.area == coco_masks.decode(box.mask).sum() == 6000 + 81
 
 
 def test_keypoints_are_read(tmp_path):
     points = [1, 2, 2, 3.5, 4, 1, 0, 0, 0, 5, 6, 2]
-    box = only(read(tmp_path, truth([(0, 'cat', BOX, {'keypoints': points})]), FOUR))
+    box = only_box(read_truth(tmp_path, truth([(0, 'cat', BOX, {'keypoints': points})]), FOUR))
     assert box.keypoints == tuple(points)
     assert not box.is_ignored
-    box = only(read(tmp_path, truth([(0, 'cat', BOX, {'keypoints': [9, 9, 0] * 4})]), FOUR))
+    box = only_box(
+        read_truth(tmp_path, truth([(0, 'cat', BOX, {'keypoints': [9, 9, 0] * 4})]), FOUR)
+    )
     assert box.is_ignored
-    box = only(read(tmp_path, truth([(0, 'cat', BOX, {'iscrowd': 1})]), FOUR))
+    box = only_box(read_truth(tmp_path, truth([(0, 'cat', BOX, {'iscrowd': 1})]), FOUR))
     assert box.keypoints == (0,) * 12
 
 
@@ -71,7 +75,7 @@ def test_oriented_boxes_are_read_as_corners_or_with_an_angle(tmp_path, degrees):
     ):
         content = truth([(0, 'cat', BOX, more)])
         del content['annotations'][0]['area']
-        box = only(read(tmp_path, content, OBB))
+        box = only_box(read_truth(tmp_path, content, OBB))
         x, y, width, height, angle = box.oriented
         again = cv2.boxPoints(((x, y), (width, height), np.degrees(angle)))
         assert sorted(again.tolist()) == pytest.approx(
@@ -106,7 +110,7 @@ def test_invalid_masks_keypoints_and_oriented_boxes_are_refused(tmp_path):
     lines = []
     for task, more in REFUSED:
         with pytest.raises(ConfigError) as caught:
-            read(tmp_path, truth([(0, 'cat', BOX, more)]), task)
+            read_truth(tmp_path, truth([(0, 'cat', BOX, more)]), task)
         lines.append(
             f'{task.name} {str(more)[:70]}\n  {golden.without_folder(str(caught.value), tmp_path)}'
         )
@@ -121,7 +125,7 @@ def test_mask_of_an_image_without_a_size_is_refused(tmp_path, golden_messages):
     content = truth([(0, 'cat', BOX, {'segmentation': SQUARE})])
     del content['images'][0]['width'], content['images'][0]['height']
     with golden_messages.raises(ConfigError):
-        read(tmp_path, content, SEGMENT)
+        read_truth(tmp_path, content, SEGMENT)
 
 
 @pytest.mark.parametrize('seed', range(4))
@@ -138,7 +142,9 @@ def test_run_lengths_are_refused_or_read_as_pycocotools_reads_them(tmp_path, see
             text[place] = chr(max(33, ord(text[place]) + rng.integers(-40, 40)))
         runs = {'size': [HEIGHT, WIDTH], 'counts': ''.join(text)}
         try:
-            box = only(read(tmp_path, truth([(0, 'cat', BOX, {'segmentation': runs})]), SEGMENT))
+            box = only_box(
+                read_truth(tmp_path, truth([(0, 'cat', BOX, {'segmentation': runs})]), SEGMENT)
+            )
         except ConfigError:
             continue
         accepted += 1
@@ -152,16 +158,16 @@ def test_masks_of_oversized_images_are_refused(tmp_path, size, golden_messages):
     content['images'][0]['width'], content['images'][0]['height'] = size
     content['annotations'][0]['bbox'] = [0, 0, 2, 2]
     with golden_messages.raises(ConfigError):
-        read(tmp_path, content, SEGMENT)
+        read_truth(tmp_path, content, SEGMENT)
 
 
 def test_keypoints_in_another_order_are_refused(tmp_path, golden_messages):
     content = truth([(0, 'cat', BOX, {'keypoints': [1, 2, 2] * 4})])
     content['categories'][0]['keypoints'] = ['b', 'a', 'c', 'd']
     with golden_messages.raises(ConfigError):
-        read(tmp_path, content, FOUR)
+        read_truth(tmp_path, content, FOUR)
     content['categories'][0]['keypoints'] = ['w', 'x', 'y', 'z']  # other names are accepted
-    assert only(read(tmp_path, content, FOUR)).keypoints
+    assert only_box(read_truth(tmp_path, content, FOUR)).keypoints
 
 
 def test_file_that_changes_between_reads_is_refused(tmp_path, golden_messages):

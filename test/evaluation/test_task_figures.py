@@ -26,8 +26,8 @@ from support.oracles.task_truth import (
     SEGMENT,
     WIDTH,
     ellipse,
-    encoded,
-    read,
+    read_truth,
+    run_lengths,
     with_masks,
 )
 from trt_perception.building.steps.accuracy_gate import check_labels
@@ -71,7 +71,7 @@ def scene(seed, images=8):
             points = np.column_stack([corners(box), flags]).ravel().tolist()
             more = {
                 'iscrowd': int(rng.random() < 0.1),
-                'segmentation': encoded(ellipse(box)),
+                'segmentation': run_lengths(ellipse(box)),
                 'keypoints': points,
                 'num_keypoints': int((flags > 0).sum()),
             }
@@ -100,7 +100,7 @@ def scene(seed, images=8):
 
 
 def measure(folder, content, answers, task, sigmas=()):
-    annotations = read(folder, content, task, sigmas)
+    annotations = read_truth(folder, content, task, sigmas)
     classes = match_classes(CLASSES, annotations)
     rows = [
         row
@@ -207,7 +207,9 @@ def test_oriented_box_with_wrong_angle_is_not_found(tmp_path):
 
 def write_models(folder):
     """Return a data set with masks, a correct model, and a model with half-size masks."""
-    content = truth([(n, 'cat', BOX, {'segmentation': encoded(ellipse(BOX))}) for n in range(2)])
+    content = truth(
+        [(n, 'cat', BOX, {'segmentation': run_lengths(ellipse(BOX))}) for n in range(2)]
+    )
     box = found(('cat', 0.9, BOX))
     right = {n: with_masks(box, [ellipse(BOX)]) for n in range(2)}
     thin = {n: with_masks(box, [ellipse(BOX, 0.5)]) for n in range(2)}
@@ -259,11 +261,11 @@ def matching_and_different(task, folder):
     turned = np.array([[150, 130, 120, 30, np.pi / 6]], np.float32)
     corners = [[100, 100, 2], [200, 100, 2], [200, 160, 2], [0, 0, 0]]
     more = {
-        'segmentation': encoded(ellipse(BOX)),
+        'segmentation': run_lengths(ellipse(BOX)),
         'keypoints': np.ravel(corners).tolist(),
         'oriented_bbox': turned[0].tolist(),
     }
-    box = read(folder, truth([(0, 'cat', BOX, more)]), task).objects[100]
+    box = read_truth(folder, truth([(0, 'cat', BOX, more)]), task).objects[100]
     right = replace(found(('cat', 0.9, BOX)), oriented=None)
     points = np.array([corners], np.float32)
     if task is SEGMENT:

@@ -148,7 +148,7 @@ def test_fault_in_configure_is_reported_and_can_be_repaired(
     detector.bring_to('unconfigured')
     bad, good = prepare_models(fault, tmp_path)
     shutil.rmtree(node.cache, ignore_errors=True)
-    detector.set_well(engine_path=str(bad), **fault.parameters)
+    detector.set_or_fail(engine_path=str(bad), **fault.parameters)
     node.switch(fault.name)
     fails = fault.state == 'unconfigured'
     detector.take_statuses()
@@ -156,15 +156,15 @@ def test_fault_in_configure_is_reported_and_can_be_repaired(
     assert detector.change_state('configure') is not fails
     assert detector.state() == fault.state
     if not fails:
-        detector.to('activate')
+        detector.transition('activate')
         detector.connect(PICTURE)
     check_report(fault, detector, begun)
     # After the repair, the node works.
     node.switch()
     shutil.rmtree(node.cache, ignore_errors=True)
     detector.bring_to('unconfigured')
-    detector.set_well(engine_path=str(good), **fault.mended_by)
-    detector.to('configure', 'activate')
+    detector.set_or_fail(engine_path=str(good), **fault.mended_by)
+    detector.transition('configure', 'activate')
     detector.connect(PICTURE)
 
 
@@ -179,7 +179,7 @@ def test_fault_in_activate_is_reported_and_can_be_repaired(
     node.switch()
     detector.bring_to('unconfigured')
     path, _ = prepare_models(fault, tmp_path)
-    detector.set_well(engine_path=str(path))
+    detector.set_or_fail(engine_path=str(path))
     for transitions in ((), ('cleanup', 'configure')):
         detector.bring_to('inactive')
         node.switch(fault.name)
@@ -189,7 +189,7 @@ def test_fault_in_activate_is_reported_and_can_be_repaired(
         assert detector.state() == fault.state
         check_report(fault, detector, begun)
         node.switch()
-        detector.to(*transitions, 'activate')
+        detector.transition(*transitions, 'activate')
         detector.connect(PICTURE)
         # The node no longer reports the error, and the watchdog observes the camera again.
         detector.wait_for_status(
@@ -215,8 +215,8 @@ def test_fault_while_active_leads_to_the_documented_state(get_node, fault, tmp_p
     node.switch()
     detector.bring_to('unconfigured')
     path, _ = prepare_models(fault, tmp_path)
-    detector.set_well(engine_path=str(path), **fault.parameters)
-    detector.to('configure', 'activate')
+    detector.set_or_fail(engine_path=str(path), **fault.parameters)
+    detector.transition('configure', 'activate')
     detector.connect(PICTURE)
     detector.take_statuses()
     begun = time.monotonic()
@@ -231,8 +231,8 @@ def test_fault_while_active_leads_to_the_documented_state(get_node, fault, tmp_p
     detector.client.spin_until(lambda: detector.state() == fault.state, f'state {fault.state}')
     node.switch()
     detector.bring_to('unconfigured')
-    detector.set_well(**fault.mended_by)
-    detector.to('configure', 'activate')
+    detector.set_or_fail(**fault.mended_by)
+    detector.transition('configure', 'activate')
     detector.connect(PICTURE)
 
 

@@ -128,7 +128,7 @@ def test_unknown_parameter_type_does_not_affect_other_parameters(detector):
     answer = ask(detector, 'set_parameters_atomically', parameters=parameters(0.5))
     assert not answer.result.successful
     assert detector.get('confidence_threshold') == detector.get('iou_threshold') == 0.375
-    detector.set_well(confidence_threshold=0.25, iou_threshold=0.45)
+    detector.set_or_fail(confidence_threshold=0.25, iou_threshold=0.45)
 
 
 def test_parameter_that_a_request_names_twice_is_refused(detector, golden_messages):
@@ -220,7 +220,7 @@ def test_every_service_answers_strange_requests(detector, service, requests):
 def test_clock_before_1970_is_logged(detector):
     # rclpy raises ValueError for such a time in its own callback.
     clock = detector.client.node.create_publisher(Clock, '/clock', 10)
-    detector.set_well(use_sim_time=True)
+    detector.set_or_fail(use_sim_time=True)
     try:
         detector.client.spin_until(clock.get_subscription_count, 'a subscription to /clock')
         message = Clock()
@@ -235,7 +235,7 @@ def test_clock_before_1970_is_logged(detector):
         assert 'ValueError' in detector.wait_for_log('ERROR', '/clock')
     finally:
         with contextlib.suppress(AssertionError):
-            detector.set_well(use_sim_time=False)
+            detector.set_or_fail(use_sim_time=False)
         detector.client.node.destroy_publisher(clock)
         # This error is logged with a traceback.
         detector.program.forget()

@@ -114,7 +114,7 @@ def test_cleanup_frees_all_resources_of_the_participants(start_connected):
     detector.client.spin_until(lambda: nodes_of(detector) == ['detector'], 'one node')
     before = resources(pid)
     for _ in range(5):
-        detector.to('configure', 'activate', 'deactivate', 'cleanup')
+        detector.transition('configure', 'activate', 'deactivate', 'cleanup')
     detector.client.spin_until(
         lambda: all(now <= then + 2 for now, then in zip(resources(pid), before, strict=True)),
         f'no more resources than before: {before}',
@@ -133,7 +133,7 @@ def test_cleanup_frees_all_resources_of_the_participants(start_connected):
 )
 def test_parameters_set_the_number_of_participants(start, parameters, expected):
     detector = start(parameters)
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.client.spin_until(lambda: len(nodes_of(detector)) == expected + 1, 'the nodes')
 
 
@@ -142,7 +142,7 @@ def test_small_images_share_the_participant_of_the_node_from_the_second_activati
 ):
     detector, cameras = start_connected()
     assert [subscriber_of(camera) for camera in cameras] != [['detector']] * 3
-    detector.to('deactivate', 'activate')
+    detector.transition('deactivate', 'activate')
     for camera in cameras:
         camera.connect()
         assert subscriber_of(camera) == ['detector']
@@ -152,7 +152,7 @@ def test_many_participants_start_with_the_usual_limit_of_open_files(start, make_
     """64 participants need 1,024 files, as many as the usual limit allows."""
     command = ['bash', '-c', 'ulimit -Sn 1024; exec "$0" "$@"', executable('detector_node')]
     detector = start({'image_participants': 64}, command=command)
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     make_camera(detector, NAMES[0]).connect()
 
 

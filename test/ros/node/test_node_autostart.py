@@ -61,7 +61,7 @@ def test_node_starts_when_its_model_appears(start_detector, model, tmp_path):
 
     detector.connect()
     # A transition from outside ends the attempts.
-    detector.to('deactivate', 'cleanup', 'configure')
+    detector.transition('deactivate', 'cleanup', 'configure')
     assert detector.state() == 'inactive'
 
 
@@ -73,7 +73,7 @@ def test_node_waits_for_a_parameter_after_a_config_error(start_detector, model):
         'an ERROR status that asks for a parameter',
     )
 
-    detector.set_well(class_filter=['red'])
+    detector.set_or_fail(class_filter=['red'])
 
     detector.connect()
 

@@ -73,11 +73,11 @@ def test_class_without_a_name_is_an_error_until_cleanup(start_detector, tmp_path
     detector.wait_for_report(ERROR, 'model.class_names')
     assert len(detector.ask(GREY).detections) == 1
     wait_for_state('active', ERROR)
-    detector.to('deactivate')
+    detector.transition('deactivate')
     wait_for_state('inactive', ERROR)
-    detector.to('activate')
+    detector.transition('activate')
     wait_for_state('active', ERROR)
-    detector.to('deactivate', 'cleanup')
+    detector.transition('deactivate', 'cleanup')
     wait_for_state('unconfigured', DiagnosticStatus.OK)
 
 

@@ -33,14 +33,14 @@ def test_thresholds_of_one_camera_do_not_affect_another(cameras, detector):
         camera.name: detector.subscribe(LabelInfo, f'{camera.name}/label_info', LATCHED)
         for camera in (front, rear)
     }
-    detector.set_well(**{'camera.rear.confidence_threshold': 0.75})
+    detector.set_or_fail(**{'camera.rear.confidence_threshold': 0.75})
     assert names_found(rear) == ['red']
     assert names_found(front) == ['red', 'red', 'green']
-    detector.set_well(**{'camera.rear.class_filter': ['green']})
+    detector.set_or_fail(**{'camera.rear.class_filter': ['green']})
     assert names_found(rear) == []
-    detector.set_well(**{'camera.rear.confidence_threshold': 0.1})
+    detector.set_or_fail(**{'camera.rear.confidence_threshold': 0.1})
     assert names_found(rear) == ['green']
-    detector.set_well(
+    detector.set_or_fail(
         confidence_threshold=0.9
     )  # changes only front, which has no value of its own
     assert names_found(rear) == ['green']
@@ -53,7 +53,7 @@ def test_thresholds_of_one_camera_do_not_affect_another(cameras, detector):
     }
     assert labels['rear'][-1].threshold == pytest.approx(0.1)
     assert [entry.class_name for entry in labels['rear'][-1].class_map] == list(CLASS_NAMES)
-    detector.set_well(confidence_threshold=0.25)
+    detector.set_or_fail(confidence_threshold=0.25)
     detector.bring_to('unconfigured')  # cleanup resets the values of cameras
     detector.wait_for_log('INFO', 'camera.rear.confidence_threshold, camera.rear.class_filter')
     detector.bring_to('active')
@@ -72,7 +72,7 @@ def wait_for_numbers(detector, *numbers):
 
 def test_camera_can_be_switched_off_and_on(cameras, detector, golden_messages):
     front, rear, left = cameras
-    detector.set_well(**{'camera.rear.enabled': False})
+    detector.set_or_fail(**{'camera.rear.enabled': False})
     detector.wait_for_log('INFO', 'enabled', of='rear')
     publish = steady([front, left])
     picture = picture_of(COLOR)
@@ -90,12 +90,12 @@ def test_camera_can_be_switched_off_and_on(cameras, detector, golden_messages):
     assert not rear.answers()
     assert rear.counts()['published'] == int(values['published'])
     detector.program.forget()
-    detector.set_well(**{'camera.rear.enabled': True})
+    detector.set_or_fail(**{'camera.rear.enabled': True})
     golden_messages.add(detector.wait_for_log('INFO', of='rear'))
     assert names_found(rear) == ['red', 'red', 'green']
     wait_for_numbers(detector, 3, 3)
     # The node's parameter does not change rear, because rear has its own value.
-    detector.set_well(enabled=False)
+    detector.set_or_fail(enabled=False)
     assert names_found(rear) == ['red', 'red', 'green']
     front.wait_for_status(
         lambda _, values: int(values.get('dropped: disabled', 0)) > 2,
@@ -107,9 +107,9 @@ def test_camera_can_be_switched_off_and_on(cameras, detector, golden_messages):
     rest = ', '.join(detector.topic(f'{name}/image') for name in NAMES if name != 'rear')
     on = detector.topic('rear/image')
     detector.program.wait_for_line(rf'detector\]: active: .* {on}, .*: {rest}$')
-    detector.set_well(**{'camera.rear.enabled': False})
+    detector.set_or_fail(**{'camera.rear.enabled': False})
     wait_for_numbers(detector, 3)
-    detector.set_well(**{'camera.rear.enabled': True}, enabled=True)
+    detector.set_or_fail(**{'camera.rear.enabled': True}, enabled=True)
     for camera in cameras:
         camera.connect()
     assert names_found(front) == ['red', 'red', 'green']
@@ -117,7 +117,7 @@ def test_camera_can_be_switched_off_and_on(cameras, detector, golden_messages):
 
 def test_rate_limit_of_one_camera_does_not_affect_the_others(cameras, detector):
     front, rear, left = cameras
-    detector.set_well(**{'camera.rear.max_rate_hz': 0.1})
+    detector.set_or_fail(**{'camera.rear.max_rate_hz': 0.1})
     publish = steady([front, left])
     rear.wait_for_status(
         lambda _, values: int(values.get('dropped: rate_limit', 0)) > 10,
@@ -125,7 +125,7 @@ def test_rate_limit_of_one_camera_does_not_affect_the_others(cameras, detector):
         publish=lambda: publish() or rear.publisher.publish(picture_of(COLOR)),
     )
     assert_unharmed([front, left], publish)
-    detector.set_well(**{'camera.rear.max_rate_hz': 0.0})
+    detector.set_or_fail(**{'camera.rear.max_rate_hz': 0.0})
     detector.program.wait_for_line(r'detector\.rear\]: max_rate_hz .* 0\.1 Hz$')
     detector.program.wait_for_output('detector.rear]: max_rate_hz ', 2)
     before = rear.counts()['dropped']['rate_limit']
@@ -168,7 +168,7 @@ def test_cameras_can_be_replaced_while_unconfigured(cameras, detector, golden_me
     assert not successful
     golden_messages.add(reason)
     detector.bring_to('unconfigured')
-    detector.set_well(cameras=['front', 'back'], **{'image_qos.depth': 2})
+    detector.set_or_fail(cameras=['front', 'back'], **{'image_qos.depth': 2})
     assert detector.get('camera.back.image_qos.depth') == 2
     detector.bring_to('active')
     others = [CameraOfMany(detector, name) for name in ('front', 'back')]
@@ -185,4 +185,4 @@ def test_cameras_can_be_replaced_while_unconfigured(cameras, detector, golden_me
     for camera in others:
         camera.destroy_publisher()
     detector.bring_to('unconfigured')
-    detector.set_well(cameras=list(NAMES), **{'image_qos.depth': 1})
+    detector.set_or_fail(cameras=list(NAMES), **{'image_qos.depth': 1})

@@ -88,7 +88,7 @@ def test_no_image_is_in_flight_after_deactivate(scripted_detector):
         scripted_detector.camera.publish(command_image(scripted_node.SLOW))
     # The node has received some images. Others are still in transport.
     scripted_detector.program.wait_for_output(f'enqueue {scripted_node.SLOW}\n')
-    scripted_detector.to('deactivate')
+    scripted_detector.transition('deactivate')
     _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
     )
@@ -124,7 +124,7 @@ def test_each_activation_starts_counts_at_zero(scripted_detector):
     for stamp in range(5):
         scripted_detector.ask(command_image(0, stamp))
     assert scripted_detector.settled_counts()['received'] >= 6
-    scripted_detector.to('deactivate', 'activate')
+    scripted_detector.transition('deactivate', 'activate')
     _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'active', 'a status of the active node'
     )
@@ -134,7 +134,7 @@ def test_each_activation_starts_counts_at_zero(scripted_detector):
 def test_frames_in_flight_are_published_before_deactivate_ends(scripted_detector):
     for stamp in range(1, 4):
         scripted_detector.enqueue(scripted_node.SLOW, stamp=stamp)
-    scripted_detector.to('deactivate')
+    scripted_detector.transition('deactivate')
     scripted_detector.client.spin_until(
         lambda: [m.header.stamp.sec for m in scripted_detector.detections] == [1, 2, 3],
         'detections of all three frames that were in flight',

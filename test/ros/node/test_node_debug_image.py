@@ -100,13 +100,13 @@ def test_subscriber_receives_debug_images_across_transitions(start_detector, mod
     detector = start_detector({'engine_path': str(model), **PARAMETERS, 'autostart': False})
     messages = detector.subscribe(Image, 'debug_image')
     for _ in range(2):
-        detector.to('configure', 'activate')
+        detector.transition('configure', 'activate')
         detector.connect()
         publish_until_drawn(detector, messages, picture_of(COLOR))
-        detector.to('deactivate', 'activate')
+        detector.transition('deactivate', 'activate')
         detector.connect()
         publish_until_drawn(detector, messages, picture_of(COLOR))
-        detector.to('deactivate', 'cleanup')
+        detector.transition('deactivate', 'cleanup')
     topic = detector.topic('debug_image')
     # Other participants learn later that the publisher is gone.
     detector.client.spin_until(

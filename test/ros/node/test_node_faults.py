@@ -36,7 +36,7 @@ def assert_unconfigured_with_cause(detector, cause):
 
 
 def assert_works_again(detector):
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.connect(command_image(0, frame_id=HANDSHAKE))
     assert len(detector.ask(command_image(0)).detections) == 1
     detector.wait_for_status(
@@ -95,11 +95,11 @@ def test_refused_transition_does_not_change_how_a_fault_ends(scripted_detector):
 )
 def test_node_recovers_from_a_fault_in_configure(scripted_detector, path, cause):
     scripted_detector.bring_to('unconfigured')
-    scripted_detector.set_well(engine_path=path)
+    scripted_detector.set_or_fail(engine_path=path)
     for _ in range(2):
         assert scripted_detector.change_state('configure') is False
         assert_unconfigured_with_cause(scripted_detector, cause)
-    scripted_detector.set_well(engine_path='fine')
+    scripted_detector.set_or_fail(engine_path='fine')
     assert_works_again(scripted_detector)
 
 

@@ -74,7 +74,7 @@ def test_auto_chooses_jpegs_if_they_are_published(start, make_publisher):
     detector = start({'image_transport': 'auto'})
     raw = make_publisher(Image, detector.topic('image'))
     jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.program.wait_for_line(f'image_transport auto: compressed, .* {jpegs.topic_name} ')
     detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
     assert raw.get_subscription_count() == 0
@@ -118,7 +118,7 @@ def test_auto_chooses_again_with_each_activation(start, make_publisher):
     detector.program.wait_for_line(f'image_transport auto: raw, .* {topic} has no publisher')
     jpegs = make_publisher(CompressedImage, topic)
     wait_for_advice(detector, topic)
-    detector.to('deactivate', 'activate')
+    detector.transition('deactivate', 'activate')
     detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
     assert_answers(detector.ask(message(encoded()), jpegs))
     # A camera that publishes raw images replaces the JPEG camera.
@@ -138,7 +138,7 @@ def wait_for_advice(detector, topic):
 def test_auto_chooses_raw_images_without_a_gpu(start, make_publisher):
     detector = start({'image_transport': 'auto'}, usual=True, camera_qos=None)
     make_publisher(CompressedImage, detector.topic('image/compressed'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.program.wait_for_output('image_transport auto: raw, because no GPU ')
     detector.wait_for_status(
         lambda status, _: 'image_transport:=compressed (detect.launch.py)' in status.message,
@@ -150,7 +150,7 @@ def test_auto_ignores_another_type_on_the_compressed_topic(start, make_publisher
     detector = start({'image_transport': 'auto'})
     topic = detector.topic('image/compressed')
     make_publisher(Image, topic)
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.program.wait_for_line(f'image_transport auto: raw, .* {topic} has no publisher')
 
 
@@ -160,7 +160,7 @@ def test_one_camera_sends_jpegs_while_another_sends_raw_images(start, make_publi
     jpegs = make_publisher(CompressedImage, detector.topic('rear/image/compressed'))
     rear, _ = detector.client.subscribe(Detection2DArray, detector.topic('rear/detections'))
     front, _ = detector.client.subscribe(Detection2DArray, detector.topic('front/detections'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     for publisher, image, received in (
         (jpegs, message(encoded()), rear),
         (raw, picture_of(COLOR, SIZE), front),
@@ -216,11 +216,11 @@ def test_missing_simplejpeg_is_reported_at_configure(start, monkeypatch, tmp_pat
     warning = 'simplejpeg is missing (ValueError: another NumPy)'
 
     detector = start({'image_transport': 'compressed'}, usual=True)
-    detector.to('configure')
+    detector.transition('configure')
     detector.program.wait_for_output(warning)
-    detector.to('cleanup')
+    detector.transition('cleanup')
     raw = start({}, usual=True)
-    raw.to('configure')
+    raw.transition('configure')
 
     assert detector.program.count(warning) == 1
     assert raw.program.count(warning) == 0

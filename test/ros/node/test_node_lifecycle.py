@@ -82,7 +82,7 @@ def test_impossible_transitions_are_refused(detector_for_refusals, state):
         'finalized': 'shutdown from active',
     }
     if state in transition_to:
-        detector.to(transition_to[state])
+        detector.transition(transition_to[state])
     assert detector.state() == state
     for transition in sorted(TRANSITIONS.keys() - ALLOWED[state]):
         assert detector.change_state(transition) is False, transition
@@ -102,7 +102,7 @@ def test_failed_configure_reports_its_cause_and_can_be_repeated(
     corrupt.write_bytes(b'this is not a protocol buffer')
     detector = start_detector()
     for path in ('', tmp_path, tmp_path / 'missing.onnx', tmp_path / 'model.engine', corrupt):
-        detector.set_well(engine_path=str(path))
+        detector.set_or_fail(engine_path=str(path))
         detector.program.forget()
         assert detector.change_state('configure') is False, path
         assert detector.state() == 'unconfigured', path
@@ -112,8 +112,8 @@ def test_failed_configure_reports_its_cause_and_can_be_repeated(
         detector.program.wait_for_output(status.message.replace('\n', '\n    '))
         # An expected error has a message without a traceback.
         assert 'Traceback' not in detector.program.output
-    detector.set_well(engine_path=str(model))
-    detector.to('configure', 'activate')
+    detector.set_or_fail(engine_path=str(model))
+    detector.transition('configure', 'activate')
     detector.wait_for_status(
         lambda status, _: status.level != DiagnosticStatus.ERROR, 'a status without the old error'
     )
@@ -157,7 +157,7 @@ def test_node_answers_after_a_failed_autostart(start_detector, model):
     )
     assert detector.state() == 'unconfigured'
     assert not detector.change_state('configure')  # this transition ends the attempts of autostart
-    detector.set_well(engine_path=str(model))
-    detector.to('configure', 'activate', 'deactivate', 'cleanup')
+    detector.set_or_fail(engine_path=str(model))
+    detector.transition('configure', 'activate', 'deactivate', 'cleanup')
     # Autostart does not run again after cleanup.
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')

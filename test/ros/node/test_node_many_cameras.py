@@ -135,7 +135,7 @@ def test_node_counts_are_sums_of_camera_counts(cameras, detector):
     _, values = cameras[1].wait_for_status(lambda *_: True, 'a status')
     assert values['image reliability'] == 'reliable'
     assert 'engine' not in values
-    detector.to('deactivate')
+    detector.transition('deactivate')
     for camera, counts in zip(cameras, of_each, strict=True):
         detector.program.wait_for_line(rf'detector\.{camera.name}\]: .*: {counts["received"]} ')
     detector.program.wait_for_line(rf'detector\]: .*: {together["received"]} ')
@@ -233,12 +233,12 @@ def test_qos_mismatch_names_the_parameter_of_the_camera(cameras, detector):
     _, rear, _ = cameras
     parameter = 'camera.rear.image_qos.reliability'
     detector.bring_to('unconfigured')
-    detector.set_well(**{parameter: 'reliable'})
+    detector.set_or_fail(**{parameter: 'reliable'})
     rear.create_publisher(QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT))
     detector.bring_to('active')
     detector.wait_for_log('ERROR', parameter, of='rear')
     detector.bring_to('unconfigured')
-    detector.set_well(**{parameter: 'auto'})
+    detector.set_or_fail(**{parameter: 'auto'})
 
 
 def test_killed_camera_is_reported_until_it_is_started_again(cameras, detector):

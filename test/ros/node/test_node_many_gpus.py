@@ -44,12 +44,12 @@ def frames_of_gpu(detector, gpu):
 
 
 def test_each_camera_has_a_status_before_the_first_activation(detector):
-    detector.to('configure')
+    detector.transition('configure')
     for name in ('detector', *NAMES):
         detector.wait_for_status(lambda _, values: values['state'] == 'inactive', name, of=name)
-    detector.to('cleanup')
-    detector.set_well(cameras=['top'])
-    detector.to('configure')
+    detector.transition('cleanup')
+    detector.set_or_fail(cameras=['top'])
+    detector.transition('configure')
     seen = []
     subscription = detector.client.node.create_subscription(
         DiagnosticArray,
@@ -75,7 +75,7 @@ def test_cameras_are_distributed_to_the_gpus(cameras, detector):
     )
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
     assert int(values['batches']) == sum(expected_frames.values()) + 5  # every batch had one frame
-    detector.to('deactivate')
+    detector.transition('deactivate')
     # An inactive node still reports the counts of its last activation.
     _, settled = detector.wait_for_status(
         lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
@@ -85,7 +85,7 @@ def test_cameras_are_distributed_to_the_gpus(cameras, detector):
         expected_frames[2],
         expected_frames[5] + 5,
     )
-    detector.to('cleanup')
+    detector.transition('cleanup')
     detector.program.wait_for_output('pipeline closed', 2)
 
 
@@ -125,7 +125,7 @@ def test_fault_of_one_pipeline_ends_all_with_balanced_counts(cameras, detector):
     status, _ = rear.wait_for_status(lambda *_: True, 'a status of the camera')
     assert 'collect broke' in status.message
     detector.program.wait_for_output('pipeline closed', 2)
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     for camera in cameras:
         camera.connect(HELLO)
         camera.ask(command_image(0))

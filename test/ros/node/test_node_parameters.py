@@ -24,7 +24,7 @@ LATCHED = QoSProfile(depth=10, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 @pytest.fixture
 def detector(active_detector):
     yield active_detector
-    active_detector.set_well(confidence_threshold=0.25, iou_threshold=0.45)
+    active_detector.set_or_fail(confidence_threshold=0.25, iou_threshold=0.45)
     assert active_detector.set({'class_filter': []}, Parameter.Type.STRING_ARRAY)[0][0]
 
 
@@ -35,21 +35,21 @@ def names_found(detector):
 def test_confidence_threshold_changes_while_active(detector):
     # Scores are 0.784, 0.706, 0.471, 0.235.
     for threshold, count in ((0.25, 3), (0.75, 1), (0.9, 0), (0.2, 4), (0.0, 4), (1.0, 0)):
-        detector.set_well(confidence_threshold=threshold)
+        detector.set_or_fail(confidence_threshold=threshold)
         assert len(names_found(detector)) == count
 
 
 def test_iou_threshold_changes_while_active(detector):
     # The two red boxes overlap by 1/3.
     for threshold, count in ((0.45, 2), (0.3, 1), (0.34, 2), (0.0, 1), (1.0, 2)):
-        detector.set_well(iou_threshold=threshold)
+        detector.set_or_fail(iou_threshold=threshold)
         assert names_found(detector).count('red') == count
 
 
 def test_class_filter_changes_while_active(detector):
-    detector.set_well(confidence_threshold=0.1)
+    detector.set_or_fail(confidence_threshold=0.1)
     for names in (['green'], ['blue', 'red'], ['red', 'red']):
-        detector.set_well(class_filter=names)
+        detector.set_or_fail(class_filter=names)
         expected = expected_detections(COLOR, (128, 96), 0.1, names)
         assert names_found(detector) == [name for name, _, _ in expected]
 
@@ -64,7 +64,7 @@ def test_class_filter_changes_while_active(detector):
     ],
 )
 def test_empty_list_of_any_type_clears_the_class_filter(detector, kind):
-    detector.set_well(class_filter=['green'])
+    detector.set_or_fail(class_filter=['green'])
     assert names_found(detector) == ['green']
     assert detector.set({'class_filter': []}, kind) == [(True, '')]
     assert names_found(detector) == ['red', 'red', 'green']
@@ -80,26 +80,26 @@ def test_integer_is_accepted_for_a_double(detector):
 
 
 def test_label_info_follows_the_threshold_and_is_latched(detector):
-    detector.set_well(confidence_threshold=0.5)
+    detector.set_or_fail(confidence_threshold=0.5)
     labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
     detector.client.spin_until(lambda: labels, 'the latched label_info')
     assert [message.threshold for message in labels] == [0.5]
     classes = [(entry.class_id, entry.class_name) for entry in labels[0].class_map]
     assert classes == list(enumerate(CLASS_NAMES))
-    detector.set_well(confidence_threshold=0.75)
+    detector.set_or_fail(confidence_threshold=0.75)
     detector.client.spin_until(lambda: len(labels) > 1, 'label_info with the new threshold')
     assert labels[-1].threshold == 0.75
     assert labels[-1].class_map == labels[0].class_map
     # A refused change is not announced.
     assert not detector.set({'confidence_threshold': 2.0})[0][0]
-    detector.set_well(confidence_threshold=0.125)
+    detector.set_or_fail(confidence_threshold=0.125)
     detector.client.spin_until(lambda: labels[-1].threshold == 0.125, 'label_info')
     assert [message.threshold for message in labels] == [0.5, 0.75, 0.125]
 
 
 def test_label_info_is_published_in_configure(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'confidence_threshold': 0.375})
-    detector.to('configure')
+    detector.transition('configure')
     labels = detector.subscribe(LabelInfo, 'label_info', LATCHED)
     detector.client.spin_until(lambda: labels, 'the latched label_info')
     assert [message.threshold for message in labels] == [0.375]
@@ -214,22 +214,22 @@ def test_fixed_parameters_change_after_cleanup(start_detector, model, golden_mes
         [(successful, reason)] = detector.set({'max_detections': 1})
         assert not successful
         golden_messages.add(reason)
-        detector.to(transition)
-    detector.set_well(max_detections=1, class_filter=['pink'])
+        detector.transition(transition)
+    detector.set_or_fail(max_detections=1, class_filter=['pink'])
     # Without a model, any class filter is accepted. configure checks the filter.
     assert not detector.change_state('configure')
     detector.program.wait_for_output('red, green, blue')
-    detector.set_well(class_filter=['red'])
-    detector.to('configure', 'activate')
+    detector.set_or_fail(class_filter=['red'])
+    detector.transition('configure', 'activate')
     detector.connect()
     assert names_found(detector) == ['red']
 
 
 def test_diagnostics_period_changes_after_cleanup(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'diagnostics_period_s': 60.0})
-    detector.to('configure', 'cleanup')
-    detector.set_well(diagnostics_period_s=0.1)
-    detector.to('configure')
+    detector.transition('configure', 'cleanup')
+    detector.set_or_fail(diagnostics_period_s=0.1)
+    detector.transition('configure')
     for _ in range(3):
         detector.wait_for_status(lambda *_: True, 'diagnostics ten times a second')
 

@@ -97,7 +97,7 @@ def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, se
 
     def reliable_again():
         # The node learns later that the second camera is gone, so activate again until then.
-        detector.to('deactivate', 'activate')
+        detector.transition('deactivate', 'activate')
         detector.connect(picture_of(COLOR, frame_id='first'))
         return reliability(detector) == 'reliable'
 
@@ -120,7 +120,7 @@ def test_qos_mismatch_of_a_switched_off_camera_is_not_logged(start_detector, set
     settings['image_qos.reliability'] = 'reliable'
     detector = start_detector(settings, camera_qos=RELIABLE)
     detector.connect(picture_of(COLOR))
-    detector.set_well(enabled=False)
+    detector.set_or_fail(enabled=False)
     node, topic = detector.client.node, detector.topic('image')
     best_effort_camera = node.create_publisher(Image, topic, BEST_EFFORT)
     detector.client.spin_until(lambda: node.count_publishers(topic) == 2, 'the camera')
@@ -128,7 +128,7 @@ def test_qos_mismatch_of_a_switched_off_camera_is_not_logged(start_detector, set
         lambda status, _: 'enabled' in status.message, 'a status of the switched-off camera'
     )
     assert detector.program.count(RELIABILITY) == 0
-    detector.set_well(enabled=True)
+    detector.set_or_fail(enabled=True)
     node.destroy_publisher(best_effort_camera)
 
 

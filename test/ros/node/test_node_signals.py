@@ -35,7 +35,7 @@ def assert_clean_end(detector, number):
 def test_signal_ends_the_node_cleanly_in_each_state(start_detector, model, number, transitions):
     detector = start_detector({'engine_path': str(model)})
     assert detector.state() == 'unconfigured'
-    detector.to(*transitions)
+    detector.transition(*transitions)
     assert_clean_end(detector, number)
 
 
@@ -43,7 +43,7 @@ def test_signal_after_a_failed_activate_ends_the_node_cleanly(start_detector, mo
     flag = tmp_path / 'flag'
     command = [*script('nodes/fault_node.py'), str(flag), 'stand-in']
     detector = start_detector({'engine_path': str(model)}, command=command)
-    detector.to('configure')
+    detector.transition('configure')
     flag.write_text('no thread left')
     assert not detector.change_state('activate')
     detector.program.wait_for_output("can't start new thread")
@@ -53,7 +53,7 @@ def test_signal_after_a_failed_activate_ends_the_node_cleanly(start_detector, mo
 
 def test_signal_under_load_ends_the_node_cleanly(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     slow = picture_of((0, 0, scripted_node.SLOW))
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
 
@@ -83,7 +83,7 @@ def test_signal_stops_configure_between_two_steps(start_detector):
 def test_signals_during_interpreter_shutdown_are_ignored(start_detector, model):
     command = [*script('nodes/late_signal_node.py'), 'detector_node']
     detector = start_detector({'engine_path': str(model)}, command=command)
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     assert_clean_end(detector, signal.SIGINT)
 
 
@@ -132,7 +132,7 @@ def test_exception_while_closing_is_logged():
 
 def test_second_signal_ends_a_node_that_hangs(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
     detector.enqueue(scripted_node.NEVER)
     detector.program.send(signal.SIGINT)
@@ -148,7 +148,7 @@ def test_second_signal_ends_a_node_that_hangs(start_detector):
 def test_two_signals_at_once_count_as_one(start_detector):
     # After Ctrl-C, the terminal signals the process group, and launch signals the node again.
     detector = start_detector(command=script('nodes/scripted_node.py'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
     detector.enqueue(scripted_node.SLOW)
     detector.program.send(signal.SIGTERM)

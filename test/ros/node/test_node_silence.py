@@ -41,7 +41,9 @@ def detector_without_camera(client, model):
 @pytest.fixture
 def unconfigured_detector(detector_without_camera):
     detector_without_camera.bring_to('unconfigured')
-    detector_without_camera.set_well(**{'image_qos.reliability': 'auto', 'image_transport': 'raw'})
+    detector_without_camera.set_or_fail(
+        **{'image_qos.reliability': 'auto', 'image_transport': 'raw'}
+    )
     detector_without_camera.program.forget()
     yield detector_without_camera
     detector_without_camera.destroy_camera()
@@ -81,7 +83,7 @@ def test_compressed_images_are_suggested_if_raw_images_are_missing(unconfigured_
 
 
 def test_raw_images_are_suggested_if_compressed_images_are_missing(unconfigured_detector):
-    unconfigured_detector.set_well(image_transport='compressed')
+    unconfigured_detector.set_or_fail(image_transport='compressed')
     unconfigured_detector.bring_to('active')
     unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=1))
     unconfigured_detector.wait_for_status(
@@ -100,7 +102,7 @@ def test_another_type_on_the_topic_is_reported(unconfigured_detector):
 
 
 def test_qos_mismatch_is_reported(unconfigured_detector):
-    unconfigured_detector.set_well(**{'image_qos.reliability': 'reliable'})
+    unconfigured_detector.set_or_fail(**{'image_qos.reliability': 'reliable'})
     unconfigured_detector.bring_to('active')
     camera = unconfigured_detector.create_camera(BEST_EFFORT)
     picture = picture_of((9, 9, 9))
@@ -174,7 +176,7 @@ def test_images_lost_in_transport_are_reported(scripted_detector):
 
 def test_hanging_pipeline_is_reported(start_detector):
     detector = start_detector(command=script('nodes/scripted_node.py'))
-    detector.to('configure', 'activate')
+    detector.transition('configure', 'activate')
     detector.connect(command_image(0, frame_id=HANDSHAKE))
 
     # Called repeatedly, because a newer image replaces a waiting one.
@@ -189,12 +191,12 @@ def test_final_counts_are_logged(scripted_detector):
     for stamp in range(3):
         scripted_detector.ask(command_image(0, stamp))
     counts = scripted_detector.settled_counts()
-    scripted_detector.to('deactivate')
+    scripted_detector.transition('deactivate')
     scripted_detector.program.wait_for_line(
         rf'counts: {counts["received"]} .* = {counts["published"]} '
     )
-    scripted_detector.to('activate')
-    scripted_detector.to('shutdown from active')
+    scripted_detector.transition('activate')
+    scripted_detector.transition('shutdown from active')
     scripted_detector.program.wait_for_output('counts: ', 2)
 
 

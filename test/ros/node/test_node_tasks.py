@@ -101,7 +101,7 @@ def test_node_publishes_the_keypoints_of_the_pipeline(detector, listener, parame
 
 def test_image_without_objects_gives_an_empty_keypoints_message(detector, listener):
     others = listener(PointCloud2, 'keypoints')
-    detector.set_well(confidence_threshold=1.0)
+    detector.set_or_fail(confidence_threshold=1.0)
     try:
         image = message_of(POSE_EXPORT['image'], 'nothing')
         detections, cloud = publish_until_both(detector, others, image)
@@ -109,7 +109,7 @@ def test_image_without_objects_gives_an_empty_keypoints_message(detector, listen
         assert (cloud.height, cloud.width, len(cloud.data)) == (0, 17, 0)
         assert cloud.header == image.header
     finally:
-        detector.set_well(confidence_threshold=0.02)
+        detector.set_or_fail(confidence_threshold=0.02)
 
 
 def test_keypoint_names_and_skeleton_are_read_only_parameters(start_detector, golden_messages):
@@ -120,17 +120,17 @@ def test_keypoint_names_and_skeleton_are_read_only_parameters(start_detector, go
     # A file of `ros2 param dump` has start values, too.
     node = start_detector({'engine_path': str(model), 'keypoints.names': ['other']})
     assert not node.call('get_parameters', names=['keypoints.names']).values
-    node.to('configure')
+    node.transition('configure')
     assert list(node.get('keypoints.names')) == names
     assert list(node.get('keypoints.skeleton')) == ends
     for name, value in (('keypoints.names', ['other']), ('keypoints.skeleton', [0, 1])):
         [(successful, reason)] = node.set({name: value})
         assert not successful
         golden_messages.add(reason)
-    node.set_well(**{'keypoints.names': names, 'keypoints.skeleton': ends})
-    node.to('cleanup')
+    node.set_or_fail(**{'keypoints.names': names, 'keypoints.skeleton': ends})
+    node.transition('cleanup')
     assert not node.call('get_parameters', names=['keypoints.names']).values
-    node.to('configure')
+    node.transition('configure')
     assert list(node.get('keypoints.skeleton')) == ends
 
 
@@ -214,10 +214,10 @@ def test_node_publishes_the_masks_of_the_pipeline(client, tmp_path):
         assert (message.height, message.width, message.step) == (height, width, 2 * width)
         pixels = np.frombuffer(bytes(message.data), '<u2').reshape(height, width)
         assert np.array_equal(pixels, expected)
-        node.set_well(confidence_threshold=1.0)
+        node.set_or_fail(confidence_threshold=1.0)
         _, message = publish_until_both(node, found, message_of(export['image'], 'nothing'))
         assert not any(message.data)
-        node.set_well(confidence_threshold=0.02)
+        node.set_or_fail(confidence_threshold=0.02)
         large = message_of(cv2.resize(export['image'], (1600, 1200)), 'large')
 
         def is_skipped(_, values):

@@ -39,7 +39,7 @@ def engine(folder: Path) -> Path:
     return path
 
 
-def _missing(folder):
+def _missing_file(folder):
     return folder / 'missing.onnx'
 
 
@@ -148,19 +148,19 @@ class Fault:
     mended_by: dict = field(default_factory=dict)
 
 
-def _gpu(name, phase, **rest):
+def _gpu_fault(name, phase, **rest):
     return Fault(name, phase, **{'model': engine, 'on_gpu': True, **rest})
 
 
-def _start(name, *arguments, **rest):
+def _start_fault(name, *arguments, **rest):
     return Fault(name, 'start', 'exit 2', parameters=arguments, **rest)
 
 
 FAULTS = (
-    Fault('file missing', 'configure', model=_missing),
+    Fault('file missing', 'configure', model=_missing_file),
     Fault('file unreadable', 'configure', model=_unreadable),
     Fault('file truncated', 'configure', model=_truncated, says='SHA-256', varies=True),
-    _gpu('engine truncated', 'configure', model=_truncated_engine, says='TensorRT'),
+    _gpu_fault('engine truncated', 'configure', model=_truncated_engine, says='TensorRT'),
     Fault('file world-writable', 'configure', model=_world_writable),
     Fault('manifest missing', 'configure', model=_no_manifest),
     Fault(
@@ -169,15 +169,15 @@ FAULTS = (
         model=_with_manifest(lambda content: '{"schema": 1,'),
     ),
     Fault('hash mismatch', 'configure', model=_hash, says='SHA-256', varies=True),
-    _gpu(
+    _gpu_fault(
         'wrong flavour',
         'configure',
         model=_other_flavour,
         real=False,
         says='tensorrt_rtx',
     ),
-    _gpu('wrong version', 'configure', real=False, says='build_engine'),
-    _gpu(
+    _gpu_fault('wrong version', 'configure', real=False, says='build_engine'),
+    _gpu_fault(
         'plugin library missing',
         'configure',
         model=_without_plugin_library,
@@ -194,20 +194,20 @@ FAULTS = (
         'configure',
         model=_with_manifest(lambda content: content['inputs'][0].update(dtype='float16')),
     ),
-    _gpu(
+    _gpu_fault(
         'device id out of range',
         'configure',
         says="'device_ids'",
         parameters={'device_ids': [63]},
         mended_by={'device_ids': [0]},
     ),
-    _gpu('no driver', 'configure', says='CUDA'),
-    _gpu('no NVRTC', 'configure', says='NVRTC'),
-    _gpu('kernel fails to compile', 'configure'),
-    _gpu('out of device memory', 'configure', says="'pipeline_depth'"),
-    _gpu('out of pinned memory', 'configure', says="'pipeline_depth'"),
+    _gpu_fault('no driver', 'configure', says='CUDA'),
+    _gpu_fault('no NVRTC', 'configure', says='NVRTC'),
+    _gpu_fault('kernel fails to compile', 'configure'),
+    _gpu_fault('out of device memory', 'configure', says="'pipeline_depth'"),
+    _gpu_fault('out of pinned memory', 'configure', says="'pipeline_depth'"),
     Fault('warm-up raises', 'configure'),
-    _gpu(
+    _gpu_fault(
         'cache folder full',
         'configure',
         state='inactive',
@@ -215,7 +215,7 @@ FAULTS = (
         says='No space left',
         varies=True,
     ),
-    _gpu(
+    _gpu_fault(
         'cache folder unwritable',
         'configure',
         state='inactive',
@@ -224,15 +224,15 @@ FAULTS = (
     ),
     Fault('no thread left', 'activate', state='inactive'),
     Fault('no subscription', 'activate', state='inactive'),
-    _gpu('copy raises', 'active', says='cudaMemcpyAsync'),
-    _gpu(
+    _gpu_fault('copy raises', 'active', says='cudaMemcpyAsync'),
+    _gpu_fault(
         'enqueue returns False',
         'active',
         says='execute_async_v3',
         parameters={'use_cuda_graph': False},
         mended_by={'use_cuda_graph': True},
     ),
-    _gpu('collect raises', 'active', says='cudaEventSynchronize'),
+    _gpu_fault('collect raises', 'active', says='cudaEventSynchronize'),
     Fault('decoder raises', 'active'),
     Fault(
         'output invalid',
@@ -246,18 +246,18 @@ FAULTS = (
     Fault('detections refused', 'active', state='active', says='not_published', varies=True),
     Fault('worker thread dies', 'active'),
     Fault('ONNX Runtime raises', 'active'),
-    _gpu('poisoned GPU context', 'active', state='exit 1', says='cudaErrorIllegalAddress'),
+    _gpu_fault('poisoned GPU context', 'active', state='exit 1', says='cudaErrorIllegalAddress'),
     Fault('subscription lost', 'active', state='active'),
     Fault('engine file replaced on disk', 'active', state='active', level='WARN', strike=_replace),
-    _start('parameter of wrong type', '-p', 'confidence_threshold:=high'),
-    _start('parameter out of range', '-p', 'confidence_threshold:=2.0'),
-    _start('unknown parameter', '-p', 'confidence_treshold:=0.5'),
-    _start(
+    _start_fault('parameter of wrong type', '-p', 'confidence_threshold:=high'),
+    _start_fault('parameter out of range', '-p', 'confidence_threshold:=2.0'),
+    _start_fault('unknown parameter', '-p', 'confidence_treshold:=0.5'),
+    _start_fault(
         'parameter of an unknown camera',
         *('-p', 'cameras:=[front, rear]', '-p', 'camera.raer.enabled:=false'),
     ),
-    _start('two cameras of one name', '-p', 'cameras:=[front, front]'),
-    _start(
+    _start_fault('two cameras of one name', '-p', 'cameras:=[front, front]'),
+    _start_fault(
         'YAML that does not parse',
         *('--params-file', 'broken.yaml'),
         says='broken.yaml',

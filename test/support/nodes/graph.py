@@ -249,17 +249,17 @@ class Detector:
         request = Transition(id=TRANSITIONS[name])
         return self.call('change_state', transition=request).success
 
-    def to(self, *names):
+    def transition(self, *names):
         """Request transitions, and check that each succeeds."""
         for name in names:
             assert self.change_state(name), f'{name} failed'
 
     def bring_to(self, state):
         """Bring the node from unconfigured, inactive or active to another of these states."""
-        command_image = ['unconfigured', 'inactive', 'active']
-        at, goal = command_image.index(self.state()), command_image.index(state)
-        self.to(*['configure', 'activate'][at:goal])
-        self.to(*['cleanup', 'deactivate'][goal:at][::-1])
+        states = ['unconfigured', 'inactive', 'active']
+        at, goal = states.index(self.state()), states.index(state)
+        self.transition(*['configure', 'activate'][at:goal])
+        self.transition(*['cleanup', 'deactivate'][goal:at][::-1])
 
     def set(self, values, kind=None):
         """Set parameters one after the other; return (successful, reason) of each."""
@@ -271,7 +271,7 @@ class Detector:
         answer = self.call('set_parameters_atomically', parameters=parameter_messages(values))
         return answer.result.successful, answer.result.reason
 
-    def set_well(self, **values):
+    def set_or_fail(self, **values):
         results = self.set(values)
         assert all(successful for successful, _ in results), results
 

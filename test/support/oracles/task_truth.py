@@ -30,7 +30,7 @@ def with_masks(detections, wholes):
     return replace(detections, masks=masks)
 
 
-def encoded(whole):
+def run_lengths(whole):
     from pycocotools import mask
 
     runs = mask.encode(np.asfortranarray(whole.astype(np.uint8)))
@@ -46,12 +46,12 @@ def ellipse(xywh, share=1.0):
     return canvas > 0
 
 
-def read(folder, content, task, sigmas=()):
+def read_truth(folder, content, task, sigmas=()):
     annotations = read_annotations(written(folder, content))
     return read_shapes(annotations, measure_of(task, sigmas), (7, 17))
 
 
-def only(annotations):
+def only_box(annotations):
     ((box,),) = annotations.objects.values()
     return box
 

@@ -45,9 +45,9 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
     program = detector.program
     adapted = 0
     try:
-        detector.to('configure')
+        detector.transition('configure')
         for number in range(1, rounds + 1):
-            detector.to('activate')
+            detector.transition('activate')
             published = 0
             for reliability, rate_hz, sizes, share in PARTS.values():
                 wanted = published + share * count / rounds
@@ -63,7 +63,7 @@ def frames(client, *, count=10_000, rounds=10, large_images=5, intake='auto'):
                 published = int(values['published'])
                 detector.detections.clear()
             adapted += values['image reliability'] == 'best_effort'
-            detector.to('deactivate')
+            detector.transition('deactivate')
         alive = program.alive and 'Traceback' not in program.output
         program.send(signal.SIGTERM)
         code = program.wait()

@@ -58,7 +58,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
         stack.callback(detector.close)
         stack.callback(recorder.close)
         stack.callback(client.node.destroy_publisher, rubbish)
-        detector.to('configure', 'activate')
+        detector.transition('configure', 'activate')
         programs = {name: camera(detector, name) for name in CAMERAS if name != 'rubbish'}
         stack.callback(lambda: [program.close() for program in programs.values()])
         recorder.wait_for(set(CAMERAS) - {'rubbish'})
@@ -79,7 +79,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
                 switch(detector, recorder, on=switches % 2 == 0)
             memory.append(own_mb(detector.program))
         answers = recorder.answers - before
-        detector.to('deactivate')
+        detector.transition('deactivate')
         last = recorder.settled()
         alive = detector.program.alive and 'Traceback' not in detector.program.output
         detector.program.send(signal.SIGTERM)

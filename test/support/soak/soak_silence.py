@@ -37,10 +37,10 @@ def silence_of_cameras(client, model, until, intake):
     parameters = {'image_qos.reliability': 'reliable', 'image_intake': intake}
     detector = Detector(client, {'engine_path': str(model), **parameters}, camera_qos=None)
     try:
-        detector.to('configure')
-        detector.to('activate')
+        detector.transition('configure')
+        detector.transition('activate')
         until(detector, 'no publisher', 'no publisher on', limit_s=11.0)
-        detector.to('deactivate', 'activate')
+        detector.transition('deactivate', 'activate')
         kept_out = detector.create_camera(best_effort)
         until(detector, 'QoS mismatch', 'set image_qos.reliability')
         client.node.destroy_publisher(kept_out)
@@ -68,7 +68,7 @@ def silence_of_pipelines(client, until, intake):
             detector.camera.publish(picture)
 
     try:
-        detector.to('configure', 'activate')
+        detector.transition('configure', 'activate')
         detector.connect(quick)
         until(
             detector,
@@ -76,7 +76,7 @@ def silence_of_pipelines(client, until, intake):
             'are replaced by newer images',
             lambda: send(command_image(SLOW), 10),
         )
-        detector.to('deactivate', 'activate')
+        detector.transition('deactivate', 'activate')
         detector.connect(quick)
 
         def burst():
@@ -86,7 +86,7 @@ def silence_of_pipelines(client, until, intake):
             detector.program.send(signal.SIGCONT)
 
         until(detector, 'lost in transport', 'sent images never reached the node', burst)
-        detector.to('deactivate', 'activate')
+        detector.transition('deactivate', 'activate')
         detector.connect(quick)
         # Send the command repeatedly, because a later image may overwrite a single command.
         until(detector, 'no output', 'finished no frame', lambda: send(command_image(NEVER), 1))

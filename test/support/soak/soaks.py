@@ -55,7 +55,7 @@ class Figure:
     unit: str = ''
 
     @property
-    def kept(self) -> bool:
+    def is_within_limit(self) -> bool:
         return self.value <= self.limit
 
 
@@ -205,12 +205,12 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
     services = (
         detector.state,
         lambda: detector.get('confidence_threshold'),
-        lambda: detector.set_well(confidence_threshold=0.5),
+        lambda: detector.set_or_fail(confidence_threshold=0.5),
     )
     camera = None
     calls, unbalanced, memory = [], 0, []
     try:
-        detector.to('configure', 'activate')
+        detector.transition('configure', 'activate')
         camera = small_camera(detector.topic('image'), rate_hz)
         detector.client.spin_until(lambda: detector.detections, 'a first answer')
         end = time.monotonic() + seconds
@@ -224,7 +224,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
             unbalanced += not balanced(values)
             # Free the received detections (50 per second) outside of the measured calls.
             detector.detections.clear()
-        detector.to('deactivate')
+        detector.transition('deactivate')
         _, values = detector.wait_for_status(
             lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
         )
