@@ -217,7 +217,7 @@ def measure(options):
 
 def svg_chart(cases):
     """Return an SVG picture: one bar per case. Parts without Python's lock are on the left."""
-    left, width, height, gap = 190, 760, 34, 14
+    left, width, height, gap = 210, 760, 34, 14
     most_ms = max(sum(case['parts_ms'].values()) for case in cases)
     scale = width / most_ms
     lines = []
@@ -260,11 +260,11 @@ def svg_chart(cases):
             lines.append(f'<text x="{x + 20}" y="{top + 12 + 26 * row}">{name}</text>')
     body = '\n  '.join(lines)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1030 {top + 56}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1050 {top + 56}" '
         'font-family="DejaVu Sans, Verdana, Arial, sans-serif" font-size="13">\n'
         '  <title>CPU time of the node for each image of a 1080p camera</title>\n'
         '  <style> text { fill: #111; } .small { font-size: 11px; } </style>\n'
-        f'  <rect width="1030" height="{top + 56}" fill="#ffffff"/>\n'
+        f'  <rect width="1050" height="{top + 56}" fill="#ffffff"/>\n'
         f'  <text x="{left}" y="22">CPU time of the node for each 1080p image, no network</text>\n'
         f'  {body}\n'
         '</svg>\n'
