@@ -164,7 +164,7 @@ class DetectorConfig(FrameParameters):
     image_intake: str = parameter_field(
         'auto',
         'auto: separate threads take the images without the GIL. rclpy: the executor takes the '
-        'images, as in other Python nodes, for twice the CPU time.',
+        'images, as in other Python nodes, with more CPU time.',
         choices=('auto', 'rclpy'),
     )
     image_participants: int = parameter_field(

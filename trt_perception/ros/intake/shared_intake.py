@@ -134,5 +134,5 @@ class SharedIntake:
             return  # another thread has reported the error
         self.uses_rclpy = True
         self._node.get_logger().warning(
-            log_text(f'images are taken through rclpy, which costs twice the CPU: {error}')
+            log_text(f'images are taken through rclpy, which needs more CPU time: {error}')
         )
