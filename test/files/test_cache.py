@@ -8,7 +8,12 @@ import stat
 
 import pytest
 
-from trt_perception.files.cache import cache_folder, read_cached, write_cached
+from trt_perception.files.cache import (
+    cache_folder,
+    private_cache_folder,
+    read_cached,
+    write_cached,
+)
 
 CONTENT = bytes(range(256)) * 5
 
@@ -113,3 +118,44 @@ def test_folder_that_cannot_be_written_gives_a_warning(tmp_path, monkeypatch, ca
     write_cached('kernels', 'key', CONTENT)
     assert 'cannot be written' in caplog.text
     assert read_cached('kernels', 'key') is None
+
+
+def test_private_folder_belongs_to_the_user_and_keeps_its_files():
+    folder = private_cache_folder('engines', 'key')
+    assert folder == cache_folder('engines') / 'key'
+    (folder / 'file').write_bytes(CONTENT)
+    assert private_cache_folder('engines', 'key') == folder
+    assert (folder / 'file').read_bytes() == CONTENT
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)} == {0o700}
+
+
+@pytest.mark.parametrize('mode', [0o720, 0o702, 0o777])
+@pytest.mark.parametrize('level', ['folder', 'parent'])
+def test_private_folder_that_others_can_write_is_refused(mode, level, caplog):
+    folder = private_cache_folder('engines', 'key')
+    (folder if level == 'folder' else folder.parent).chmod(mode)
+    assert private_cache_folder('engines', 'key') is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason='needs root to change the owner of a folder')
+def test_private_folder_of_another_user_is_refused():
+    os.chown(private_cache_folder('engines', 'key'), 12345, -1)
+    assert private_cache_folder('engines', 'key') is None
+
+
+def test_private_folder_that_is_a_file_is_refused(entry, caplog):
+    assert private_cache_folder('kernels', 'key') is None
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_recently_used_private_folders_are_kept():
+    for index in range(8):
+        folder = private_cache_folder('engines', f'{index}')
+        (folder / 'file').write_bytes(CONTENT)
+        os.utime(folder, (index + 1, index + 1))
+    private_cache_folder('engines', '0')  # after this use, the folder is not the oldest
+    private_cache_folder('engines', 'new')
+    assert {path.name for path in cache_folder('engines').iterdir()} == {
+        *('0', '2', '3', '4', '5', '6', '7', 'new')
+    }
