@@ -38,7 +38,7 @@ _NOT_IMAGES: Final = (str, bytes, bytearray, memoryview)
 
 
 def load(path: str | Path, **parameters: Any) -> Model:
-    """Open a model: a TensorRT engine on the GPU, an ONNX file on the CPU.
+    """Open a model: a TensorRT engine, or an ONNX file with ONNX Runtime.
 
     Args:
         path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).

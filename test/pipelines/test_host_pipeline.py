@@ -147,7 +147,7 @@ def test_onnx_runtime_gets_the_requested_threads_or_half_of_the_cores(monkeypatc
     model = read_model_file(write_onnx(tmp_path))
     given = []
 
-    def refuse(file, threads, provider):
+    def refuse(file, threads, *_):
         given.append(threads)
         raise EngineError('model', 'not opened here')
 

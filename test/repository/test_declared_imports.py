@@ -31,6 +31,7 @@ EXTRAS = {
     'numpy': 'numpy',
     'onnx': 'onnx',
     'onnxruntime': 'onnxruntime',
+    'onnxruntime_ep_nv_tensorrt_rtx': 'onnxruntime-ep-nv-tensorrt-rtx',
     'onnxslim': 'onnxslim',
     'pycocotools': 'pycocotools',
     'simplejpeg': 'simplejpeg',
@@ -46,6 +47,7 @@ BY_NAME = {
     'building/engine/release.py': FLAVOURS,
     'commands.py': (),
     'evaluation/coco/library.py': ('pycocotools',),
+    'stages/onnx_runtime/providers.py': ('onnxruntime_ep_nv_tensorrt_rtx',),
     'stages/tensorrt_runtime.py': FLAVOURS,
 }
 

@@ -35,7 +35,6 @@ from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
-from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 
 __all__ = ['BenchmarkOptions', 'BestSetting', 'ModelReport', 'TimeRatios', 'measure_model']
 
@@ -62,7 +61,7 @@ class BenchmarkOptions:
     count: int = 1000
     warmup: int = 100
     seconds: float | None = None
-    provider: str = CPU_PROVIDER
+    provider: str = 'cpu'
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     thresholds: Thresholds = field(default_factory=Thresholds)
     batches: tuple[int, ...] = (1,)

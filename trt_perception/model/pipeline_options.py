@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from trt_perception.model.recognition.recognise import ModelOverrides
 
-__all__ = ['DecodingLimits', 'PipelineOptions']
+__all__ = ['ONNX_PROVIDERS', 'DecodingLimits', 'PipelineOptions']
+
+#: Values of the parameter `onnx_provider`.
+ONNX_PROVIDERS: Final = ('auto', 'cpu', 'cuda', 'tensorrt', 'tensorrt_rtx')
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,10 @@ class PipelineOptions:
 
     Attributes:
         depth: number of batches in flight on a GPU. The host pipeline always has one.
-        device_id: index of the CUDA device that runs an engine.
+        device_id: index of the CUDA device that runs the model.
         use_cuda_graph: replay one captured CUDA graph for each batch.
         jpeg_on_gpu: decode JPEG on the GPU if nvJPEG works there.
+        onnx_provider: execution provider for ONNX files, one of ONNX_PROVIDERS.
         cpu_threads: threads of ONNX Runtime; 0 for half of the cores that this process may use.
         max_batch: maximum number of frames in a batch; None if unknown. A CUDA pipeline prepares
             no larger batch, to save memory.
@@ -45,6 +50,7 @@ class PipelineOptions:
     device_id: int = 0
     use_cuda_graph: bool = True
     jpeg_on_gpu: bool = False
+    onnx_provider: str = 'auto'
     cpu_threads: int = 0
     max_batch: int | None = None
     plugin_libraries: tuple[str, ...] = ()

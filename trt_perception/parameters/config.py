@@ -22,7 +22,11 @@ from trt_perception.files.plain_text import (
 )
 from trt_perception.model.class_filter import class_filter_ids
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
+from trt_perception.model.pipeline_options import (
+    ONNX_PROVIDERS,
+    DecodingLimits,
+    PipelineOptions,
+)
 from trt_perception.model.preprocessing import (
     COLOR_ORDERS,
     RESIZE_MODES,
@@ -92,7 +96,7 @@ class DetectorConfig(FrameParameters):
     device_ids: tuple[int, ...] = parameter_field(
         (0,),
         'CUDA devices, each 0 to 63. Each device runs a copy of the engine for its share of the '
-        'cameras. An ONNX model runs once, on the CPU.',
+        'cameras. An ONNX model runs on the first one only.',
         find_mistake=devices_mistake,
     )
     pipeline_depth: int = parameter_field(
@@ -107,6 +111,12 @@ class DetectorConfig(FrameParameters):
         unit='ms',
         minimum=0.0,
         maximum=1000.0,
+    )
+    onnx_provider: str = parameter_field(
+        'auto',
+        'Execution provider of ONNX Runtime for an ONNX model. auto: the first that works of '
+        'tensorrt, cuda and cpu.',
+        choices=ONNX_PROVIDERS,
     )
     cpu_threads: int = parameter_field(
         0,
@@ -322,6 +332,7 @@ class DetectorConfig(FrameParameters):
             device_id=self.device_ids[0],
             use_cuda_graph=self.use_cuda_graph,
             jpeg_on_gpu=self.image_transport != 'raw',
+            onnx_provider=self.onnx_provider,
             cpu_threads=self.cpu_threads,
             plugin_libraries=self.plugin_libraries,
             limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),

@@ -1,4 +1,4 @@
-"""The pipeline on the CPU: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
+"""The pipeline of ONNX models: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.array_pipeline import ArrayPipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
-from trt_perception.stages.onnx_runtime import CPU_PROVIDER, OnnxModel
+from trt_perception.stages.onnx_runtime import OnnxModel
 
 __all__ = ['HostPipeline']
 
@@ -34,6 +34,10 @@ class HostPipeline(ArrayPipeline):
 
     It has one slot. With more slots, frames would wait in the pipeline, where newer frames cannot
     replace them.
+
+    Attributes:
+        provider: execution provider that runs the model.
+        node_counts: number of graph nodes by provider; None if ONNX Runtime does not tell.
     """
 
     depth = 1
@@ -43,7 +47,7 @@ class HostPipeline(ArrayPipeline):
         model: ModelFile,
         options: PipelineOptions,
         *,
-        provider: str = CPU_PROVIDER,
+        provider: str = 'cpu',
         open_batch: int | None = None,
     ) -> None:
         """Load the model.
@@ -51,15 +55,19 @@ class HostPipeline(ArrayPipeline):
         Args:
             model: an ONNX file.
             options: CPU threads, decoding limits and overrides of the model's manifest.
-            provider: execution provider of ONNX Runtime. A node uses the CPU.
+            provider: execution provider: cpu, cuda, tensorrt or tensorrt_rtx.
             open_batch: largest number of frames for a model with an open batch; None uses the
                 number that is usually fastest.
 
         Raises:
             EngineError: the model cannot be loaded, or its decoder is unknown.
         """
-        opened = OnnxModel(model, options.cpu_threads or _half_of_core_count(), provider)
-        usual = _OPEN_BATCH_SIZE_ON_CPU if provider == CPU_PROVIDER else _OPEN_BATCH_SIZE_ON_GPU
+        threads = options.cpu_threads or _half_of_core_count()
+        opened = OnnxModel(model, threads, provider, options.device_id)
+        self.provider, self.node_counts = provider, opened.node_counts
+        usual = _OPEN_BATCH_SIZE_ON_CPU
+        if provider != 'cpu':
+            usual = min(_OPEN_BATCH_SIZE_ON_GPU, options.max_batch or _OPEN_BATCH_SIZE_ON_GPU)
         info = ModelInfo(
             model.path.name,
             opened.inputs,

@@ -91,7 +91,7 @@ def open_warm_pipelines(
 ) -> tuple[list[Pipeline], float]:
     """Open a pipeline on each GPU, one after the other, and run it once in each slot.
 
-    An ONNX file runs on the CPU in a single pipeline. `device_ids` is ignored then.
+    An ONNX file runs in a single pipeline, with the first of `device_ids`.
 
     Args:
         path: path of the model file.
@@ -111,7 +111,7 @@ def open_warm_pipelines(
         pipelines, slowest_s = [], 0.0
         devices = device_ids[:cameras]
         if len(devices) > 1 and is_onnx(path):
-            _LOG.info('device_ids is ignored: an ONNX model runs in one pipeline, on the CPU')
+            _LOG.info('device_ids after the first are ignored: an ONNX model has one pipeline')
             devices = devices[:1]
         for number, device in enumerate(devices):
             served = len(range(number, cameras, len(devices)))

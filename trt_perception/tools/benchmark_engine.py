@@ -28,7 +28,6 @@ from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.stages.onnx_runtime import CPU_PROVIDER
 from trt_perception.tools.arguments import add_file_option, check_output_file, integer_at_least
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.model_arguments import (
@@ -39,7 +38,7 @@ from trt_perception.tools.model_arguments import (
 
 __all__ = ['BenchmarkReport', 'main']
 
-_PROVIDERS_BY_OPTION: Final = {'cpu': CPU_PROVIDER, 'cuda': 'CUDAExecutionProvider'}
+_PROVIDERS: Final = ('cpu', 'cuda')
 # Eight images usually exceed the processor's caches, and consecutive frames differ.
 _MIN_FRAMES: Final = 8
 # Maximum time of a measurement if neither --frames nor --seconds is given.
@@ -139,7 +138,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         options.frames or BenchmarkOptions.count,
         options.warmup,
         seconds,
-        _PROVIDERS_BY_OPTION[options.provider],
+        options.provider,
         config.pipeline_options(),
         config.thresholds(()),
         options.batch,
@@ -312,7 +311,7 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         '--provider',
-        choices=tuple(_PROVIDERS_BY_OPTION),
+        choices=_PROVIDERS,
         default='cpu',
         help='execution provider of ONNX Runtime, for ONNX files (default: cpu)',
     )

@@ -237,4 +237,4 @@ def open_model(model: ModelFile) -> contextlib.closing[Pipeline]:
         EngineError: this machine cannot run the model.
         CudaError: the model is an engine, and no GPU can run it.
     """
-    return contextlib.closing(open_for_evaluation(model, PipelineOptions()))
+    return contextlib.closing(open_for_evaluation(model, PipelineOptions(onnx_provider='cpu')))

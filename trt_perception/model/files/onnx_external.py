@@ -23,7 +23,7 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.process.interruption import check_interruption
 
-__all__ = ['find_external_weights']
+__all__ = ['find_external_weights', 'has_half_weights']
 
 _VARINT_WIRE_TYPE: Final = 0
 _BYTES_WIRE_TYPE: Final = 2
@@ -59,6 +59,8 @@ _FUNCTIONS_FIELD: Final = 25
 _SPARSE_TENSOR_FIELDS: Final = frozenset((('Graph', 15), ('Attribute', 22), ('Attribute', 23)))
 _MAX_GRAPH_DEPTH: Final = 8
 _MAX_FUNCTION_CALLS: Final = 100_000
+_DATA_TYPE_FIELD: Final = 2
+_FLOAT16: Final = 10
 _DATA_LOCATION_FIELD: Final = 14
 _IS_EXTERNAL_BY_DATA_LOCATION: Final = {0: False, 1: True}
 # A check for an interruption costs a tenth of the time to read a field.
@@ -89,6 +91,26 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
             f'not an ONNX model, a truncated file, or a model of a newer ONNX than 1.23 ({error})',
             fix='copy the file again, or export the model again with an older opset',
         ) from error
+
+
+def has_half_weights(content: bytes) -> bool:
+    """Return whether a weight of the main graph is float16.
+
+    Args:
+        content: content of an ONNX file that `find_external_weights` accepts.
+    """
+    return any(
+        (number, value) == (_DATA_TYPE_FIELD, _FLOAT16)
+        for graph in _submessages(memoryview(content), 'Model', 'Graph')
+        for weight in _submessages(graph, 'Graph', 'Tensor')
+        for number, value in _read_fields(weight, 'Tensor')
+    )
+
+
+def _submessages(message: memoryview, kind: str, wanted: str) -> Iterator[memoryview]:
+    for number, value in _read_fields(message, kind):
+        if _FIELDS_BY_MESSAGE[kind][0].get(number) == wanted and isinstance(value, memoryview):
+            yield value
 
 
 class _UncheckedPartError(Exception):

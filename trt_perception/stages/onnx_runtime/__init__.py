@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,11 +14,15 @@ from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
+from trt_perception.stages.onnx_runtime.providers import (
+    NAMES_BY_PROVIDER,
+    add_provider,
+    available_providers,
+    check_available,
+    provider_error,
+)
 
-__all__ = ['CPU_PROVIDER', 'OnnxModel']
-
-#: The execution provider that every build of ONNX Runtime has.
-CPU_PROVIDER: Final = 'CPUExecutionProvider'
+__all__ = ['OnnxModel', 'installed_providers']
 
 # Tensors are NumPy arrays, and NumPy has no bfloat16.
 _DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
@@ -24,46 +30,49 @@ _DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
 }
 
 
+def installed_providers(model: str) -> list[str]:
+    """Return the values of `onnx_provider` that this build and the plugin have; they may not work.
+
+    Args:
+        model: name of the model file, for messages.
+
+    Raises:
+        EngineError: ONNX Runtime is not installed.
+    """
+    return available_providers(_import_runtime(model))
+
+
 class OnnxModel:
     """One ONNX Runtime session.
 
     Attributes:
+        provider: the provider of the session.
         inputs: name, shape and dtype of each input.
         outputs: name, shape and dtype of each output.
         metadata: maps the keys of the file's metadata to texts.
     """
 
-    def __init__(self, model: ModelFile, threads: int, provider: str = CPU_PROVIDER) -> None:
+    def __init__(
+        self, model: ModelFile, threads: int, provider: str = 'cpu', device_id: int = 0
+    ) -> None:
         """Load the model.
 
         Args:
             model: an ONNX file.
             threads: number of threads in ONNX Runtime's pool.
-            provider: execution provider. The CPU runs operators that the provider lacks.
+            provider: cpu, cuda, tensorrt or tensorrt_rtx. The CPU runs operators that the
+                provider lacks.
+            device_id: index of the CUDA device; ignored on the CPU.
 
         Raises:
-            EngineError: ONNX Runtime is not installed, does not have the provider or cannot load
+            EngineError: ONNX Runtime is not installed, cannot use the provider or cannot load
                 the model, or the model has weights in other files.
         """
         _refuse_external_weights(model)
-        try:
-            import onnxruntime  # slow to import, so only processes that run a model import it
-        except ImportError as error:
-            raise EngineError(
-                model.path.name,
-                'ONNX Runtime is not installed',
-                fix='python3 -m pip install onnxruntime, in the virtual environment that the '
-                'node runs in',
-            ) from error
-        available = onnxruntime.get_available_providers()
-        if provider not in available:
-            raise EngineError(
-                'ONNX Runtime',
-                ', '.join(available),
-                expected=f'a build with {provider}',
-                fix='for CUDA: python3 -m pip install onnxruntime-gpu',
-            )
-        options = onnxruntime.SessionOptions()
+        runtime = _import_runtime(model.path.name)
+        check_available(runtime, provider)
+        self.provider = provider
+        options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
         # Between two frames, a spinning pool would occupy cores that rclpy and the camera driver
@@ -74,19 +83,41 @@ class OnnxModel:
         options.log_severity_level = 4
         # Refuse ONNX Runtime's own format: only checked ONNX content may be loaded.
         options.add_session_config_entry('session.load_model_format', 'ONNX')
+        # For `node_counts`. Releases before 1.24 ignore this entry.
+        options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
+        providers = add_provider(runtime, options, provider, model, device_id)
         try:
-            self._session = onnxruntime.InferenceSession(
-                model.content, options, providers=list(dict.fromkeys((provider, CPU_PROVIDER)))
+            # With its fallback, ONNX Runtime would print the error and build a CPU session.
+            self._session = runtime.InferenceSession(
+                model.content, options, providers=providers, enable_fallback=0
             )
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            if provider != 'cpu':
+                raise provider_error(runtime, provider, error) from error
             raise EngineError(
                 str(model.path),
                 f'ONNX Runtime cannot load it: {error}',
                 fix=_fix_for_missing_operator(error),
             ) from error
+        if NAMES_BY_PROVIDER[provider] not in self._session.get_providers():
+            raise provider_error(runtime, provider, None)
         self.inputs = tuple(_tensor_spec(node) for node in self._session.get_inputs())
         self.outputs = tuple(_tensor_spec(node) for node in self._session.get_outputs())
         self.metadata: dict[str, str] = dict(self._session.get_modelmeta().custom_metadata_map)
+
+    @property
+    def node_counts(self) -> dict[str, int] | None:
+        """Number of graph nodes that each provider runs. None if ONNX Runtime is older than 1.24.
+
+        Keys are values of the parameter `onnx_provider`, or ONNX Runtime's names of others.
+        """
+        if not hasattr(self._session, 'get_provider_graph_assignment_info'):
+            return None
+        words = {name: word for word, name in NAMES_BY_PROVIDER.items()}
+        counts: Counter[str] = Counter()
+        for part in self._session.get_provider_graph_assignment_info():
+            counts[words.get(part.ep_name, part.ep_name)] += len(part.get_nodes())
+        return dict(counts)
 
     def run(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run the model, and return all outputs in their order. Releases the GIL.
@@ -100,6 +131,19 @@ class OnnxModel:
     def close(self) -> None:
         """Free the model."""
         self._session = None
+
+
+def _import_runtime(model: str) -> Any:
+    """Import ONNX Runtime. The import is slow, so only processes that run a model need it."""
+    try:
+        return importlib.import_module('onnxruntime')
+    except ImportError as error:
+        raise EngineError(
+            model,
+            'ONNX Runtime is not installed',
+            fix='python3 -m pip install onnxruntime, in the virtual environment that the '
+            'node runs in',
+        ) from error
 
 
 def _refuse_external_weights(model: ModelFile) -> None:
