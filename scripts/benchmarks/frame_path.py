@@ -130,6 +130,7 @@ class EmptyPipeline:
     depth = 1
     batch = 1
     decodes_jpeg = False
+    diagnostic_values = ()
     allocate = NumpyMemory
 
     def __init__(self, meter):

@@ -133,6 +133,16 @@ def test_status_contains_counts_and_times():
     assert {name: values.get(name) for name in expected} == expected
 
 
+@pytest.mark.parametrize('names', [('',), ('front', 'rear')])
+def test_first_status_contains_the_values_of_the_runtime(names):
+    cameras = [CameraFacts(name=name) for name in names]
+    pairs = ('provider', 'cuda'), ('nodes by provider', 'cuda 7, cpu 2')
+    found = statuses_of(Health('inactive', cameras=cameras, runtime_values=pairs))
+    assert [set(pairs) <= values.items() for _, _, values in found.values()] == [
+        name in ('', 'detector') for name in ('detector', *filter(None, names))
+    ]
+
+
 def test_losses_are_unknown_with_several_publishers(golden_messages):
     _, values = status_of(state='active', not_delivered=None)
     golden_messages.add(values['not delivered'])

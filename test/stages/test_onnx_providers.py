@@ -169,14 +169,17 @@ def test_installed_build_counts_all_nodes():
 
 
 @pytest.mark.skipif(RELEASE >= (1, 24), reason='ONNX Runtime 1.24 counts nodes by provider')
-def test_older_build_does_not_count_nodes():
-    assert OnnxModel(MODEL, 1).node_counts is None
+def test_older_build_says_that_it_does_not_count_nodes(golden_messages):
+    model = OnnxModel(MODEL, 1)
+    assert model.node_counts is None
+    golden_messages.add('\n'.join(': '.join(pair) for pair in model.diagnostic_values))
 
 
-def test_nodes_are_counted_by_provider(install):
+def test_nodes_are_counted_by_provider(install, golden_messages):
     install(CUDA, nodes={CUDA: 7, CPU: 2, 'OtherExecutionProvider': 1})
     model = OnnxModel(MODEL, 1, 'cuda')
     assert model.node_counts == {'cuda': 7, 'cpu': 2, 'OtherExecutionProvider': 1}
+    golden_messages.add('\n'.join(': '.join(pair) for pair in model.diagnostic_values))
 
 
 # The plugin for TensorRT-RTX. The device of the CPU, which each build has, stands in for a GPU.

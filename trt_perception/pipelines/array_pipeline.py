@@ -51,6 +51,7 @@ class ArrayPipeline:
     """
 
     decodes_jpeg = False
+    diagnostic_values: tuple[tuple[str, str], ...] = ()
 
     def __init__(
         self,

@@ -100,6 +100,8 @@ class CudaPipeline:
         InterruptionError: the process was asked to end.
     """
 
+    diagnostic_values: tuple[tuple[str, str], ...] = ()
+
     def __init__(
         self,
         model: ModelFile,

@@ -65,6 +65,7 @@ class HostPipeline(ArrayPipeline):
         threads = options.cpu_threads or _half_of_core_count()
         opened = OnnxModel(model, threads, provider, options.device_id)
         self.provider, self.node_counts = provider, opened.node_counts
+        self.diagnostic_values = opened.diagnostic_values
         usual = _OPEN_BATCH_SIZE_ON_CPU
         if provider != 'cpu':
             usual = min(_OPEN_BATCH_SIZE_ON_GPU, options.max_batch or _OPEN_BATCH_SIZE_ON_GPU)

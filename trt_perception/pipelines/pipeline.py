@@ -62,12 +62,14 @@ class Pipeline(Protocol):
         spec: tensors, preprocessing, decoder and class names of the model.
         decodes_jpeg: whether frames may be JPEG files or deferred. If False, frames must be
             decoded.
+        diagnostic_values: keys and values about the model's runtime for /diagnostics.
     """
 
     depth: int
     batch: int
     spec: ModelSpec
     decodes_jpeg: bool
+    diagnostic_values: tuple[tuple[str, str], ...]
 
     def allocate(self, size: int) -> HostMemory:
         """Return memory of `size` bytes. Frames in this memory are processed without a copy.

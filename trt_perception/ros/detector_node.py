@@ -167,7 +167,7 @@ class DetectorNode(LifecycleNode):
         if advice := simplejpeg_advice([camera.config for camera in self._cameras]):
             self.get_logger().warning(advice)
         spec = self._pipelines[0].spec
-        self._health.engine, self._health.task = model.file, spec.task
+        self._health.set_model(model.file, self._pipelines[0])
         self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()

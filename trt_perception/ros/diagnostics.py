@@ -74,6 +74,7 @@ class Health:
         health_state: health state of the node with named cameras; None while inactive.
         gpus: statistics of the pipeline of each GPU, by device index; empty before activate.
         batches: number of batches that the pipelines have run.
+        runtime_values: keys and values about the model's runtime; empty before configure.
     """
 
     state: str
@@ -84,6 +85,7 @@ class Health:
     health_state: HealthState | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
     batches: int = 0
+    runtime_values: tuple[tuple[str, str], ...] = ()
 
 
 def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
@@ -157,6 +159,7 @@ def _single_camera_status(name: str, health: Health, camera: CameraFacts) -> Dia
     values = {
         'state': health.state,
         'engine': health.engine,
+        **dict(health.runtime_values),
         **_task_values(health.task),
         'image reliability': camera.reliability,
         **_count_values(camera),
@@ -181,6 +184,7 @@ def _node_status(name: str, health: Health) -> DiagnosticStatus:
     values = {
         'state': health.state,
         'engine': health.engine,
+        **dict(health.runtime_values),
         **_task_values(health.task),
         'cameras': ', '.join(camera.name for camera in cameras),
         **_count_values(all_of_them),

@@ -19,6 +19,7 @@ from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.health_state import HealthState, Level, with_notes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.watchdog import PERIOD_S
+from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.ros.camera.camera_health import CameraHealth, ProblemLog, counts_text
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import (
@@ -50,6 +51,7 @@ class NodeHealth:
         attempt: how the node reacts to the error; empty if it does not react.
         engine: file of the model; None before configure.
         task: task of the model; None before configure.
+        runtime_values: keys and values about the model's runtime; empty before configure.
     """
 
     def __init__(self, node: LifecycleNode, log: NodeLog, fault_handler: FaultHandler) -> None:
@@ -59,6 +61,7 @@ class NodeHealth:
         self.error = self.attempt = ''
         self.engine: FileWatch | None = None
         self.task: Task | None = None
+        self.runtime_values: tuple[tuple[str, str], ...] = ()
         self._publish_signal = node.create_guard_condition(self.publish)
         # The first configure creates these objects. They stay, so that failures are published.
         self._publisher: Publisher | None = None
@@ -93,9 +96,15 @@ class NodeHealth:
         if [camera.name for camera in cameras] != [camera.name for camera in self._cameras]:
             self._cameras, self._last_pipelines = cameras, ()
 
+    def set_model(self, file: FileWatch, pipeline: Pipeline) -> None:
+        """Publish values about the model from now on."""
+        self.engine, self.task = file, pipeline.spec.task
+        self.runtime_values = pipeline.diagnostic_values
+
     def forget_model(self) -> None:
         """Publish nothing about the model from now on, because it was freed."""
         self.engine = self.task = None
+        self.runtime_values = ()
         for camera in self._cameras:
             camera.forget_model()
 
@@ -186,6 +195,7 @@ class NodeHealth:
             error=f'{self.error}; {self.attempt}' if self.error and self.attempt else self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
+            runtime_values=self.runtime_values,
             cameras=self._camera_facts(),
         )
         pipelines = self._last_pipelines

@@ -16,7 +16,7 @@ RED = (200, 0, 0)
 
 
 def test_two_lifecycles_reach_the_expected_states(start_detector, model):
-    detector = start_detector({'engine_path': str(model)})
+    detector = start_detector({'engine_path': str(model), 'onnx_provider': 'cpu'})
     graph = detector.client.node
     image, detections = detector.topic('image'), detector.topic('detections')
     assert detector.state() == 'unconfigured'
@@ -30,12 +30,13 @@ def test_two_lifecycles_reach_the_expected_states(start_detector, model):
     ):
         assert detector.change_state(transition)
         assert detector.state() == state
-        detector.wait_for_status(
+        _, values = detector.wait_for_status(
             lambda status, values, state=state: (
                 values['state'] == state and status.level != DiagnosticStatus.ERROR
             ),
             f'diagnostics of state {state}',
         )
+        assert values.get('provider') == (None if state == 'unconfigured' else 'cpu')
         # Only an active node subscribes to images.
         detector.client.spin_until(
             lambda state=state: graph.count_subscribers(image) == (state == 'active'),

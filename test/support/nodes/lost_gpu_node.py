@@ -32,6 +32,7 @@ class Pretended:
     depth = 1
     batch = 1
     decodes_jpeg = False
+    diagnostic_values = ()
     allocate = NumpyMemory
     spec = ModelSpec(
         TensorSpec('images', (1, 3, 64, 64), 'float32'),

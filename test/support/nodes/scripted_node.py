@@ -51,6 +51,7 @@ class ScriptedPipeline:
     batch = 1
     spec = SPEC
     decodes_jpeg = False
+    diagnostic_values = ()
     allocate = NumpyMemory
 
     def __init__(self, path, options):

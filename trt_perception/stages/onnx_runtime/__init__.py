@@ -119,6 +119,15 @@ class OnnxModel:
             counts[words.get(part.ep_name, part.ep_name)] += len(part.get_nodes())
         return dict(counts)
 
+    @property
+    def diagnostic_values(self) -> tuple[tuple[str, str], ...]:
+        """The provider, and how many graph nodes each provider runs, for /diagnostics."""
+        counts = self.node_counts
+        nodes = 'unknown before ONNX Runtime 1.24'
+        if counts is not None:
+            nodes = ', '.join(f'{provider} {count}' for provider, count in counts.items())
+        return ('provider', self.provider), ('nodes by provider', nodes)
+
     def run(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Run the model, and return all outputs in their order. Releases the GIL.
 
