@@ -19,6 +19,7 @@ from typing import Any, Final
 from trt_perception.checks.finding import Finding, findings_as_json, format_findings, run_check
 from trt_perception.checks.machine import check_machine
 from trt_perception.checks.model import check_model, is_onnx
+from trt_perception.checks.onnx_providers import check_onnx_providers
 from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
 from trt_perception.checks.software import (
     InstalledGpu,
@@ -118,6 +119,11 @@ class _Inputs:
         return values
 
     @property
+    def device_ids(self) -> list[int]:
+        """Indices of the CUDA devices of the node."""
+        return list(self.node_values.get('device_ids', [0]))
+
+    @property
     def model(self) -> str:
         """Path of the model; empty if none was given."""
         return str(self.node_values.get('engine_path', ''))
@@ -182,11 +188,17 @@ def _check_packages(inputs: _Inputs) -> Iterable[Finding]:
     return check_packages(inputs.modules, needs_onnx=is_onnx(inputs.model))
 
 
+def _check_onnx_providers(inputs: _Inputs) -> Iterable[Finding]:
+    if not inputs.modules['onnxruntime'].version:  # reported by check_packages
+        return []
+    return check_onnx_providers(inputs.device_ids[0])
+
+
 def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
     return check_gpu(
         inputs.modules,
         needs_engine=bool(inputs.model) and not is_onnx(inputs.model),
-        device_ids=inputs.node_values.get('device_ids', [0]),
+        device_ids=inputs.device_ids,
         found=inputs.gpus,
     )
 
@@ -261,6 +273,7 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[_Inputs], Iterable[Finding]]], ..
     ('machine', 'machine', _check_machine),
     ('parameters', 'parameters', _check_parameters),
     ('Python and packages', 'packages', _check_packages),
+    ('Python and packages', 'ONNX Runtime providers', _check_onnx_providers),
     ('GPU', 'GPU', _check_gpu),
     ('model', 'model', _check_model),
     ('cameras', 'graph', _check_cameras),
