@@ -11,6 +11,7 @@ import pytest
 
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.gpu_onnx_runtime import CUDA, TENSORRT, GpuOnnxRuntime
 from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
@@ -32,7 +33,7 @@ from trt_perception.benchmarking.measure import (
     TimeStatistics,
 )
 from trt_perception.benchmarking.model import ModelReport, TimeRatios
-from trt_perception.benchmarking.report import model_text
+from trt_perception.benchmarking.report import comparison_text, model_text
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.tools import benchmark_engine
@@ -82,7 +83,7 @@ def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_mes
     assert run(model, *QUICK, '--json', saved, '--depth', '1,2,3') == 0
     output, error = capsys.readouterr()
     report = json.loads(saved.read_text())
-    assert 'small.onnx: onnxruntime' in output
+    assert 'small.onnx (cpu): onnxruntime' in output
     golden_messages.add(next(line for line in output.splitlines() if ' candidates' in line))
     golden_messages.add(error)
     assert report['command'].startswith('benchmark_engine ')
@@ -97,23 +98,33 @@ def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_mes
     check_model(first)
 
 
-def test_help_explains_each_column(capsys):
+def engine_report():
+    """Return the results of an engine whose batches of two frames have the most frames/s."""
     times = TimeStatistics.of_seconds([1e-3, 2e-3])
     pipelines = tuple(
-        PipelineReport(1, times, 9.0, times, times, times, 1.0, 2.0, 0, batch=batch)
-        for batch in (1, 2)
+        PipelineReport(1, times, frames_per_s, times, times, times, 1.0, 2.0, 0, batch=batch)
+        for batch, frames_per_s in ((1, 8.0), (2, 9.0), (4, 7.0))
     )
     image = TensorSpec('images', (1, 3, 8, 8), 'float32')
-    report = ModelReport(
+    return ModelReport(
         *('a.engine', '', 'x', image, image, 1.0, {'upload': StageTime(1.0, times)}),
         encodings={'bgr8': EncodingTime(192, 1.0, 1.0)},
         candidates=(1,),
         pipelines=pipelines,
         ratios=(TimeRatios(1, 1.0, 1.0, 1.0),),
     )
-    tables = model_text(report).split('\n\n')[1:]
+
+
+def test_comparison_shows_the_setting_with_the_most_frames():
+    row = comparison_text([engine_report()], []).splitlines()[1]
+    assert re.split(r'  +', row)[:2] == ['a.engine', 'batch 2, depth 1']
+
+
+def test_help_explains_each_column(capsys):
+    report = engine_report()
+    tables = [*model_text(report).split('\n\n')[1:], comparison_text([report], [])]
     heads = [re.split(r'  +', table.splitlines()[0].strip())[1:] for table in tables]
-    assert [len(head) for head in heads] == [3, 3, 11, 1, 3]
+    assert [len(head) for head in heads] == [3, 3, 11, 1, 3, 9]
 
     assert run('--help') == 0
 
@@ -224,7 +235,47 @@ def test_two_models_are_compared(model, tmp_path, capsys):
         'max_score_difference': 0.0,
         'classes': {},
     }
-    assert ' small.onnx: F1 1.0000, mean IoU 1.0000 (16 and 16 ' in capsys.readouterr().out
+    table = capsys.readouterr().out.partition('comparison, ms')[2].splitlines()
+    rows = [re.split(r'  +', line.strip()) for line in table[1:3]]
+    assert [row[:2] for row in rows] == [['small.onnx (cpu)', 'depth 1']] * 2
+    assert [row[2:5] for row in rows] == [
+        [
+            *(f'{pipeline["latency_ms"][name]:.3f}' for name in ('p50', 'p99')),
+            f'{pipeline["frames_per_s"]:.1f}',
+        ]
+        for pipeline in (entry['pipelines'][0] for entry in report['models'])
+    ]
+    assert rows[1][-3:] == ['1.0000', '1.0000', '0.0000']
+
+
+@pytest.fixture
+def gpu_runtime(monkeypatch, tmp_path):
+    """A build of ONNX Runtime with CUDA, which runs on the CPU."""
+    runtime = GpuOnnxRuntime([CUDA])
+    monkeypatch.setitem(sys.modules, 'onnxruntime', runtime)
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    return runtime
+
+
+def test_providers_are_compared(model, tmp_path, gpu_runtime):
+    saved = tmp_path / 'result.json'
+    assert run(model, *QUICK, '--provider', 'cpu,cuda,auto', '--json', saved) == 0
+    report = json.loads(saved.read_text())
+    assert [entry['provider'] for entry in report['models']] == ['cpu', 'cuda', 'cuda']
+    # auto tries the providers only once for all measurements of a model.
+    assert [TENSORRT in requested for requested in gpu_runtime.requested].count(True) == 1
+    assert [agreement['F1'] for agreement in report['agreement']] == [1.0, 1.0]
+
+
+def test_provider_that_cannot_be_used_fails(model, gpu_runtime, capsys, golden_messages):
+    assert run(model, *QUICK, '--provider', 'tensorrt') == 1
+    golden_messages.add(capsys.readouterr().err)
+
+
+def test_wrong_providers_are_refused(model, capsys, golden_messages):
+    for arguments in (['--provider', 'cpu,gpu'], ['--param', 'onnx_provider=cpu']):
+        assert run(model, *arguments) == 2
+        golden_messages.add(capsys.readouterr().err)
 
 
 FAMILIES = ['yolox', 'end_to_end', 'detr', 'labels_boxes_scores', 'torchvision']

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from trt_perception.benchmarking.measure import (
     measure_pipeline,
     measurement_name,
 )
+from trt_perception.errors import CudaError
 from trt_perception.gpu import Device
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
@@ -32,7 +34,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
@@ -49,7 +51,6 @@ class BenchmarkOptions:
         count: maximum frames of each measurement.
         warmup: frames before each measurement that are not counted.
         seconds: maximum seconds of each measurement; None sets no limit.
-        provider: execution provider of ONNX Runtime, for ONNX files.
         pipeline: options of the pipeline. ``depths`` and ``batches`` replace its depth and batch.
         thresholds: thresholds of all frames.
         batches: numbers of frames per batch, with one measurement for each. Batches above the
@@ -61,11 +62,14 @@ class BenchmarkOptions:
     count: int = 1000
     warmup: int = 100
     seconds: float | None = None
-    provider: str = 'cpu'
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     thresholds: Thresholds = field(default_factory=Thresholds)
     batches: tuple[int, ...] = (1,)
     max_latency_ms: float | None = None
+
+    def with_provider(self, provider: str) -> BenchmarkOptions:
+        """Return the same options with another value of `onnx_provider`."""
+        return replace(self, pipeline=replace(self.pipeline, onnx_provider=provider))
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,7 @@ class ModelReport:
         best: setting with the highest throughput; None if no pipeline was measured.
         best_within_limit: best setting within the latency limit; None without a limit, or if no
             setting meets the limit.
+        provider: execution provider of an ONNX file; empty for an engine.
     """
 
     file: str
@@ -141,6 +146,18 @@ class ModelReport:
     left_out: tuple[int, ...] = ()
     best: BestSetting | None = None
     best_within_limit: BestSetting | None = None
+    provider: str = ''
+
+    @property
+    def name(self) -> str:
+        """Name of the file, with the provider of an ONNX file."""
+        return f'{self.file} ({self.provider})' if self.provider else self.file
+
+    @property
+    def used_gpu(self) -> bool:
+        """Whether the model used a GPU that the CUDA bindings can open."""
+        measured = (pipeline.device_memory_bytes is not None for pipeline in self.pipelines)
+        return not self.provider or any(measured)
 
 
 def measure_model(
@@ -173,6 +190,8 @@ def measure_model(
         report = _measure_on_gpu(model, frames, options, control, encodings)
     if report is None:
         return None
+    # With `auto`, use the provider that worked.
+    options = options.with_provider(report.provider or 'auto')
     pipelines, detections, most = list[PipelineReport](), list[Detections](), 0
     for depth in options.depths[:1] and (1,) if model.is_onnx else options.depths:
         measured, found, most_at_once = _measure_at_depth(model, frames, options, depth, control)
@@ -237,12 +256,12 @@ def _measure_on_host(
     control: MeasurementControl,
 ) -> ModelReport | None:
     control.announce(f'{model.path.name}: steps')
-    opened = HostPipeline(model, options.pipeline, provider=options.provider)
-    with closing(opened) as pipeline:
+    with closing(open_onnx_pipeline(model, options.pipeline)) as pipeline:
         if control.stopped:
             return None
         stages, candidates = measure_host_steps(pipeline, frames, options.thresholds, control)
-        return _steps_report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
+        report = _steps_report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
+        return replace(report, provider=pipeline.provider)
 
 
 def _steps_report(
@@ -285,12 +304,12 @@ def _measure_at_depth(
         return [], [], 0
     most = max(options.batches)
     at_depth = replace(options.pipeline, depth=depth, max_batch=most)
-    device = None if model.is_onnx else Device(at_depth.device_id)
+    device = _open_device(model, at_depth)
     free = device.memory()[0] if device else 0
     control.announce(f'{model.path.name}: {measurement_name(options.batches[0], depth)}')
     start = time.perf_counter()
     pipeline: Pipeline = (
-        HostPipeline(model, at_depth, provider=options.provider, open_batch=most)
+        open_onnx_pipeline(model, at_depth, open_batch=most)
         if model.is_onnx
         else CudaPipeline(model, at_depth)
     )
@@ -312,6 +331,17 @@ def _measure_at_depth(
             reports.append(replace(report, load_s=load_s, device_memory_bytes=memory_used))
             first = first or detections
     return reports, first, pipeline.batch
+
+
+def _open_device(model: ModelFile, options: PipelineOptions) -> Device | None:
+    """Return the GPU whose memory is measured; None on the CPU, or if CUDA cannot open it."""
+    if not model.is_onnx:
+        return Device(options.device_id)
+    if options.onnx_provider == 'cpu':
+        return None
+    with contextlib.suppress(CudaError):  # ONNX Runtime does not need the CUDA bindings
+        return Device(options.device_id)
+    return None
 
 
 def _allocate_for_largest(

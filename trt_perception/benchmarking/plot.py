@@ -40,7 +40,7 @@ def _plot_steps(axes: Any, report: ModelReport) -> None:
     names = list(report.stages)[::-1]
     bars = axes.barh(names, [report.stages[name].mean_ms for name in names], color='tab:blue')
     axes.bar_label(bars, fmt='%.3f', padding=2)
-    axes.set_title(report.file)
+    axes.set_title(report.name)
     axes.set_xlabel('ms, mean')
     axes.margins(x=0.15)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +13,17 @@ from typing import Any, Final
 import cv2
 import numpy as np
 
-from trt_perception.benchmarking.measure import TimeStatistics, measurement_name
+from trt_perception.benchmarking.measure import (
+    PipelineReport,
+    TimeStatistics,
+    measurement_name,
+)
 from trt_perception.benchmarking.model import BestSetting, ModelReport
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.files.plain_text import format_table
 from trt_perception.gpu import Device, versions
 
-__all__ = ['agreement_text', 'describe_machine', 'model_text']
+__all__ = ['comparison_text', 'describe_machine', 'model_text']
 
 _STEP_TITLES: Final = {
     'engine_graph': 'engine, CUDA graph',
@@ -108,7 +113,7 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
         detections = f' and {report.pipelines[0].detections:.4g} detections'
     low, high = min(report.candidates), max(report.candidates)
     passed = f'{low}' if low == high else f'{low} to {high}'
-    head = f'{report.file}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame'
+    head = f'{report.name}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame'
     parts = [head, _stage_table(report)]
     if report.encodings:
         parts.append(_encoding_table(report))
@@ -135,16 +140,34 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
     return '\n\n'.join(parts) + '\n'
 
 
-def agreement_text(agreement: Agreement) -> str:
-    """Return the agreement of two models as a phrase."""
+def comparison_text(reports: Sequence[ModelReport], agreements: Sequence[Agreement | None]) -> str:
+    """Return a table of all models, each at its setting with the most frames/s.
+
+    Args:
+        reports: results of the models.
+        agreements: agreement of each further model with the first; None if unknown.
+    """
+    heads = 'latency p50', 'p99', 'frames/s', 'GPU MiB', 'load s', 'F1', 'IoU', 'score difference'
+    rows = [['comparison, ms', 'setting', *heads]]
+    for report, agreement in zip(reports, (None, *agreements), strict=True):
+        best = max(report.pipelines, key=lambda each: each.frames_per_s, default=None)
+        if best is not None:
+            times = best.latency_ms
+            rows.append(
+                [
+                    *(report.name, best.name, _format_ms(times.p50), _format_ms(times.p99)),
+                    *(f'{best.frames_per_s:.1f}', _memory_text(best), f'{best.load_s:.1f}'),
+                    *_agreement_cells(agreement),
+                ]
+            )
+    return format_table(rows)
+
+
+def _agreement_cells(agreement: Agreement | None) -> tuple[str, str, str]:
+    if agreement is None or agreement.overall.f1 is None or agreement.overall.mean_iou is None:
+        return '', '', ''
     both = agreement.overall
-    counts = f'{both.reference} and {both.candidate} detections'
-    if both.f1 is None or both.mean_iou is None:
-        return f'{counts}, no pairs'
-    return (
-        f'F1 {both.f1:.4f}, mean IoU {both.mean_iou:.4f} ({counts}), scores differ by at most '
-        f'{agreement.max_score_difference:.4f}'
-    )
+    return f'{both.f1:.4f}', f'{both.mean_iou:.4f}', f'{agreement.max_score_difference:.4f}'
 
 
 def _stage_table(report: ModelReport) -> str:
@@ -175,7 +198,6 @@ def _pipeline_table(report: ModelReport) -> str:
     rows = [['pipeline, ms', *heads, 'GPU MiB', 'load s', 'frames']]
     for pipeline in report.pipelines:
         times = pipeline.latency_ms
-        memory = pipeline.device_memory_bytes
         rows.append(
             [
                 pipeline.name,
@@ -184,12 +206,17 @@ def _pipeline_table(report: ModelReport) -> str:
                 _format_ms(pipeline.enqueue_ms.p50),
                 _format_ms(pipeline.collect_ms.p50),
                 _format_ms(pipeline.cpu_ms),
-                '' if memory is None else f'{memory / _MIB:.0f}',
+                _memory_text(pipeline),
                 f'{pipeline.load_s:.1f}',
                 _frame_counts(times, pipeline.busy_latency_ms),
             ]
         )
     return format_table(rows)
+
+
+def _memory_text(pipeline: PipelineReport) -> str:
+    memory = pipeline.device_memory_bytes
+    return '' if memory is None else f'{memory / _MIB:.0f}'
 
 
 def _batch_table(report: ModelReport) -> str:

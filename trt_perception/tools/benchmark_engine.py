@@ -18,7 +18,7 @@ from trt_perception.benchmarking.control import (
 from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.model import BenchmarkOptions, ModelReport, measure_model
 from trt_perception.benchmarking.plot import plot_reports
-from trt_perception.benchmarking.report import agreement_text, describe_machine, model_text
+from trt_perception.benchmarking.report import comparison_text, describe_machine, model_text
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.evaluation.report.plot_files import check_plot
@@ -27,6 +27,7 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.input_layout import MAX_BATCH
+from trt_perception.model.pipeline_options import ONNX_PROVIDERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import add_file_option, check_output_file, integer_at_least
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
@@ -38,7 +39,7 @@ from trt_perception.tools.model_arguments import (
 
 __all__ = ['BenchmarkReport', 'main']
 
-_PROVIDERS: Final = ('cpu', 'cuda')
+_OPTIONS_BY_PARAMETER: Final = {'pipeline_depth': '--depth', 'onnx_provider': '--provider'}
 # Eight images usually exceed the processor's caches, and consecutive frames differ.
 _MIN_FRAMES: Final = 8
 # Maximum time of a measurement if neither --frames nor --seconds is given.
@@ -51,6 +52,7 @@ examples:
   benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
   benchmark_engine yolo.engine --encoding all --steps-only
   benchmark_engine yolo.engine --batch 1,4,8 --max-latency-ms 20
+  benchmark_engine yolo.onnx yolo.engine --provider cpu,cuda,tensorrt
 
 Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
   step:
@@ -77,6 +79,10 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
     frames/s x engine  frames/s times the engine's time: 1 if the engine never waits
     p50 - engine, ms   latency p50 without the engine's time
     p99 / p50          latency p99 divided by latency p50
+  comparison (several models or providers):
+    setting            setting with the most frames/s
+    F1                 agreement of the detections with those of the first row; also mean IoU and
+                       the largest score difference
 
 A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C stops after the
 frames in flight. The tool then prints and saves the figures so far, marked as partial. A second
@@ -84,8 +90,8 @@ Ctrl-C exits at once.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
-# Models, frames, one frame of each encoding to compare, and options.
-_Job = tuple[list[ModelFile], list[Frame], list[Frame], BenchmarkOptions]
+# Models with providers, frames, one frame of each encoding to compare, and options.
+_Job = tuple[list[tuple[ModelFile, str]], list[Frame], list[Frame], BenchmarkOptions]
 
 
 @dataclass(frozen=True)
@@ -138,15 +144,19 @@ def _prepare(options: argparse.Namespace) -> _Job:
         options.frames or BenchmarkOptions.count,
         options.warmup,
         seconds,
-        options.provider,
         config.pipeline_options(),
         config.thresholds(()),
         options.batch,
         options.max_latency_ms,
     )
-    if any(given.startswith('pipeline_depth') for given in options.param):
-        raise ConfigError('--param pipeline_depth', 'cannot be set by --param', fix='use --depth')
-    models = [read_model_file(path) for path in options.models]
+    for name, option in _OPTIONS_BY_PARAMETER.items():
+        if any(given.startswith(name) for given in options.param):
+            raise ConfigError(f'--param {name}', 'cannot be set by --param', fix=f'use {option}')
+    models = [
+        (model, provider)
+        for model in map(read_model_file, options.models)
+        for provider in (options.provider if model.is_onnx else ('auto',))
+    ]
     for depth in benchmark_options.depths:
         replace(config, pipeline_depth=depth)  # raises if the depth is out of range
     first, *others = options.encoding
@@ -187,34 +197,31 @@ def _measure(job: _Job) -> BenchmarkReport:
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
-    depth_counts = [len(options.depths[:1] if m.is_onnx else options.depths) for m in models]
+    depth_counts = [len(options.depths[:1] if m.is_onnx else options.depths) for m, _ in models]
     steps = sum(1 + count * len(options.batches) for count in depth_counts)
     with BenchmarkProgress(steps) as progress:
         control = MeasurementControl(options.count, options.warmup, options.seconds, progress)
         with stop_on_interrupt(control):
-            for model in models:
+            for model, provider in models:
                 if control.stopped:
                     break
-                measured = measure_model(model, frames, options, control, encodings)
+                measured = measure_model(
+                    model, frames, options.with_provider(provider), control, encodings
+                )
                 if measured is None:
                     break
                 reports.append(measured[0])
                 detections.append(measured[1])
                 progress.clear()
-                print(
-                    escape_controls(model_text(measured[0], options.max_latency_ms), None),
-                    flush=True,
-                )
+                text = model_text(measured[0], options.max_latency_ms)
+                print(escape_controls(text, None), flush=True)
     agreement = tuple(
         compare_detections(detections[0], other, ()) if detections[0] and other else None
         for other in detections[1:]
     )
-    for report, one in zip(reports[1:], agreement, strict=True):
-        if one is not None:
-            print(
-                escape_controls(f'{report.file} against {reports[0].file}: {agreement_text(one)}')
-            )
-    on_gpu = any(not model.is_onnx for model in models)
+    if len(reports) > 1 and options.depths:
+        print(escape_controls(comparison_text(reports, agreement), None))
+    on_gpu = any(report.used_gpu for report in reports)
     return BenchmarkReport(
         date=date,
         machine=describe_machine(options.pipeline.device_id if on_gpu else None),
@@ -311,9 +318,11 @@ def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         '--provider',
-        choices=_PROVIDERS,
-        default='cpu',
-        help='execution provider of ONNX Runtime, for ONNX files (default: cpu)',
+        type=_parse_providers,
+        default=('auto',),
+        metavar='NAME,…',
+        help='execution providers of ONNX Runtime, one run of each ONNX file for each provider '
+        f'(default: auto). Providers: {", ".join(ONNX_PROVIDERS)}',
     )
 
 
@@ -329,6 +338,16 @@ def _parse_encodings(text: str) -> tuple[str, ...]:
             )
         unique.setdefault(PIXEL_FORMATS[name].name, name)
     return tuple(unique.values())
+
+
+def _parse_providers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(',')))
+    for name in names:
+        if name not in ONNX_PROVIDERS:
+            raise argparse.ArgumentTypeError(
+                f'invalid choice: {name!r} (choose from {", ".join(ONNX_PROVIDERS)})'
+            )
+    return names
 
 
 def _parse_seconds(text: str) -> float:
