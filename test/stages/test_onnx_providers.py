@@ -93,6 +93,13 @@ def test_provider_that_works_runs_the_model(install):
     assert requested[CUDA]['device_id'] == 3
 
 
+def test_release_without_preload_dlls_runs_the_model(install, monkeypatch):
+    install(CUDA)
+    monkeypatch.delattr(GpuOnnxRuntime, 'preload_dlls')
+    monkeypatch.delattr(onnxruntime, 'preload_dlls')
+    assert OnnxModel(MODEL, 1, 'cuda').run(IMAGE)[0].shape == (1, 6, 8)
+
+
 def scaled_model(dtype, weight=1, *, quantised=False):
     """Return y = x * weight with values of this type, optionally with Q/DQ nodes after x."""
     from onnx import TensorProto, helper, numpy_helper

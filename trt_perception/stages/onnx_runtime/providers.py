@@ -133,8 +133,9 @@ def add_provider(
         options.add_provider_for_devices([devices[device_id]], cached)
         return None
     # ONNX Runtime finds CUDA's libraries in the packages of pip only after this call.
-    with contextlib.redirect_stdout(io.StringIO()):
-        runtime.preload_dlls()
+    if hasattr(runtime, 'preload_dlls'):  # from 1.21 on
+        with contextlib.redirect_stdout(io.StringIO()):
+            runtime.preload_dlls()
     cuda: SessionProvider = (
         NAMES_BY_PROVIDER['cuda'],
         {
@@ -147,18 +148,22 @@ def add_provider(
     )
     if provider == 'cuda':
         return [cuda, cpu]
-    folder = _cache_folder(runtime, provider, model)
-    tensorrt: dict[str, Any] = {
+    tensorrt = NAMES_BY_PROVIDER['tensorrt'], _tensorrt_options(runtime, model, device_id)
+    return [tensorrt, cuda, cpu]
+
+
+def _tensorrt_options(runtime: Any, model: ModelFile, device_id: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
         'device_id': device_id,
         # TensorRT 10 refuses FP16 tensors and Q/DQ nodes without these flags. A float32 model
         # stays in float32, so that its results are those of the CPU.
         'trt_fp16_enable': has_half_weights(model.content),
         'trt_int8_enable': b'QuantizeLinear' in model.content,
     }
-    if folder:
-        tensorrt |= {'trt_engine_cache_enable': True, 'trt_engine_cache_path': folder}
-        tensorrt |= {'trt_timing_cache_enable': True, 'trt_timing_cache_path': folder}
-    return [(NAMES_BY_PROVIDER[provider], tensorrt), cuda, cpu]
+    if folder := _cache_folder(runtime, 'tensorrt', model):
+        options |= {'trt_engine_cache_enable': True, 'trt_engine_cache_path': folder}
+        options |= {'trt_timing_cache_enable': True, 'trt_timing_cache_path': folder}
+    return options
 
 
 def _cache_folder(runtime: Any, provider: str, model: ModelFile) -> str:
