@@ -8,12 +8,14 @@ import pytest
 from trt_perception.transport.advice import (
     CAMERA_PROFILE,
     NODE_PROFILE,
+    has_node_profile,
     loss_fix,
     node_profile_environment,
     suggest_image_topic,
     transport_environment,
 )
 
+SHARE = Path('/opt/share/trt_perception')
 PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
 ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD_')
 
@@ -24,24 +26,58 @@ ALLOCATOR = ('MALLOC_MMAP_THRESHOLD_', 'MALLOC_TRIM_THRESHOLD_', 'MALLOC_TOP_PAD
         {},
         {'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp'},
         {'FASTDDS_DEFAULT_PROFILES_FILE': '/x y.xml'},
-        {'FASTDDS_DEFAULT_PROFILES_FILE': f'/share/{NODE_PROFILE}'},
+        {'FASTDDS_DEFAULT_PROFILES_FILE': str(SHARE / NODE_PROFILE)},
+        {'FASTDDS_DEFAULT_PROFILES_FILE': f'/home/me/{NODE_PROFILE}'},
         {'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'},
     ],
     ids=str,
 )
 def test_advice_against_loss_depends_on_the_environment(environment, golden_messages):
     for reliability in ('reliable', 'best_effort'):
-        golden_messages.add(loss_fix(Path('/share'), reliability, environment))
+        golden_messages.add(loss_fix(SHARE, reliability, environment))
 
 
 def test_node_replaces_only_a_missing_profile_and_the_profile_of_cameras():
-    share = Path('/share')
+    share = SHARE
     own, camera = str(share / NODE_PROFILE), str(share / CAMERA_PROFILE)
     first, second = PROFILES
     assert node_profile_environment(share, {}) == {first: own, second: own}
     assert node_profile_environment(share, {first: camera}) == {first: own, second: own}
     assert node_profile_environment(share, {first: '/mine.xml'}) == {second: own}
     assert node_profile_environment(share, {first: '', second: '/mine.xml'}) == {}
+
+
+@pytest.mark.parametrize('link', ['the path', 'the installed file'])
+def test_profile_behind_a_link_is_recognised(tmp_path, link):
+    share = tmp_path / 'share' / 'trt_perception'
+    own, camera = share / NODE_PROFILE, share / CAMERA_PROFILE
+    own.parent.mkdir(parents=True)
+    for file in (own, camera):
+        source = tmp_path / file.name
+        source.touch()
+        file.symlink_to(source) if link == 'the installed file' else source.rename(file)
+    if link == 'the path':
+        links = tmp_path / 'a.xml', tmp_path / 'b.xml'
+        for path, file in zip(links, (own, camera), strict=True):
+            path.symlink_to(file)
+        own, camera = links
+
+    for_node, for_camera = ({name: str(path) for name in PROFILES} for path in (own, camera))
+
+    assert has_node_profile(for_node)
+    assert not has_node_profile(for_camera)
+    assert node_profile_environment(share, for_node) == {}
+    assert set(node_profile_environment(share, for_camera)) == set(PROFILES)
+    shipped = loss_fix(share, 'reliable', {})
+    assert {loss_fix(share, 'reliable', each) for each in (for_node, for_camera)} == {shipped}
+
+
+def test_file_of_the_user_with_the_name_of_a_profile_is_kept(tmp_path):
+    for profile in (NODE_PROFILE, CAMERA_PROFILE):
+        mine = dict.fromkeys(PROFILES, str(tmp_path / Path(profile).name))
+        assert not has_node_profile(mine)
+        assert node_profile_environment(SHARE, mine) == {}
+        assert mine[PROFILES[0]] in loss_fix(SHARE, 'reliable', mine)
 
 
 RAW, COMPRESSED = 'sensor_msgs/msg/Image', 'sensor_msgs/msg/CompressedImage'

@@ -63,19 +63,34 @@ def node_profile_environment(share: Path, environment: Mapping[str, str]) -> dic
         share: share folder of the package.
         environment: environment of the node's process.
     """
-    camera_profile = os.path.realpath(share / CAMERA_PROFILE)
     return {
         name: str(share / NODE_PROFILE)
         for name in PROFILE_VARIABLES
-        if name not in environment or os.path.realpath(environment[name]) == camera_profile
+        if name not in environment or _shipped_profile(environment[name]) == CAMERA_PROFILE
     }
 
 
 def has_node_profile(environment: Mapping[str, str]) -> bool:
     """Return whether the process uses the node's Fast DDS profile, with little shared memory."""
     return all(
-        environment.get(name, '').endswith(f'share/trt_perception/{NODE_PROFILE}')
-        for name in PROFILE_VARIABLES
+        _shipped_profile(environment.get(name, '')) == NODE_PROFILE for name in PROFILE_VARIABLES
+    )
+
+
+def _shipped_profile(path: str) -> str:
+    """Return NODE_PROFILE or CAMERA_PROFILE if a path names this file; else an empty text.
+
+    The file may be of any installation of the package, such as an underlay, and the path may be a
+    link. With ``colcon build --symlink-install``, the installed file itself is a link.
+    """
+    paths = (path, os.path.realpath(path))
+    return next(
+        (
+            profile
+            for profile in (NODE_PROFILE, CAMERA_PROFILE)
+            if any(each.endswith(f'/trt_perception/{profile}') for each in paths)
+        ),
+        '',
     )
 
 
@@ -175,7 +190,7 @@ def loss_fix(
     """
     middleware = environment.get('RMW_IMPLEMENTATION') or 'rmw_fastrtps_cpp'
     own = next(filter(None, map(environment.get, PROFILE_VARIABLES)), '')
-    is_shipped = not own or Path(own).name in (Path(NODE_PROFILE).name, Path(CAMERA_PROFILE).name)
+    is_shipped = not own or bool(_shipped_profile(own))
     local = f'configure {middleware} with larger buffers or shared memory'
     network = (
         'raise net.core.rmem_max on both machines, lower the rate of the camera, or use '
