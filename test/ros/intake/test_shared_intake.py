@@ -11,7 +11,7 @@ from support.nodes.intake_taker import VGA, image_number, intakes
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
-from trt_perception.ros.intake.shared_intake import CAMERAS_PER_THREAD
+from trt_perception.ros.intake.shared_intake import CAMERAS_PER_THREAD, SharedIntake
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.rcl import RclError
 
@@ -273,3 +273,10 @@ def test_rclpy_takes_all_images_if_rcl_differs(several, monkeypatch):
     assert len(first.logged) == 1
     assert not second.logged
     assert intakes() == 0
+
+
+@pytest.mark.parametrize('count', [0, 1, 2])
+def test_description_counts_the_additional_participants(count, golden_messages):
+    nodes = [object()] * count
+    intake = SharedIntake(None, MessageBuffers, nodes, uses_rclpy=False, fault_handler=None)
+    golden_messages.add(intake.description)

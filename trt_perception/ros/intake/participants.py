@@ -101,7 +101,7 @@ class ImageParticipants:
         if problem:
             self._node.get_logger().warning(
                 log_text(
-                    f'raw images are received by {len(self._nodes)} additional DDS participants '
+                    f'additional DDS participants that receive raw images: {len(self._nodes)} '
                     f'instead of {self._wanted}, so cameras wait for each other: {problem}'
                 )
             )

@@ -77,7 +77,9 @@ class SharedIntake:
         if self.uses_rclpy:
             return 'through rclpy'
         count = len(self._hidden_nodes)
-        return f'by {count} DDS participants of their own' if count else 'by a separate thread'
+        if not count:
+            return 'by a separate thread'
+        return f'by {count} additional DDS participant{"s" * (count > 1)}'
 
     def subscribe(self, options: ImageTopicOptions, receiver: ImageReceiver) -> ImageSubscription:
         """Subscribe to a topic of images. The caller closes the subscription."""
