@@ -24,6 +24,7 @@ from trt_perception.model.preprocessing import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = json.loads((ROOT / 'models/digits.onnx.json').read_bytes())
+QDQ = ('QuantizeLinear', 'DequantizeLinear')
 METHODS = ('entropy', 'percentile', 'minmax')
 
 
@@ -277,6 +278,29 @@ def test_scale_or_zero_point_that_tensorrt_refuses_is_refused(
     with golden_messages.raises(EngineError) as error:
         check_quantised(model)
     assert name in str(error.value)
+    with pytest.raises(EngineError) as of_constant_nodes:
+        check_quantised(with_constant_nodes(model))
+    assert str(of_constant_nodes.value) == str(error.value)
+
+
+def with_constant_nodes(model):
+    """Return the model with its scales and zero points in Constant nodes."""
+    copied = onnx.ModelProto()
+    copied.CopyFrom(model)
+    names = {name for n in model.graph.node if n.op_type in QDQ for name in n.input[1:]}
+    stored = [each for each in model.graph.initializer if each.name in names]
+    for tensor in stored:
+        copied.graph.initializer.remove(tensor)
+        copied.graph.node.insert(0, helper.make_node('Constant', [], [tensor.name], value=tensor))
+    return copied
+
+
+def test_scales_and_zero_points_may_come_from_constant_nodes(quantised_digits):
+    model = with_constant_nodes(quantised_digits['int8'].model)
+    assert not {n.input[2] for n in model.graph.node if n.op_type in QDQ} & {
+        each.name for each in model.graph.initializer
+    }
+    check_quantised(model)
 
 
 def test_quantised_biases_are_refused(golden_messages):

@@ -53,15 +53,19 @@ class GraphIndex:
 
     def constant(self, name: str) -> npt.NDArray[np.generic] | None:
         """Return the value of a constant tensor; None if the tensor is not constant."""
-        if name in self.initializers:
-            array: npt.NDArray[np.generic] = numpy_helper.to_array(self.initializers[name])
-            return array
+        stored = self.stored_constant(name)
+        return None if stored is None else numpy_helper.to_array(stored)
+
+    def stored_constant(self, name: str) -> onnx.TensorProto | None:
+        """Return a constant tensor with its ONNX type; None if the tensor is not constant."""
+        stored: onnx.TensorProto | None = self.initializers.get(name)
+        if stored is not None:
+            return stored
         node = self.producer.get(name)
         if node is not None and node.op_type == 'Identity':
-            return self.constant(node.input[0])
+            return self.stored_constant(node.input[0])
         attributes = node.attribute if node is not None and node.op_type == 'Constant' else ()
-        found = [numpy_helper.to_array(each.t) for each in attributes if each.name == 'value']
-        return found[0] if found else None
+        return next((each.t for each in attributes if each.name == 'value'), None)
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor is constant, also after quantising, dequantising or a cast."""

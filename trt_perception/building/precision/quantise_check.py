@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from trt_perception.building.graph.graph_index import GraphIndex, opset_version
 from trt_perception.building.precision.quantise_scales import usable_scale_mask
@@ -95,24 +95,19 @@ def _node_defects(node: onnx.NodeProto, index: GraphIndex, version: int) -> Iter
         # Without a zero point the type is uint8, whose middle is 128.
         yield 'has no zero point, so it is uint8; expected an int8 zero point of 0'
     else:
-        zero = index.initializers.get(node.input[2])
-        value = index.constant(node.input[2])
-        if value is None:
+        zero = index.stored_constant(node.input[2])
+        if zero is None:
             yield 'has a computed zero point; expected a constant 0'
         else:
-            kind = zero.data_type if zero is not None else TensorProto.UNDEFINED
-            if zero is not None and kind not in _ALLOWED_TYPES:
-                yield (
-                    f'has the type {TensorProto.DataType.Name(kind).lower()}; expected int8 or '
-                    'float8e4m3fn'
-                )
-            if np.any(value.astype(np.float32) != 0):
+            if zero.data_type not in _ALLOWED_TYPES:
+                name = TensorProto.DataType.Name(zero.data_type).lower()
+                yield f'has the type {name}; expected int8 or float8e4m3fn'
+            if np.any(numpy_helper.to_array(zero).astype(np.float32) != 0):
                 yield 'has a zero point other than 0'
-    scale = index.constant(node.input[1])
+    scale = index.stored_constant(node.input[1])
     if scale is None:
         yield 'has a computed scale; expected a constant'
         return
-    stored = index.initializers.get(node.input[1])
-    if stored is not None and stored.data_type in _HALF_TYPES and version < 19:
-        name = TensorProto.DataType.Name(stored.data_type).lower()
+    if scale.data_type in _HALF_TYPES and version < 19:
+        name = TensorProto.DataType.Name(scale.data_type).lower()
         yield f'has a {name} scale, which needs opset 19 (the model has {version})'
