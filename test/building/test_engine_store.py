@@ -108,7 +108,9 @@ def test_version_of_this_package_changes_the_key(monkeypatch, name, value):
     assert key() != before
 
 
-@pytest.mark.parametrize('package', ['onnx', 'onnxslim', 'onnxruntime', 'ml_dtypes'])
+@pytest.mark.parametrize(
+    'package', ['onnx', 'onnxslim', 'onnxruntime', 'ml_dtypes', 'simplejpeg', 'pillow']
+)
 def test_upgrade_of_a_build_package_changes_the_key(monkeypatch, package):
     installed, before = importlib.metadata.version, key()
     monkeypatch.setattr(

@@ -19,13 +19,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from trt_perception import __version__
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import OPTIONS, BuildOptions
+from trt_perception.building.package_versions import BUILD_PACKAGES, package_versions
 from trt_perception.errors import ConfigError, WriteError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.json_section import parse_json
@@ -36,10 +36,6 @@ __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 #: Part of every key, like the version of this package. Increase this number when a code change
 #: between two versions gives another engine for the same inputs.
 BUILDER_REVISION: Final = 2
-# Packages that change, round or quantise the model, or run it for the figures of the report.
-# Their versions are part of every key, because another version may give another engine.
-# Image decoders are left out: a new release changes only the rounding of pixels.
-_BUILD_PACKAGES: Final = ('onnx', 'onnxslim', 'onnxruntime', 'onnxruntime-gpu', 'ml_dtypes')
 _LOG: Final = logging.getLogger(__name__)
 _ENTRY_FILE: Final = 'entry.json'
 _FILE_NAMES: Final = {
@@ -84,7 +80,7 @@ def store_key(
     gpu = tensorrt.gpu
     facts = {
         'revision': [__version__, BUILDER_REVISION],
-        'packages': _package_versions(),
+        'packages': package_versions(BUILD_PACKAGES),
         'onnx': [options.onnx.name, onnx_sha256],
         'options': relevant,
         'tensorrt': [tensorrt.flavour, tensorrt.version],
@@ -93,15 +89,6 @@ def store_key(
         'contents': dict(sorted(contents.items())),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
-
-
-def _package_versions() -> dict[str, str]:
-    """Return the versions of the installed build packages, without importing these packages."""
-    versions = {}
-    for name in _BUILD_PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[name] = metadata.version(name)
-    return versions
 
 
 class EngineStore:

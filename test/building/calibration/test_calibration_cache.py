@@ -150,7 +150,7 @@ def test_failed_write_leaves_no_files(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_calibration_identity_changes_with_each_input():
+def test_calibration_identity_changes_with_each_input(monkeypatch):
     model, *_ = small_detectors.raw_maps()
     images = select_images(CALIBRATION_IMAGES, 8)
     identity = calibration_identity(model, images, SMALL_PREPROCESSING)
@@ -162,5 +162,10 @@ def test_calibration_identity_changes_with_each_input():
         calibration_identity(model, select_images(CALIBRATION_IMAGES, 9), SMALL_PREPROCESSING)
         != identity
     )
+    with monkeypatch.context() as context:
+        context.setattr(
+            calibration_cache, 'package_versions', lambda names: dict.fromkeys(names, '99.0')
+        )
+        assert calibration_identity(model, images, SMALL_PREPROCESSING) != identity
     model.graph.node[0].name += 'x'
     assert calibration_identity(model, images, SMALL_PREPROCESSING) != identity

@@ -1,9 +1,9 @@
 """Stores the ranges of each calibration, and reuses them if all inputs are the same.
 
 Each calibration has one file, whose name is a hash of all inputs. Guarantees: a file is complete
-or missing. Ranges are reused only for the same model, images, preprocessing, method and version of
-this tool. Limitation: the files are not signed, so users with write access to the folder can
-change ranges.
+or missing. Ranges are reused only for the same model, images, image decoders, preprocessing,
+method and version of this tool. Limitation: the files are not signed, so users with write access
+to the folder can change ranges.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 
 from trt_perception.building.calibration.images import ImageSet
+from trt_perception.building.package_versions import IMAGE_PACKAGES, package_versions
 from trt_perception.errors import WriteError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.json_section import parse_json
@@ -33,9 +34,10 @@ _MAX_RANGE: Final = float(np.finfo(np.float32).max)
 def calibration_identity(
     model: onnx.ModelProto, images: ImageSet, preprocessing: Preprocessing
 ) -> str:
-    """Return a text that identifies the model, the images and the preprocessing."""
+    """Return a text that identifies model, images with their decoders, and preprocessing."""
+    decoders = package_versions(IMAGE_PACKAGES)
     digest = hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest()
-    return f'{digest} {images.sha256} {preprocessing}'
+    return f'{digest} {images.sha256} {decoders} {preprocessing}'
 
 
 def cache_path(folder: Path | None, suffix: str, *parts: object) -> Path | None:
