@@ -213,11 +213,12 @@ def test_full_disk_leaves_no_entry(store, tmp_path, monkeypatch, golden_messages
     def full(files):
         path, content = next(iter(files.items()))
         path.write_bytes(content[:1])
-        raise WriteError(str(path), 'cannot be written: No space left on device')
+        raise WriteError(str(path), 'cannot be written: No space left', fix='free space there')
 
     monkeypatch.setattr(store_module, 'write_atomically', full)
-    with golden_messages.raises(ConfigError):
+    with golden_messages.raises(ConfigError) as caught:
         store.put(KEY, STORED)
+    assert caught.value.fix == 'free space there'
     assert list((tmp_path / 'store').iterdir()) == []
 
 

@@ -161,7 +161,8 @@ class EngineStore:
             with contextlib.suppress(FileExistsError):
                 temporary.rename(old)
         except WriteError as error:
-            raise ConfigError(f'--store {self._folder}', error.found) from error
+            subject = f'--store {self._folder}'
+            raise ConfigError(subject, error.found, fix=error.fix) from error
         except OSError as error:
             raise ConfigError(
                 f'--store {self._folder}', f'cannot be written: {error.strerror or error}'
