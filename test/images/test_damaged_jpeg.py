@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+from importlib import import_module
 
 import cv2
 import numpy as np
@@ -14,8 +15,10 @@ from support.fuzz.camera_jpegs import (
     JPEGS_OF_UNKNOWN_VERSIONS,
     JPEGS_WITH_HARMLESS_DEFECTS,
     RESTART_MARKER,
+    UNUSUAL_SAMPLINGS,
     WHOLE_JPEGS,
     cut_files,
+    jpeg_with_samplings,
     scene_jpeg,
     with_luma_sampling,
 )
@@ -104,12 +107,34 @@ def test_file_that_lacks_one_restart_marker_is_decoded():
 
 
 @needs_simplejpeg
-def test_opencv_decodes_samplings_that_simplejpeg_does_not_know():
-    content = with_luma_sampling(scene_jpeg(subsampling=0), 0x13)
+@pytest.mark.parametrize('samplings', UNUSUAL_SAMPLINGS, ids=str)
+def test_file_with_unusual_sampling_is_decoded_as_in_opencv(samplings, capfd):
+    whole = jpeg_with_samplings(*samplings)
+    expected = by_opencv(whole)
+    capfd.readouterr()
+    with pytest.raises(ValueError, match='subsampling'):
+        import_module('simplejpeg').decode_jpeg(whole, 'BGR')
 
-    image = decode(content)
+    for content in (whole, whole[:-2] + bytes(16) + EOI):  # spare bytes are harmless
+        image = decode(content)
+        assert (image.bgr == expected).all()
+        assert image.warning == ''
+    assert capfd.readouterr() == ('', '')
 
-    assert (image.bgr == by_opencv(content)).all()
+
+@needs_simplejpeg
+@pytest.mark.parametrize('samplings', UNUSUAL_SAMPLINGS, ids=str)
+def test_truncated_file_with_unusual_sampling_is_refused_without_a_line(samplings, capfd):
+    test_truncated_file_is_refused_without_a_line_on_stderr(jpeg_with_samplings(*samplings), capfd)
+
+
+@needs_simplejpeg
+def test_cmyk_file_with_unusual_sampling_is_decoded_nearly_as_in_opencv():
+    content = jpeg_with_samplings(0x13, 0x11, 0x11, 0x13)
+
+    levels = np.abs(decode(content).bgr.astype(int) - by_opencv(content))
+
+    assert levels.max() <= 2
 
 
 # A module that was compiled for another NumPy raises ValueError or AttributeError.
@@ -167,7 +192,7 @@ def test_files_with_other_decoder_errors_are_refused(capfd):
 
     with pytest.raises(ImageError, match='damaged file: Bogus Huffman table definition'):
         decode(whole[:at] + b'\x0a' * 16 + whole[at + 16 :])
-    with pytest.raises(ImageError, match='damaged file: OpenCV'):
+    with pytest.raises(ImageError, match='damaged file: Pillow'):
         decode(BASELINE_JPEG.replace(b'\xff\xc4\0\x1f\0\0', b'\xff\xc4\0\x1f\0\x0a'))
     assert capfd.readouterr() == ('', '')
 

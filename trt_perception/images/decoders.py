@@ -3,9 +3,11 @@
 Guarantees with simplejpeg: nothing is printed for a damaged JPEG, and a truncated JPEG is refused,
 also if it ends with an EOI marker. Without simplejpeg, OpenCV decodes JPEGs. It may print a line
 for a damaged file, and may return the missing part in grey.
-Pillow decodes PNGs, because libpng in OpenCV also prints a line for each damaged file.
+Pillow decodes PNGs, and JPEGs with chroma samplings that simplejpeg does not support, because
+OpenCV also prints a line for each of these files that is damaged.
 Non-guarantees: a progressive JPEG that ends between two scans is decoded with lower quality. If
 the compressed pixels of a PNG end early but all checksums are right, the other pixels are black.
+A JPEG with unusual chroma sampling that lacks a few bytes of its last block may be decoded.
 """
 
 from __future__ import annotations
@@ -36,8 +38,12 @@ GREY_16_BIT_MODES: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
 
 # Parts of libjpeg's messages, in lower case. libjpeg reports only the first problem of a file.
 _TRUNCATION_MESSAGES: Final = ('premature end', 'found marker 0xd9 instead of rst')
-# simplejpeg supports only the usual chroma samplings. OpenCV supports all.
+# simplejpeg 1.9 supports only 4:4:4, 4:2:2, 4:2:0, 4:1:1, 4:4:0 and 4:4:1.
 _UNUSUAL_SAMPLING_MESSAGE: Final = 'could not determine subsampling'
+# Bytes that can be coded pixels and contain no marker. Their bits hardly ever continue a block as
+# the zeros do that libjpeg uses for missing pixels.
+_ARBITRARY_BYTES: Final = bytes(number * 89 % 255 for number in range(64))
+_EOI_MARKER: Final = b'\xff\xd9'
 
 
 class _Defect(Enum):
@@ -93,7 +99,7 @@ def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
     if defect is _Defect.TRUNCATED:
         raise ImageError('not_decodable', 'JPEG', f'truncated file: {warning}')
     if defect is _Defect.UNUSUAL_SAMPLING:
-        return DecodedImage(_decode_with_opencv(file))
+        return DecodedImage(_decode_unusual_jpeg(file))
     # Many USB cameras write spare bytes before a marker, which is harmless.
     try:
         decoded = simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=False)
@@ -122,6 +128,22 @@ def _decode_with_opencv(file: bytes) -> npt.NDArray[np.uint8]:
     return bgr.astype(np.uint8, copy=False)
 
 
+def _decode_unusual_jpeg(file: bytes) -> npt.NDArray[np.uint8]:
+    """Decode a JPEG with any chroma sampling. The pixels are those of OpenCV, except in CMYK.
+
+    Pillow does not report a truncated file that ends with an EOI marker. But in such a file, bytes
+    in front of this marker are read as pixels. In a whole file, they change nothing.
+    """
+    data = file.removesuffix(_EOI_MARKER)
+    bgr, extended = (
+        _decode_with_pillow(data + end, 'JPEG')
+        for end in (_EOI_MARKER, _ARBITRARY_BYTES + _EOI_MARKER)
+    )
+    if not np.array_equal(bgr, extended):
+        raise ImageError('not_decodable', 'JPEG', 'truncated file: coded pixels are missing')
+    return bgr
+
+
 def decode_png(file: bytes) -> DecodedImage:
     """Decode a PNG with Pillow. Grey images of 16 bits keep their upper 8 bits.
 
@@ -131,19 +153,24 @@ def decode_png(file: bytes) -> DecodedImage:
     Raises:
         ImageError: Pillow is missing or cannot decode the file (reason ``not_decodable``).
     """
+    return DecodedImage(_decode_with_pillow(file, 'PNG'))
+
+
+def _decode_with_pillow(file: bytes, kind: str) -> npt.NDArray[np.uint8]:
     try:
         # Image.open would also check the size, with a limit that is global in the process.
+        from PIL.JpegImagePlugin import JpegImageFile
         from PIL.PngImagePlugin import PngImageFile
     except ImportError as error:
         fix = 'sudo apt install python3-pil'
-        raise ImageError('not_decodable', 'PNG', f'needs Pillow: {error}', fix=fix) from error
+        raise ImageError('not_decodable', kind, f'needs Pillow: {error}', fix=fix) from error
     try:
-        with PngImageFile(io.BytesIO(file)) as image:
-            return DecodedImage(pillow_to_bgr(image))
+        with (PngImageFile if kind == 'PNG' else JpegImageFile)(io.BytesIO(file)) as image:
+            return pillow_to_bgr(image)
     # Pillow raises a dozen exception types for damaged files, including OSError.
     except Exception as error:
         found = f'damaged file: Pillow cannot decode it: {error}'
-        raise ImageError('not_decodable', 'PNG', found) from error
+        raise ImageError('not_decodable', kind, found) from error
 
 
 def pillow_to_bgr(image: Image.Image) -> npt.NDArray[np.uint8]:

@@ -45,6 +45,25 @@ def with_luma_sampling(content, luma):
     return content[:at] + bytes((luma,)) + content[at + 1 :]
 
 
+def jpeg_with_samplings(*samplings):
+    """Return a whole JPEG whose components have these sampling factors (0x21: 2 across, 1 down).
+
+    No encoder writes all samplings. The coded blocks come from a grey JPEG of as many blocks, so
+    the image shows no scene, but each bit is a part of one of its blocks.
+    """
+    count = len(samplings)
+    across, down = [sampling >> 4 for sampling in samplings], [each & 15 for each in samplings]
+    blocks = sum(h * v for h, v in zip(across, down, strict=True))
+    grey = cv2.resize(BGR[..., 0], (8 * blocks * 4, 8 * 5))
+    parts = segments(cv2.imencode('.jpg', grey)[1].tobytes())
+    body = dict(parts)
+    rows = b''.join(bytes((i, factor, 0)) for i, factor in enumerate(samplings, 1))
+    body[0xC0][:] = struct.pack('>BHHB', 8, 40 * max(down), 32 * max(across), count) + rows
+    tables = b''.join(bytes((i, 0)) for i in range(1, count + 1))
+    body[0xDA][:] = bytes((count,)) + tables + b'\0\x3f\0'
+    return joined_segments(parts)
+
+
 def with_comments(content, size):
     """Return a JPEG with at least ``size`` bytes of comments before its other segments."""
     comment = b'\xff\xfe' + struct.pack('>H', 65535) + bytes(65533)
@@ -75,6 +94,11 @@ WHOLE_JPEGS = {
     'progressive grey': scene_jpeg('L', progressive=True),
     'progressive, restart markers': scene_jpeg(progressive=True, restart_marker_blocks=4),
 }
+#: Sampling factors of luma and both chroma components that simplejpeg does not support.
+UNUSUAL_SAMPLINGS = (
+    *((0x13, 0x11, 0x11), (0x31, 0x11, 0x11), (0x42, 0x11, 0x11), (0x11, 0x21, 0x21)),
+    *((0x21, 0x12, 0x11), (0x22, 0x21, 0x11), (0x14, 0x12, 0x11), (0x22, 0x11, 0x22)),
+)
 #: Complete files with defects that libjpeg warns about, although no pixels are missing.
 JPEGS_WITH_HARMLESS_DEFECTS = {
     'spare bytes before EOI': BASELINE_JPEG[:-2] + bytes(16) + EOI,
