@@ -32,6 +32,7 @@ from trt_perception.parameters.launch_arguments import (
     unknown_arguments,
 )
 from trt_perception.parameters.sections import cameras_of_file
+from trt_perception.process.tool_command import LAUNCH_VARIABLE
 from trt_perception.transport.advice import transport_environment
 
 ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception')))
@@ -154,7 +155,7 @@ def start_detector(context):
             parameters=files,
             remappings=remappings(context, values, given),
             ros_arguments=['--log-level', values['log_level']],
-            additional_env=transport_environment(profile),
+            additional_env={**transport_environment(profile), LAUNCH_VARIABLE: '1'},
             output='screen',
             emulate_tty=True,
             # A lost GPU context cannot be repaired inside a process.

@@ -24,7 +24,7 @@ MISTAKES = [
     *('autostart:=perhaps', 'confidence_threshold:=2', 'log_level:=verbose'),
     *('params_file:=/missing.yaml', 'transport_profile:=/missing.xml'),
     *('cameras:=front,front', 'image_topic:=/{camera}/image', 'camera.front.enabled:=true'),
-    *('engine_pth:=a.onnx', 'class_filter:=[person]'),
+    *('engine_pth:=a.onnx', 'model.mean:=[a]'),
 ]
 #: A user's launch file that includes detect.launch.py by INCLUDE, and declares arguments by MORE.
 USER_FILE = """

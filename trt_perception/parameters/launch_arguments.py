@@ -16,6 +16,7 @@ import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.plain_text import closest_words, short_repr, split_list
+from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
@@ -32,31 +33,35 @@ _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 _SIM_TIME_PARAMETER: Final = Parameter(
     'use_sim_time', '', 'bool', False, 'Take the time from /clock, as with a simulator or a bag.'
 )
-# Lists that a launch argument can set, because their values are short and contain no comma.
-_SHORT_LIST_NAMES: Final = ('cameras', 'device_ids', 'plugin_libraries')
 _PARAMETERS_BY_ARGUMENT: Final = {
-    parameter.name: parameter
-    for parameter in (*PARAMETERS, _SIM_TIME_PARAMETER)
-    if not parameter.kind.endswith('[]') or parameter.name in _SHORT_LIST_NAMES
-}
-_LIST_PARAMETERS: Final = {
-    parameter.name: parameter
-    for parameter in PARAMETERS
-    if parameter.name not in _PARAMETERS_BY_ARGUMENT
+    parameter.name: parameter for parameter in (*PARAMETERS, _SIM_TIME_PARAMETER)
 }
 # Names that launch and launch_ros read themselves. They are not mistyped arguments.
 _LAUNCH_CONFIGURATIONS: Final = (
     *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
     *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
 )
+
+
+def _read_names(text: str) -> list[str]:
+    """Return the items of ``front,rear`` or of a YAML list, where quoted items may have commas."""
+    if not text.lstrip().startswith('[') or not re.search('["\']', text):
+        return split_list(text)
+    return [str(item) for item in read_yaml(text, 'list')[0]]
+
+
 _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     'bool': (lambda text: {'true': True, 'false': False}[text.lower()], 'true or false'),
     'integer': (int, 'a whole number'),
     'double': (float, 'a number'),
     'string': (str, 'text'),
-    'string[]': (split_list, 'names with commas between them'),
+    'string[]': (_read_names, 'names with commas between them'),
     'integer[]': (
         lambda text: [int(word) for word in split_list(text)],
+        'whole numbers with commas between them',
+    ),
+    'double[]': (
+        lambda text: [float(word) for word in split_list(text)],
         'numbers with commas between them',
     ),
 }
@@ -65,7 +70,6 @@ _CAMERA_PLACEHOLDER: Final = '{camera}'
 
 # Names in other packages, and the arguments here with the same meaning.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
-_EXAMPLES: Final = {'integer[]': '[640, 640]', 'double[]': '[0.5, 0.5, 0.5]'}
 
 
 def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
@@ -221,13 +225,6 @@ def unknown_arguments(
                 'of config/cameras.yaml, and pass this file as params_file:=/path/to/my.yaml'
             )
             continue
-        if name in _LIST_PARAMETERS:
-            near.append(
-                f"'{name}' is a list, and a launch argument holds a single value: write it into "
-                f'a copy of config/detect.yaml, as {_example(_LIST_PARAMETERS[name])}, and '
-                'pass this file as params_file:=/path/to/my.yaml'
-            )
-            continue
         close = _similar_names(name, declared)
         if fix := manifest_only_fix(name):
             near.append(f"there is no argument '{name}': {fix}")
@@ -266,11 +263,6 @@ def _text_of_value(value: Any) -> str:
     if isinstance(value, tuple):
         return ','.join(map(str, value)) or 'empty'
     return 'empty' if value == '' else str(value)
-
-
-def _example(parameter: Parameter) -> str:
-    value = _EXAMPLES.get(parameter.kind, '[person, car]')
-    return f'{parameter.name.rpartition(".")[2]}: {value}'
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,4 +1,4 @@
-"""Composes shell commands that run the package's tools, for messages."""
+"""Says how the reader of a message started this process and runs the package's tools."""
 
 from __future__ import annotations
 
@@ -9,10 +9,25 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ['RUN_VARIABLE', 'tool_command']
+__all__ = ['LAUNCH_VARIABLE', 'RUN_VARIABLE', 'is_launched', 'is_typed', 'tool_command']
 
 #: Environment variable with the words before a tool's name. Scripts of a checkout set it.
 RUN_VARIABLE: Final = 'TRT_PERCEPTION_RUN'
+
+#: Environment variable that detect.launch.py sets for the node.
+LAUNCH_VARIABLE: Final = 'TRT_PERCEPTION_LAUNCHED'
+
+
+def is_launched() -> bool:
+    """Return whether detect.launch.py started this process, so that its arguments set values."""
+    return bool(os.environ.get(LAUNCH_VARIABLE))
+
+
+def is_typed(parameter: str) -> bool:
+    """Return whether the command line of this process sets a ROS parameter."""
+    # The name of a node may precede the parameter: -p detector:iou_threshold:=0.5
+    names = (word.partition('=')[0].removesuffix(':').rpartition(':')[2] for word in sys.argv)
+    return parameter in names
 
 
 def tool_command(tool: str, *words: str) -> str:
