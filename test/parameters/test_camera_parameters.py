@@ -103,7 +103,7 @@ def test_invalid_camera_parameters_are_refused(name, value, golden_messages):
     ],
 )
 def test_misspelt_camera_parameter_gets_a_suggestion(name, golden_messages):
-    golden_messages.add(unknown_parameter(name, ['front', 'rear']).fix)
+    golden_messages.add(unknown_parameter(name, ['front', 'rear'], '-p {}:=VALUE'.format).fix)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_pipelines_of_a_node_with_one_camera_use_the_nodes_parameters():
 
 def test_camera_parameter_without_cameras_is_refused(golden_messages):
     golden_messages.add(refusal({'camera.front.enabled': True}))
-    golden_messages.add(unknown_parameter('camera', ['front']).fix)
+    golden_messages.add(unknown_parameter('camera', ['front'], '-p {}:=VALUE'.format).fix)
 
 
 def test_changed_node_value_applies_to_cameras_without_an_own_value(golden_messages):

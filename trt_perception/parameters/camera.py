@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
@@ -17,13 +18,15 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.rules import MAX_CAMERAS
-from trt_perception.parameters.spelling import assignment_text, parameter_named
+from trt_perception.parameters.spelling import assignment_text, parameter_named, yaml_value
 
 __all__ = [
-    *('CAMERA_PARAMETERS', 'CameraPlan', 'NodeConfig', 'camera_rows', 'is_camera_parameter'),
-    *('suggest_assignment', 'suggest_parameter', 'unknown_parameter'),
+    *('CAMERA_PARAMETERS', 'CameraPlan', 'LineOf', 'NodeConfig', 'camera_rows'),
+    *('is_camera_parameter', 'suggest_assignment', 'suggest_parameter', 'unknown_parameter'),
 ]
 
+#: Returns what the user pastes to set the parameter of a given name.
+LineOf: TypeAlias = Callable[[str], str]
 #: Rows of the parameters that each camera may override.
 CAMERA_PARAMETERS: Final = tuple(row for row in PARAMETERS if row.per_camera)
 _ROWS: Final = {row.name: row for row in PARAMETERS}
@@ -68,19 +71,20 @@ def suggest_assignment(word: str, values: Sequence[str]) -> str:
     return assignment_text(name, values) if name else ''
 
 
-def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
-    """Return the error for a parameter that does not exist, with a suggestion.
+def unknown_parameter(name: str, cameras: Sequence[str], line: LineOf) -> ConfigError:
+    """Return the error for a parameter that does not exist, with the line to paste.
 
     Args:
         name: name that the user gave.
         cameras: names of the node's cameras.
+        line: returns what the user pastes to set the parameter of a given name.
     """
     subject = f'parameter {short_repr(name)}'
     if not is_camera_parameter(name):
         of_cameras = camera_rows(cameras)
         meant = _PREFIX + name.removeprefix('cameras.')
         close = [meant] if meant in of_cameras else closest_words(name, [*_ROWS, *of_cameras])
-        near = f"did you mean '{close[0]}'?" if close else 'see the list in docs/parameters.md'
+        near = f'did you mean {line(close[0])}' if close else 'see the list in docs/parameters.md'
         fix = manifest_only_fix(name) or _LAUNCH_ARGUMENT_FIXES.get(name) or near
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
@@ -98,7 +102,7 @@ def unknown_parameter(name: str, cameras: Sequence[str]) -> ConfigError:
         fix = fix if cameras else 'add it to the parameter cameras'
         close = closest_words(camera, cameras)
     if close and ends:
-        fix = f"did you mean '{_PREFIX}{close[0]}.{ends[0]}'? {fix}"
+        fix = f'{fix}; did you mean {line(f"{_PREFIX}{close[0]}.{ends[0]}")}'
     return ConfigError(subject, found, fix=fix)
 
 
@@ -143,7 +147,7 @@ class NodeConfig:
         rows = camera_rows(self.node.cameras) if self.camera_values else {}
         for name, value in self.camera_values.items():
             if name not in rows:
-                raise unknown_parameter(name, self.node.cameras)
+                raise unknown_parameter(name, self.node.cameras, _argument_with(value))
             check_value(rows[name], value)
             fields[name.split('.')[1]][rows[name].field] = value
         cameras = {
@@ -165,7 +169,7 @@ class NodeConfig:
         camera_values = {}
         for name, value in given.items():
             if name not in rows:
-                raise unknown_parameter(name, node.cameras)
+                raise unknown_parameter(name, node.cameras, _argument_with(value))
             camera_values[name] = parameter_value(rows[name], value)
         return cls(node, camera_values)
 
@@ -270,6 +274,10 @@ def _split_by_scope(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     return node_values, {
         name: value for name, value in values.items() if is_camera_parameter(name)
     }
+
+
+def _argument_with(value: Any) -> LineOf:
+    return lambda name: f'-p {shlex.quote(f"{name}:={yaml_value(value)}")}'
 
 
 @functools.lru_cache(maxsize=MAX_CAMERAS)

@@ -27,6 +27,8 @@ from trt_perception.parameters.camera import (
 )
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.spelling import yaml_value
+from trt_perception.process.tool_command import is_typed
 from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 
 __all__ = ['NodeParameters']
@@ -139,7 +141,10 @@ class NodeParameters:
                     expected = kind.name.lower()
                     return f"parameter '{change.name}': expected {expected} (got {change.value!r})"
                 continue
-            typed = f'{command} {change.name} '
+
+            def typed(name: str, text: str) -> str:
+                return f'{command} {name} {shlex.quote(text)}'
+
             if mistake := _find_mistake(
                 change.name, change.value, row, self.config.cameras, typed
             ):
@@ -259,12 +264,14 @@ def _read_start_values(node: Node) -> NodeConfig:
     cameras: tuple[str, ...] | None = ()
     if 'cameras' in given:
         row, value = rows['cameras'], given['cameras']
-        cameras = None if _find_mistake('cameras', value, row) else _table_value(row, value)
+        mistake = _find_mistake('cameras', value, row, (), _start_line('cameras'))
+        cameras = None if mistake else _table_value(row, value)
     rows.update(camera_rows(cameras or ()))
     for name, value in given.items():
         if cameras is None and is_camera_parameter(name):
             continue  # the invalid value of `cameras` is the mistake to report
-        if mistake := _find_mistake(name, value, rows.get(name), cameras or ()):
+        line = _start_line(name)
+        if mistake := _find_mistake(name, value, rows.get(name), cameras or (), line):
             mistakes.append(mistake)
         else:
             values[name] = _table_value(rows[name], value)
@@ -273,12 +280,19 @@ def _read_start_values(node: Node) -> NodeConfig:
     return NodeConfig.from_values(values)
 
 
+def _start_line(given: str) -> Callable[[str, str], str]:
+    """Return what formats a name and a value like the user's line that sets ``given``."""
+    if is_typed(given):
+        return lambda name, text: f'-p {shlex.quote(f"{name}:={text}")}'
+    return '{}: {}'.format  # in a parameter file
+
+
 def _find_mistake(
     name: str,
     value: Any,
     row: Parameter | None,
-    cameras: Sequence[str] = (),
-    command: str = '',
+    cameras: Sequence[str],
+    line: Callable[[str, str], str],
 ) -> str:
     """Return why a single value is invalid, '' if it is valid.
 
@@ -287,21 +301,19 @@ def _find_mistake(
         value: a value of any type.
         row: row of the parameter; None if the name is unknown.
         cameras: names of the node's cameras.
-        command: shell command that the suggested value completes; if empty, the value is suggested
-            as in a parameter file.
+        line: returns what the user pastes to set a parameter, from its name and its value in YAML.
     """
     try:
         if row is None and name.startswith(_QOS_PREFIX):
             fix = 'set image_qos.reliability and image_qos.depth'
             raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
         if row is None:
-            raise unknown_parameter(name, cameras)
+            raise unknown_parameter(name, cameras, lambda meant: line(meant, yaml_value(value)))
         check_value(row, _table_value(row, value))
     except ConfigError as error:
         text = _suggested_text(row, value)
-        typed = command + shlex.quote(text) if command else text
         also = _BOOL_WORDS_NOTE if _has_bool(value) else ''
-        return f'{error}{also}; for text: {typed}' if text else str(error)
+        return f'{error}{also}; for text: {line(name, text)}' if text else str(error)
     return ''
 
 

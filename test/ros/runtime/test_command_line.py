@@ -87,7 +87,7 @@ def test_refusal_suggests_the_correct_form(words, golden_messages):
 
 
 def test_image_topic_as_a_parameter_is_explained(golden_messages):
-    golden_messages.add(unknown_parameter('image_topic', ()).fix)
+    golden_messages.add(unknown_parameter('image_topic', (), '-p {}:=VALUE'.format).fix)
 
 
 @pytest.mark.parametrize(
