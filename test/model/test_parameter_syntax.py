@@ -2,13 +2,19 @@
 
 import re
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.optional_packages import needs
+from support.oracles.family_outputs import NAMES, NETWORK, OUTPUTS, random_objects
 from trt_perception.api import _parameters_by_name
 from trt_perception.errors import MissingModelInfoError
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.parameter_syntax import (
+    LAUNCH_SYNTAX,
     OPTION_SYNTAX,
     PYTHON_SYNTAX,
     ROS_SYNTAX,
@@ -16,6 +22,11 @@ from trt_perception.model.recognition.parameter_syntax import (
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.launch_arguments import (
+    launch_arguments,
+    parameter_values,
+    unknown_arguments,
+)
 from trt_perception.tools import build_engine, detect_images
 from trt_perception.tools.model_arguments import detector_config
 
@@ -45,6 +56,12 @@ def read_by_tool(text):
     words = shlex.split(f'm.onnx --source a --output b {text}')
     config = detector_config(detect_images._parser().parse_args(words), 'm.onnx')
     return config.model_overrides()
+
+
+def read_by_launch(text):
+    words = dict(word.split(':=', 1) for word in shlex.split(text))
+    assert not any(unknown_arguments(words, launch_arguments(Path())))
+    return DetectorConfig.from_values(parameter_values(words)).model_overrides()
 
 
 def read_by_build_engine(text):
@@ -79,15 +96,19 @@ def fill(arguments, keys):
     return arguments
 
 
-@pytest.mark.parametrize('model', MODELS)
-@pytest.mark.parametrize(
+each_program = pytest.mark.parametrize(
     ('syntax', 'read'),
     [
         pytest.param(ROS_SYNTAX, read_by_tool, id='tool'),
+        pytest.param(LAUNCH_SYNTAX, read_by_launch, id='launch'),
         pytest.param(OPTION_SYNTAX, read_by_build_engine, id='build', marks=needs('onnx')),
         pytest.param(PYTHON_SYNTAX, read_by_load, id='load'),
     ],
 )
+
+
+@pytest.mark.parametrize('model', MODELS)
+@each_program
 def test_printed_arguments_complete_the_model(model, syntax, read):
     if (model, syntax) == ('input size', OPTION_SYNTAX):
         pytest.skip('build_engine takes the size from --shapes, and asks for no input size')
@@ -105,3 +126,25 @@ def test_printed_arguments_complete_the_model(model, syntax, read):
         assert given.preprocessing.input_size == (64, 32)
     if 'antialias' in error.missing:
         assert given.preprocessing.antialias is True
+
+
+@pytest.mark.parametrize('preset', [name for name, row in PRESETS.items() if row.preprocessing])
+@each_program
+def test_printed_arguments_state_the_assumed_preprocessing(preset, syntax, read):
+    objects = random_objects(np.random.default_rng(0))
+    arrays = OUTPUTS[preset](np.random.default_rng(0), *objects)
+    outputs = tuple(
+        TensorSpec(name, array.shape, str(array.dtype)) for name, array in arrays.items()
+    )
+    image = TensorSpec('images', (1, 3, *NETWORK[::-1]), 'float32')
+    model = ModelInfo('x.onnx', (image,), outputs, {})
+    known = ModelOverrides(decoder=preset, class_names=NAMES, syntax=syntax)
+
+    assumed = recognise(model, known)
+    arguments = assumed.assumption.partition(' and add ')[2].partition(' with the right values')[0]
+    values = read(arguments).preprocessing | {'input_size': NETWORK}  # build_engine adds the size
+    stated = recognise(model, replace(known, preprocessing=values))
+
+    assert arguments
+    assert stated.assumption == ''
+    assert stated.preprocessing == assumed.preprocessing

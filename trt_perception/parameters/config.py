@@ -33,6 +33,7 @@ from trt_perception.model.preprocessing import (
     input_size_mistake,
     number_mistake,
 )
+from trt_perception.model.recognition.parameter_syntax import LAUNCH_SYNTAX, ROS_SYNTAX
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.table import TASK_KEYS, TASKS
 from trt_perception.parameters.frame import FrameParameters, Thresholds
@@ -51,6 +52,7 @@ from trt_perception.parameters.rules import (
     rate_mistake,
     triple_mistake,
 )
+from trt_perception.process.tool_command import is_launched
 
 __all__ = [
     *('NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
@@ -323,7 +325,13 @@ class DetectorConfig(FrameParameters):
             values['pad_value'] = self.model_pad_value
         if self.model_antialias >= 0:
             values['antialias'] = bool(self.model_antialias)
-        return ModelOverrides(values, self.model_decoder, self.model_class_names, self.model_task)
+        return ModelOverrides(
+            values,
+            self.model_decoder,
+            self.model_class_names,
+            self.model_task,
+            syntax=LAUNCH_SYNTAX if is_launched() else ROS_SYNTAX,
+        )
 
     def pipeline_options(self) -> PipelineOptions:
         """Return the options of a pipeline on the first device."""

@@ -2,15 +2,22 @@
 
 import itertools
 import os
+import re
+import shlex
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
 from support import forked
+from support.optional_packages import needs
+from support.oracles.family_outputs import NAMES, OUTPUTS, network, random_objects
 from support.programs import DEADLINE_S, executable
+from trt_perception.parameters.launch_arguments import parameter_file_text, parameter_values
+from trt_perception.process.tool_command import LAUNCH_VARIABLE
 from trt_perception.ros.doctor.parameters import read_parameters
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -258,3 +265,67 @@ def test_quoted_text_is_accepted():
     assert code == 2
     [error] = errors(output)  # only cpu_threads is invalid
     assert 'cpu_threads' in error
+
+
+@pytest.mark.parametrize('place', ['command line', 'parameter file'])
+@pytest.mark.parametrize(
+    ('name', 'value', 'meant'),
+    [
+        ('confidence_treshold', '0.5', 'confidence_threshold'),
+        ('model.class_name', '["a, b", "it\'s", yes please]', 'model.class_names'),
+        ('use_cuda_graf', 'true', 'use_cuda_graph'),
+        ('engine_pth', '"5"', 'engine_path'),
+        ('camera.frnt.enabled', 'false', 'camera.front.enabled'),
+        ('cameras.front.enabled', 'false', 'camera.front.enabled'),
+    ],
+)
+def test_line_for_a_mistyped_name_sets_the_parameter(name, value, meant, place, tmp_path):
+    def start_with(line):
+        cameras = ['-p', 'cameras:=[front]', '-p', 'cpu_threads:=-1']  # a mistake, so it ends
+        if place == 'command line':
+            return start(*shlex.split(line), *cameras)
+        text = f'/**:\n  ros__parameters:\n    {line}\n'
+        return start(*parameter_file(tmp_path, text), *cameras)
+
+    given = f'{name}:={value}'
+    wrong = f'-p {shlex.quote(given)}' if place == 'command line' else f'{name}: {value}'
+    [mistake] = [line for line in errors(start_with(wrong)[1]) if name in line]
+
+    line = mistake.partition('did you mean ')[2]
+    corrected = start_with(line)
+
+    assert line.removeprefix('-p ').lstrip("'").startswith(meant)
+    [only] = errors(corrected[1])
+    assert 'cpu_threads' in only
+
+
+@needs('onnx')
+def test_launched_node_prints_launch_arguments_that_complete_its_model(
+    start_detector, tmp_path, monkeypatch
+):
+    monkeypatch.setenv(LAUNCH_VARIABLE, '1')
+    objects = random_objects(np.random.default_rng(0))
+    arrays = OUTPUTS['dense'](np.random.default_rng(0), *objects)
+    outputs = {name: array[None].astype(np.float32) for name, array in arrays.items()}
+    bare = tmp_path / 'bare.onnx'  # has neither metadata nor a manifest
+    bare.write_bytes(network(outputs))
+
+    def start_with(arguments):
+        """Start a node with the parameter file that detect.launch.py writes."""
+        values = dict(word.split(':=', 1) for word in shlex.split(arguments))
+        values |= {'engine_path': str(bare), 'autostart': 'true'}
+        text = parameter_file_text(parameter_values(values))
+        return start_detector(arguments=parameter_file(tmp_path, text))
+
+    def pasted(detector, start, end):
+        line = detector.program.wait_for_line(f'.*{re.escape(start)}(.*?){re.escape(end)}')
+        return line[1]
+
+    missing = pasted(start_with(''), '; add ', ' (docs/decoders.md)')
+    missing = missing.replace('NAME, NAME', ', '.join(NAMES))
+    assumed = pasted(start_with(missing), ' and add ', ' with the right values')
+    complete = start_with(f'{missing} {assumed}')
+
+    complete.client.spin_until(lambda: complete.state() == 'active', 'the activation')
+    assert 'assumed preprocessing' not in complete.program.output
+    assert list(complete.get('model.class_names')) == list(NAMES)

@@ -229,18 +229,19 @@ def _assumption_sentence(
     """
     if info.is_yolo_export or info.preprocessing:
         return ''
-    # Only a manifest can set round_pixels.
+    # Only a manifest can set round_pixels, and a padding of 0 after normalisation (None).
     fields = {
-        key: usual[key] for key in usual if key not in {*overrides.preprocessing, 'round_pixels'}
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in usual.items()
+        if key not in {*overrides.preprocessing, 'round_pixels'} and value is not None
     }
     if not fields:
         return ''
     shown = {key: '1/255' if value == 1 / 255 else value for key, value in fields.items()}
-    parameters = ', '.join(map(overrides.syntax.name, fields))
     return (
         f'assumed preprocessing: {fields_text(shown)}, because the model does not state it. '
-        f'Compare it with your training, and set {parameters}, or write a manifest '
-        '(docs/manifest.md)'
+        f'Compare it with your training, and add {overrides.syntax.arguments(fields)} with the '
+        'right values, or write a manifest (docs/manifest.md)'
     )
 
 

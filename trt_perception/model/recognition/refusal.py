@@ -30,11 +30,11 @@ _ALLOWED_VALUE_TEXTS: Final = {
     'scale': 'the factor for pixel values of 0 to 255 in training, usually 1/255 or 1',
 }
 
-# 1 is antialiasing as in PIL, with which such models were trained.
+# Such models were trained with the antialiasing of PIL.
 _PLACEHOLDER_VALUES: Final = {
     'input_size': ['WIDTH', 'HEIGHT'],
     'class_names': ['NAME', 'NAME'],
-    'antialias': 1,
+    'antialias': True,
 }
 
 
