@@ -22,7 +22,7 @@ from support.gpu import fake_cuda
 from support.gpu.fake_tensorrt import FakeTensorRt
 from trt_perception.files import atomic_files, cache
 from trt_perception.gpu import bindings
-from trt_perception.pipelines import host_pipeline
+from trt_perception.pipelines import array_pipeline
 from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth
@@ -162,16 +162,10 @@ def install_faults_in_models():
     OnnxModel.run = while_fault_on(
         'output invalid', run, lambda *call: [output + 2 for output in run(*call)]
     )
-    for name in [name for name in vars(host_pipeline) if name.startswith('decode')]:
-        if callable(getattr(host_pipeline, name)):
-            broken = RuntimeError('the decoder broke')
-            setattr(
-                host_pipeline,
-                name,
-                while_fault_on(
-                    'decoder raises', getattr(host_pipeline, name), raise_error(broken)
-                ),
-            )
+    broken = RuntimeError('the decoder broke')
+    array_pipeline.decode = while_fault_on(
+        'decoder raises', array_pipeline.decode, raise_error(broken)
+    )
 
 
 def install_faults_in_ros():
