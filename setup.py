@@ -61,6 +61,8 @@ setup(
         # JetPack contains TensorRT. CUDA 12 needs tensorrt-cu12.
         'tensorrt': ['tensorrt-cu13>=10.3'],
         'tensorrt-rtx': ['tensorrt-rtx-cu13'],
+        # For a model on a Triton server. tritonclient needs a release of protobuf before 7.
+        'triton': ['tritonclient[grpc]>=2.60,<3'],
         # The provider `tensorrt_rtx` of ONNX Runtime. Needs Python 3.11.
         'onnx-tensorrt-rtx': ['onnxruntime>=1.24', 'onnxruntime-ep-nv-tensorrt-rtx'],
     },

@@ -78,7 +78,7 @@ class Model:
         options = config.pipeline_options()
         overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
         self._pipeline = open_offline_pipeline(
-            read_model_file(path), replace(options, overrides=overrides)
+            read_model_file(path, accepts_server=True), replace(options, overrides=overrides)
         )
         self._lock = threading.Lock()
         self._closed = False

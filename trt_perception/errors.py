@@ -8,8 +8,10 @@
     │   ├── ManifestError   the manifest is malformed or does not describe the file
     │   ├── MissingModelInfoError   parameters must complete a model's description
     │   ├── UnavailableError    this release or machine lacks support for build options
-    │   └── OutputError     the outputs for one image are invalid; carries the drop reason
-    │       └── UnnamedClassError   a detected class has no name
+    │   └── OutputError     one image has no valid outputs; carries the drop reason
+    │       ├── UnnamedClassError   a detected class has no name
+    │       └── ServerError     a Triton server has no result for the image
+    │           └── ServerTimeoutError  the server did not answer in time
     ├── CudaError       a CUDA call failed
     │   └── GpuMemoryError  GPU memory or page-locked memory is exhausted
     ├── ImageError      one image cannot be read; carries the drop reason
@@ -29,8 +31,8 @@ from typing import ClassVar
 __all__ = [
     *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),
     *('InterruptionError', 'ManifestError', 'MissingFileError', 'MissingModelInfoError'),
-    *('OutputError', 'TrtPerceptionError', 'UnavailableError', 'UnnamedClassError'),
-    *('ValuesError', 'WriteError'),
+    *('OutputError', 'ServerError', 'ServerTimeoutError', 'TrtPerceptionError'),
+    *('UnavailableError', 'UnnamedClassError', 'ValuesError', 'WriteError'),
 ]
 
 
@@ -120,6 +122,18 @@ class OutputError(EngineError):
 
 class UnnamedClassError(OutputError):
     """Raised when a detected class has no name. Names of other classes may be wrong, too."""
+
+
+class ServerError(OutputError):
+    """Raised when a Triton server has no result for one image. A later image may have one."""
+
+    reason: ClassVar[str] = 'server_error'
+
+
+class ServerTimeoutError(ServerError):
+    """Raised when a Triton server did not answer within the time limit for one image."""
+
+    reason: ClassVar[str] = 'timeout'
 
 
 class MissingFileError(EngineError):

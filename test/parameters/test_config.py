@@ -25,6 +25,8 @@ NAMES = {
     'confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter',
     'class_agnostic_nms', 'image_transport',
     'image_intake', 'image_participants',
+    'triton.timeout_ms', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
+    'triton.certificate_file', 'triton.key_file',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',

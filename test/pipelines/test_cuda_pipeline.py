@@ -28,7 +28,7 @@ from trt_perception.model.pipeline_options import DecodingLimits, PipelineOption
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.scheduling.detector import Detector
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES

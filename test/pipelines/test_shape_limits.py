@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
 

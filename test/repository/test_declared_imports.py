@@ -26,6 +26,7 @@ EXTRAS = {
     'PIL': 'pillow',
     'cuda': 'cuda-bindings',
     'cv2': 'opencv-python-headless',
+    'grpc': 'tritonclient',  # its extra grpc
     'matplotlib': 'matplotlib',
     'ml_dtypes': 'ml_dtypes',
     'numpy': 'numpy',
@@ -38,6 +39,7 @@ EXTRAS = {
     'tensorrt': 'tensorrt-cu13',
     'tensorrt_rtx': 'tensorrt-rtx-cu13',
     'tqdm': 'tqdm',
+    'tritonclient': 'tritonclient',
     'yaml': 'pyyaml',
 }
 # Files that call `import_module` with a variable, and the packages that the variable may name.

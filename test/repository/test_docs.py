@@ -34,7 +34,7 @@ from support.docs_pages import (
     section,
     sources,
 )
-from trt_perception.errors import OutputError
+from trt_perception.errors import OutputError, ServerError, ServerTimeoutError
 from trt_perception.files.json_records import to_json
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.build_record import BuildRecord, FileIdentity, PrecisionRecord
@@ -182,7 +182,7 @@ def test_executables_and_scripts_in_commands_exist(page):
 def test_every_drop_reason_is_described():
     first = [node.args[0] for name in ('ImageError', 'drop') for node in calls(name)]
     reasons = {argument.value for argument in first if isinstance(argument, ast.Constant)}
-    reasons.add(OutputError.reason)
+    reasons |= {error.reason for error in (OutputError, ServerError, ServerTimeoutError)}
     frame = (ROOT / 'docs' / 'frame.md').read_text(encoding='utf-8')
     stops = rows(section(frame, 'Counting'))
     assert {code for _, cell in stops for code in codes(cell)} == reasons

@@ -41,6 +41,8 @@ ONLY = {
     'tensorrt': ['stages.tensorrt_runtime'],
     'tensorrt_rtx': ['stages.tensorrt_runtime'],
     'cuda': ['gpu.bindings'],
+    'grpc': ['stages.triton.connection'],
+    'tritonclient': ['stages.triton.connection'],
     'pycocotools': ['evaluation.coco.library'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.

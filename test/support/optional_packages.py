@@ -10,7 +10,7 @@ import pytest
 OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
-        *('pycocotools', 'matplotlib', 'hypothesis', 'scipy'),
+        *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient'),
     ]
 )
 TESTS = Path(__file__).resolve().parents[1]

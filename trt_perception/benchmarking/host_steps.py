@@ -12,7 +12,7 @@ from trt_perception.benchmarking.measure import StageTime, TimeStatistics
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.stages.decode import count_candidates
 
 __all__ = ['measure_host_steps']

@@ -13,7 +13,7 @@ from trt_perception.errors import (
     TrtPerceptionError,
 )
 
-__all__ = ['check_model', 'is_onnx']
+__all__ = ['check_model', 'is_engine', 'is_onnx']
 
 _AREA: Final = 'model'
 _REBUILD_FIX: Final = 'build it again on this machine'
@@ -22,6 +22,11 @@ _REBUILD_FIX: Final = 'build it again on this machine'
 def is_onnx(path: str) -> bool:
     """Return whether a path names an ONNX file, which ONNX Runtime runs."""
     return path.endswith('.onnx')
+
+
+def is_engine(path: str) -> bool:
+    """Return whether a path names a TensorRT engine: neither '', an ONNX file nor an address."""
+    return bool(path) and not (is_onnx(path) or path.startswith('triton:'))
 
 
 def check_model(
@@ -34,7 +39,7 @@ def check_model(
     """Check whether a model can run on this machine. Yield a finding for each part.
 
     Args:
-        path: engine or ONNX file.
+        path: engine, ONNX file or address of a served model.
         modules: result of import_modules.
         gpus: GPUs that would run the model; may be empty.
         trial: opens the model as *configure* does, runs the model once and returns a description.
@@ -43,9 +48,12 @@ def check_model(
     from trt_perception.model.files.model_file import read_model_file
 
     try:
-        model = read_model_file(path)
+        model = read_model_file(path, accepts_server=True)
     except TrtPerceptionError as error:
         yield _error_finding('file', error)
+        return
+    if model.address is not None:
+        yield from _trial_findings(trial)
         return
     size = len(model.content) / 2**20
     shown_size = f'{size:.1f} MiB' if size >= 0.1 else f'{len(model.content)} bytes'
@@ -70,10 +78,14 @@ def check_model(
             yield finding
     # check_packages and check_gpu report a missing runtime or GPU.
     if fits and (modules['onnxruntime'].version if model.is_onnx else gpus):
-        try:
-            yield Finding(_AREA, 'trial run', 'green', trial())
-        except TrtPerceptionError as error:
-            yield _error_finding('trial run', error)
+        yield from _trial_findings(trial)
+
+
+def _trial_findings(trial: Callable[[], str]) -> Iterator[Finding]:
+    try:
+        yield Finding(_AREA, 'trial run', 'green', trial())
+    except TrtPerceptionError as error:
+        yield _error_finding('trial run', error)
 
 
 def _check_agreement(build: Any) -> Iterator[Finding]:

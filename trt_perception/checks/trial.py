@@ -83,10 +83,11 @@ def run_model_once(
         TrtPerceptionError: the model cannot be used; the message gives the reason.
     """
     from trt_perception.model.files.model_file import is_onnx
+    from trt_perception.model.files.triton_address import is_triton_address
     from trt_perception.pipelines.open_pipeline import open_pipeline
     from trt_perception.pipelines.warm_up import open_warm_pipeline
 
-    on_gpu = not is_onnx(path)
+    on_gpu = not (is_onnx(path) or is_triton_address(path))
     facts = ''
     for index in device_ids if on_gpu else device_ids[:1]:
         pipeline, _ = open_warm_pipeline(path, replace(options, device_id=index), open_pipeline)

@@ -7,7 +7,7 @@ from typing import Final
 
 from trt_perception.model.recognition.recognise import ModelOverrides
 
-__all__ = ['ONNX_PROVIDERS', 'DecodingLimits', 'PipelineOptions']
+__all__ = ['ONNX_PROVIDERS', 'DecodingLimits', 'PipelineOptions', 'TritonOptions']
 
 #: Values of the parameter `onnx_provider`.
 ONNX_PROVIDERS: Final = ('auto', 'cpu', 'cuda', 'tensorrt', 'tensorrt_rtx')
@@ -29,11 +29,35 @@ class DecodingLimits:
 
 
 @dataclass(frozen=True)
+class TritonOptions:
+    """Options of the connection to a Triton server.
+
+    Attributes:
+        timeout_s: longest wait in seconds for the answer to an image.
+        shared_memory: pass tensors through shared memory if the server is on this machine.
+        headers: path of a file with headers of the requests; '' for none.
+        tls: encrypt the connection.
+        ca_file: path of a PEM file with certificates that may sign the server's; '' for gRPC's.
+        certificate_file: path of a PEM file with the client's certificate; '' for none.
+        key_file: path of a PEM file with the client's private key; '' for none.
+    """
+
+    timeout_s: float = 1.0
+    shared_memory: bool = True
+    headers: str = ''
+    tls: bool = False
+    ca_file: str = ''
+    certificate_file: str = ''
+    key_file: str = ''
+
+
+@dataclass(frozen=True)
 class PipelineOptions:
     """Options of a pipeline, besides its model.
 
     Attributes:
-        depth: number of batches in flight on a GPU. The host pipeline always has one.
+        depth: number of batches in flight on a GPU, or of requests to a Triton server. The host
+            pipeline always has one.
         device_id: index of the CUDA device that runs the model.
         use_cuda_graph: replay one captured CUDA graph for each batch.
         jpeg_on_gpu: decode JPEG on the GPU if nvJPEG works there.
@@ -42,6 +66,7 @@ class PipelineOptions:
         max_batch: maximum number of frames in a batch; None if unknown. A CUDA pipeline prepares
             no larger batch, to save memory.
         plugin_libraries: paths of TensorRT plugin libraries to load before an engine.
+        triton: the connection to a Triton server.
         limits: limits of decoding.
         overrides: values of the user, which replace the values of the model's files.
     """
@@ -54,5 +79,6 @@ class PipelineOptions:
     cpu_threads: int = 0
     max_batch: int | None = None
     plugin_libraries: tuple[str, ...] = ()
+    triton: TritonOptions = TritonOptions()
     limits: DecodingLimits = DecodingLimits()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)

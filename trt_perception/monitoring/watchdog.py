@@ -19,6 +19,7 @@ Kinds of problems, worst first:
 - lost_in_transport: some images never reach the node.
 - unreadable: some images cannot be read.
 - bad_output: the model's outputs for some images are invalid.
+- no_result: a Triton server has no result for some images or for all.
 - not_published: the middleware refuses some detections.
 - note: a less urgent problem.
 
@@ -68,6 +69,7 @@ _LATE_CAMERA_FACTOR: Final = 3.0
 # Reasons of drops that the user requested.
 _REQUESTED_DROPS: Final = ('inactive', 'disabled', 'rate_limit')
 _INTENDED_DROPS: Final = ('replaced', *_REQUESTED_DROPS)
+_SERVER_DROPS: Final = frozenset({'server_error', 'timeout'})
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,8 @@ class CameraWatchdog:
                 return None
             every = f'every image of the last {seconds:.1f} s was dropped, some because of errors'
         message = f'{every}: {_drop_summary(bad, refusal)}'
+        if bad.keys() <= _SERVER_DROPS:
+            return _no_result(message)
         if set(bad) == {'bad_output'} and seconds >= _BAD_OUTPUT_LIMIT_S:
             cure = 'the outputs do not fit the decoder: correct model.decoder or the manifest'
             return HealthState(Level.ERROR, 'always_bad_output', f'{message}; {cure}')
@@ -343,6 +347,8 @@ class CameraWatchdog:
         if set(bad) == {'not_published'}:
             message = f'detections of some images cannot be published: {summary}'
             return HealthState(Level.WARN, 'not_published', message)
+        if bad.keys() <= _SERVER_DROPS:
+            return _no_result(f'the server has no result for some images: {summary}')
         if set(bad) == {'bad_output'}:
             message = f"the model's outputs for some images are invalid: {summary}"
             return HealthState(Level.WARN, 'bad_output', message)
@@ -355,6 +361,11 @@ class CameraWatchdog:
         return HealthState(
             Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz'
         )
+
+
+def _no_result(message: str) -> HealthState:
+    """Return the problem of images that a Triton server did not answer."""
+    return HealthState(Level.WARN, 'no_result', message)
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:

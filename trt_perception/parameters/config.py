@@ -52,6 +52,7 @@ from trt_perception.parameters.rules import (
     rate_mistake,
     triple_mistake,
 )
+from trt_perception.parameters.triton import TritonParameters
 from trt_perception.process.tool_command import is_launched
 
 __all__ = [
@@ -78,7 +79,7 @@ def manifest_only_fix(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig(FrameParameters):
+class DetectorConfig(FrameParameters, TritonParameters):
     """The values of all parameters.
 
     Raises:
@@ -86,7 +87,9 @@ class DetectorConfig(FrameParameters):
     """
 
     engine_path: str = parameter_field(
-        '', 'TensorRT engine (.engine, .plan, .trt) or ONNX model (.onnx) to run.'
+        '',
+        'Model to run: a TensorRT engine (.engine, .plan, .trt), an ONNX file (.onnx), or a model '
+        'on a Triton server (triton://HOST:PORT/MODEL[/VERSION]).',
     )
     cameras: tuple[str, ...] = parameter_field(
         (),
@@ -102,7 +105,11 @@ class DetectorConfig(FrameParameters):
         find_mistake=devices_mistake,
     )
     pipeline_depth: int = parameter_field(
-        3, 'Batches in flight on the GPU. The CPU pipeline always has one.', minimum=1, maximum=8
+        3,
+        'Batches in flight on the GPU, or requests in flight to a Triton server. The CPU pipeline '
+        'always has one.',
+        minimum=1,
+        maximum=8,
     )
     use_cuda_graph: bool = parameter_field(
         True, 'Replay one captured CUDA graph for each batch. false: queue each CUDA call.'
@@ -343,6 +350,7 @@ class DetectorConfig(FrameParameters):
             onnx_provider=self.onnx_provider,
             cpu_threads=self.cpu_threads,
             plugin_libraries=self.plugin_libraries,
+            triton=self.triton_options(),
             limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),
             overrides=self.model_overrides(),
         )
@@ -371,16 +379,21 @@ _KINDS: Final = {
 }
 
 
+def _place(field: str) -> int:
+    """Return the place of a row in the table: the model first, the connection to a server last."""
+    return {'engine_path': 0}.get(field, 2 if field.startswith('triton_') else 1)
+
+
 def _rows() -> tuple[Parameter, ...]:
     rows = []
     # Inherited fields come first in a dataclass, but the table begins with the model.
     fields = dataclasses.fields(DetectorConfig)
-    for field in sorted(fields, key=lambda field: field.name != 'engine_path'):
+    for field in sorted(fields, key=lambda field: _place(field.name)):
         facts = dict(field.metadata)
         name = facts.pop('name', field.name)
         rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))
     return tuple(rows)
 
 
-#: The table: `engine_path`, the inherited rows, then the other fields of DetectorConfig in order.
+#: The table: `engine_path`, the rows that are read for each frame, the other rows in order.
 PARAMETERS: Final = _rows()

@@ -21,7 +21,8 @@ from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.triton_pipeline import TritonPipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import grey_frame
 from trt_perception.stages.onnx_runtime import installed_providers
@@ -40,15 +41,15 @@ _NOT_OF_THE_PROVIDER: Final = (
 
 
 def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
-    """Open a model file for a node: an engine, or an ONNX file with `onnx_provider`.
+    """Open a model for a node: an engine, an ONNX file with `onnx_provider`, or a served model.
 
     Args:
         path: value of the parameter `engine_path`.
         options: options of the pipeline.
 
     Raises:
-        ConfigError: the path is empty.
-        EngineError: the file cannot be used. The message says why, and how to correct it.
+        ConfigError: the path is empty, or the address of a server is malformed.
+        EngineError: the model cannot be used. The message says why, and how to correct it.
         CudaError: the file is an engine, and no GPU can run it.
     """
     if not path:
@@ -58,7 +59,9 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
             fix='name an engine or ONNX file: engine_path:=/path/to/model.onnx '
             '(detect.launch.py) or --ros-args -p engine_path:=/path/to/model.onnx (detector_node)',
         )
-    model = read_model_file(path)
+    model = read_model_file(path, accepts_server=True)
+    if model.address is not None:
+        return TritonPipeline(model.address, options)
     return open_onnx_pipeline(model, options) if model.is_onnx else CudaPipeline(model, options)
 
 
@@ -66,13 +69,15 @@ def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipelin
     """Open a model file for use without a node. Results contain prototypes, not mask images.
 
     Args:
-        model: an ONNX file or an engine.
+        model: an ONNX file, an engine or a served model.
         options: options of the pipeline.
 
     Raises:
-        EngineError: the file cannot be used. The message says why, and how to correct it.
+        EngineError: the model cannot be used. The message says why, and how to correct it.
         CudaError: the file is an engine, and no GPU can run it.
     """
+    if model.address is not None:
+        return TritonPipeline(model.address, options)
     if model.is_onnx:
         return open_onnx_pipeline(model, options)
     return CudaPipeline(model, options, returns_prototypes=True)

@@ -13,6 +13,7 @@ import numpy as np
 
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import is_onnx
+from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline, detect_one
@@ -110,8 +111,8 @@ def open_warm_pipelines(
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
         devices = device_ids[:cameras]
-        if len(devices) > 1 and is_onnx(path):
-            _LOG.info('device_ids after the first are ignored: an ONNX model has one pipeline')
+        if len(devices) > 1 and (is_onnx(path) or is_triton_address(path)):
+            _LOG.info('device_ids after the first are ignored: this model has one pipeline')
             devices = devices[:1]
         for number, device in enumerate(devices):
             served = len(range(number, cameras, len(devices)))

@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, DetectionPlan]:
     config = detector_config(options, options.model)
     config = replace(config, class_filter=tuple(options.classes))
-    model = read_model_file(options.model)
+    model = read_model_file(options.model, accepts_server=True)
     plan = make_plan(
         options.source,
         options.output,

@@ -119,7 +119,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         )
         print_message('evaluate_engine', found)
     names = _paths_by_name(options.models)
-    models = {name: read_model_file(path) for name, path in names.items()}
+    models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
     return _Job(models, configs, dataset, class_map)
 

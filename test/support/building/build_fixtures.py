@@ -23,7 +23,7 @@ from trt_perception.building.steps import engine_steps, validation
 from trt_perception.building.steps.validation import open_model
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.pipelines import host_pipeline
+from trt_perception.pipelines.host import host_pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 

@@ -22,7 +22,7 @@ from support.gpu import fake_cuda
 from support.gpu.fake_tensorrt import FakeTensorRt
 from trt_perception.files import atomic_files, cache
 from trt_perception.gpu import bindings
-from trt_perception.pipelines import array_pipeline
+from trt_perception.pipelines.host import array_pipeline
 from trt_perception.ros.camera.outputs import DetectorOutputs
 from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth

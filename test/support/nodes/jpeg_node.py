@@ -5,7 +5,7 @@ import sys
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.pipelines.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 

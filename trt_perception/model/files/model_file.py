@@ -24,6 +24,11 @@ from trt_perception.files.checked_files import (
     read_exactly,
 )
 from trt_perception.files.json_section import is_nested_deeper, parse_json
+from trt_perception.model.files.triton_address import (
+    TritonAddress,
+    is_triton_address,
+    parse_triton_address,
+)
 from trt_perception.model.manifest import (
     MANIFEST_MAX_BYTES,
     Manifest,
@@ -60,6 +65,7 @@ class ModelFile:
             is missing.
         metadata: maps keys to texts, which the exporter of Ultralytics writes before an engine's
             plan. Empty for ONNX files, because their metadata are part of the content.
+        address: address of a model on a Triton server, which has no content; None for a file.
     """
 
     path: Path
@@ -68,6 +74,7 @@ class ModelFile:
     manifest: Manifest | None
     config: Mapping[str, Any] | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    address: TritonAddress | None = None
 
     @property
     def is_onnx(self) -> bool:
@@ -80,16 +87,25 @@ def is_onnx(path: str | Path) -> bool:
     return Path(path).suffix == ONNX_SUFFIX
 
 
-def read_model_file(path: str | Path) -> ModelFile:
+def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelFile:
     """Read an engine or ONNX file and its manifest, and compare them.
 
+    Args:
+        path: path of the file.
+        accepts_server: whether the path may be the address of a model on a Triton server.
+
     Raises:
+        ConfigError: the address of a server is malformed.
         EngineError: the file is missing, unreadable or writable for other users, or has an unknown
             suffix.
         ManifestError: the manifest is malformed, or describes another file.
     """
     if not str(path):
         raise EngineError('model', "''", expected='the path of an engine or ONNX file')
+    if is_triton_address(path):
+        if not accepts_server:
+            raise EngineError(str(path), 'a model on a server', expected='a model file')
+        return ModelFile(Path(path), b'', '', None, address=parse_triton_address(path))
     try:
         model_path = Path(path).expanduser()
     except RuntimeError as error:

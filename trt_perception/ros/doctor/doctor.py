@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from trt_perception.checks.finding import Finding, findings_as_json, format_findings, run_check
 from trt_perception.checks.machine import check_machine
-from trt_perception.checks.model import check_model, is_onnx
+from trt_perception.checks.model import check_model, is_engine, is_onnx
 from trt_perception.checks.onnx_providers import check_onnx_providers
 from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
 from trt_perception.checks.software import (
@@ -197,7 +197,7 @@ def _check_onnx_providers(inputs: _Inputs) -> Iterable[Finding]:
 def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
     return check_gpu(
         inputs.modules,
-        needs_engine=bool(inputs.model) and not is_onnx(inputs.model),
+        needs_engine=is_engine(inputs.model),
         device_ids=inputs.device_ids,
         found=inputs.gpus,
     )

@@ -15,7 +15,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.array_pipeline import ArrayPipeline
+from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.onnx_runtime import OnnxModel
 

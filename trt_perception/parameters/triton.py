@@ -1,0 +1,68 @@
+"""Parameters of the connection to a Triton server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_perception.model.pipeline_options import TritonOptions
+from trt_perception.parameters.row import parameter_field
+
+__all__ = ['TritonParameters']
+
+
+@dataclass(frozen=True, kw_only=True)
+class TritonParameters:
+    """Parameters that only a model on a Triton server reads. Each field is a row of the table."""
+
+    triton_timeout_ms: float = parameter_field(
+        1000.0,
+        'Longest wait for the answer of a Triton server to an image. A later answer is ignored, '
+        'and the image is dropped with the reason timeout.',
+        name='triton.timeout_ms',
+        unit='ms',
+        minimum=1.0,
+        maximum=60_000.0,
+    )
+    triton_shared_memory: bool = parameter_field(
+        True,
+        'Pass tensors to a Triton server on this machine through shared memory, if that works. '
+        'false: send them in each request.',
+        name='triton.shared_memory',
+    )
+    triton_headers: str = parameter_field(
+        '',
+        'File with a line NAME: VALUE for each header of the requests to a Triton server, such as '
+        'an authorization token. The values are not logged.',
+        name='triton.headers',
+    )
+    triton_tls: bool = parameter_field(
+        False, 'Encrypt the connection to a Triton server with TLS.', name='triton.tls'
+    )
+    triton_ca_file: str = parameter_field(
+        '',
+        'PEM file with the certificates that may sign the certificate of a Triton server. Empty: '
+        'the certificates of gRPC.',
+        name='triton.ca_file',
+    )
+    triton_certificate_file: str = parameter_field(
+        '',
+        "PEM file with this client's certificate, if a Triton server asks for one.",
+        name='triton.certificate_file',
+    )
+    triton_key_file: str = parameter_field(
+        '',
+        "PEM file with the private key of this client's certificate.",
+        name='triton.key_file',
+    )
+
+    def triton_options(self) -> TritonOptions:
+        """Return the options of the connection."""
+        return TritonOptions(
+            timeout_s=self.triton_timeout_ms * 1e-3,
+            shared_memory=self.triton_shared_memory,
+            headers=self.triton_headers,
+            tls=self.triton_tls,
+            ca_file=self.triton_ca_file,
+            certificate_file=self.triton_certificate_file,
+            key_file=self.triton_key_file,
+        )

@@ -1,0 +1,1 @@
+"""Pipelines that preprocess and decode in host memory."""

@@ -1,0 +1,109 @@
+"""The pipeline of a model on a Triton server: preprocessing and decoding here, the model there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trt_perception.errors import OutputError, ServerError
+from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.files.triton_address import TritonAddress
+from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.tensors import ModelInfo
+from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
+from trt_perception.pipelines.pipeline import FrameError, Result
+from trt_perception.stages.triton.model import TritonModel
+
+__all__ = ['TritonPipeline']
+
+
+@dataclass
+class _Batch:
+    """Frames in flight.
+
+    Attributes:
+        frames: the frames of the request.
+        thresholds: thresholds of each frame.
+        letterboxes: position of each frame in the input tensor.
+        started_s: time.perf_counter() before preprocessing.
+    """
+
+    frames: list[Frame]
+    thresholds: list[Thresholds]
+    letterboxes: list[Letterbox]
+    started_s: float
+
+
+class TritonPipeline(ArrayPipeline):
+    """A Pipeline with one request in flight for each slot.
+
+    If the model has an open batch, each frame is a request, because the server makes the batches.
+
+    Args:
+        address: server and model.
+        options: connection, slots, decoding limits and overrides of the model's manifest.
+
+    Attributes:
+        depth: number of slots.
+
+    Raises:
+        EngineError: the server does not answer, or its model cannot be used.
+    """
+
+    def __init__(self, address: TritonAddress, options: PipelineOptions) -> None:
+        served = TritonModel(address, options.triton)
+        try:
+            info = ModelInfo(str(address), served.inputs, served.outputs, path=str(address))
+            super().__init__(served, info, served.manifest, options, open_batch=1)
+            self.depth = options.depth
+            served.use_shared_memory(self.depth, self.batch)
+        except BaseException:
+            served.close()
+            raise
+        self._served = served
+        self._batches: dict[int, _Batch] = {}
+
+    def enqueue(
+        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+    ) -> None:
+        """Preprocess the frames and send the request."""
+        assert slot not in self._batches
+        assert all(frame.is_decoded for frame in frames), 'the pipeline cannot decode JPEG'
+        started_s = time.perf_counter()
+        read = [frame.read() for frame in frames]
+        tensor, letterboxes = self.preprocess(read)
+        self._served.start(slot, self.all_inputs(tensor))
+        self._batches[slot] = _Batch(read, list(thresholds), letterboxes, started_s)
+
+    def is_done(self, slot: int) -> bool:
+        """Return whether the answer has arrived or is too late."""
+        return self._served.is_done(slot)
+
+    def collect(self, slot: int) -> list[Result | FrameError]:
+        """Wait for the answer, at most until it is too late. Return each frame's result or error.
+
+        Raises:
+            EngineError: the server now has another model, or the outputs do not fit the model's
+                specification.
+        """
+        batch = self._batches.pop(slot)
+        try:
+            outputs = self._served.result(slot)
+            found = self.decode(outputs, batch.letterboxes, batch.thresholds)
+        except ServerError as error:
+            return [error] * len(batch.frames)
+        finally:
+            self._served.release(slot)
+        seconds = time.perf_counter() - batch.started_s
+        return [
+            own if isinstance(own, OutputError) else Result(own, seconds, frame)
+            for own, frame in zip(found, batch.frames, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Close the connection. May be called again."""
+        super().close()
+        self._batches.clear()

@@ -1,0 +1,281 @@
+"""The connection to a Triton server: what the server says about a model, and its shared memory.
+
+Everything that the server says is checked like a file: its size is bounded, and unknown values are
+refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trt_perception.errors import ConfigError, EngineError
+from trt_perception.files.checked_files import read_checked
+from trt_perception.files.plain_text import short_repr
+from trt_perception.model.files.triton_address import TritonAddress
+from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest, parse_manifest
+from trt_perception.model.pipeline_options import TritonOptions
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.triton.memory import TritonRegion
+
+__all__ = ['ServedModel', 'TritonConnection', 'request_error']
+
+#: The parameter of a model's configuration that holds its manifest. `export_triton` writes it.
+MANIFEST_PARAMETER: Final = 'trt_perception.manifest'
+# A model has few tensors of few dimensions. The limits bound the memory for a server's answer.
+_MAX_TENSORS: Final = 64
+_MAX_DIMENSIONS: Final = 8
+_MAX_CONTROL_BYTES: Final = MANIFEST_MAX_BYTES + 2**20
+_CONTROL_TIMEOUT_S: Final = 1.0
+_MAX_HEADERS_BYTES: Final = 64 * 1024
+_MAX_PEM_BYTES: Final = 2**20
+# gRPC waits up to 20 s to connect, and up to 120 s before the next attempt. The first value also
+# limits the wait for a connection. A connection of its own, because a shared one would have waits
+# of other users. Keepalive finds a server that accepts connections but does not run.
+_CHANNEL_OPTIONS: Final = (
+    ('grpc.initial_reconnect_backoff_ms', 100),
+    ('grpc.min_reconnect_backoff_ms', 1000),
+    ('grpc.max_reconnect_backoff_ms', 500),
+    ('grpc.use_local_subchannel_pool', 1),
+    ('grpc.keepalive_time_ms', 5000),
+    ('grpc.keepalive_timeout_ms', 3000),
+    ('grpc.http2.max_pings_without_data', 0),
+    ('grpc.max_send_message_length', -1),
+)
+_DTYPES: Final = {
+    'TYPE_FP32': 'float32',
+    'TYPE_FP16': 'float16',
+    'TYPE_INT64': 'int64',
+    'TYPE_INT32': 'int32',
+    'TYPE_INT8': 'int8',
+    'TYPE_UINT8': 'uint8',
+    'TYPE_BOOL': 'bool',
+}
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What a server says about a model. Equal objects describe the same model.
+
+    Attributes:
+        inputs: all inputs. -1 is a dynamic dimension.
+        outputs: all outputs. -1 is a dynamic dimension.
+        manifest: the manifest that `export_triton` stored in the configuration; None without one.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    manifest: Manifest | None
+
+
+class TritonConnection:
+    """Calls a Triton server with short time limits.
+
+    Args:
+        address: server and model.
+        options: TLS and headers.
+
+    Attributes:
+        headers: headers of each request.
+
+    Raises:
+        EngineError: tritonclient is not installed, or a file of the options cannot be used.
+        ConfigError: a line of the file with headers is malformed.
+    """
+
+    def __init__(self, address: TritonAddress, options: TritonOptions) -> None:
+        try:
+            import grpc
+            from tritonclient.grpc import service_pb2, service_pb2_grpc
+        except ImportError as error:
+            raise EngineError(
+                str(address),
+                f'the package tritonclient is missing ({error})',
+                fix="python3 -m pip install 'tritonclient[grpc]', in the virtual environment that "
+                'the node runs in',
+            ) from error
+        self._grpc = grpc
+        self.messages = service_pb2
+        self._make_stub = service_pb2_grpc.GRPCInferenceServiceStub
+        self._address = address
+        self._options = options
+        self.headers = _read_headers(options.headers) if options.headers else ()
+        self._channels: list[Any] = []
+        self._control = self.open_stub(_MAX_CONTROL_BYTES)
+        self.call_errors: type[Exception] = grpc.RpcError
+
+    def open_stub(self, max_answer_bytes: int) -> Any:
+        """Return a gRPC stub with a connection of its own, which refuses larger answers."""
+        grpc, options = self._grpc, self._options
+        channel_options = (
+            *_CHANNEL_OPTIONS,
+            ('grpc.max_receive_message_length', max_answer_bytes),
+        )
+        if options.tls:
+            credentials = grpc.ssl_channel_credentials(
+                _read_pem(options.ca_file),
+                _read_pem(options.key_file),
+                _read_pem(options.certificate_file),
+            )
+            channel = grpc.secure_channel(self._address.server, credentials, channel_options)
+        else:
+            channel = grpc.insecure_channel(self._address.server, channel_options)
+        self._channels.append(channel)
+        return self._make_stub(channel)
+
+    def describe_model(self) -> ServedModel:
+        """Ask whether the model is ready, and for its description.
+
+        Raises:
+            EngineError: the server does not answer, or the model is not ready or cannot be used.
+        """
+        name = {'name': self._address.model, 'version': self._address.version}
+        with self._refusals():
+            if not self._call('ModelReady', self.messages.ModelReadyRequest(**name)).ready:
+                raise EngineError(
+                    str(self._address),
+                    'the server does not have this model, or the model is not ready',
+                    fix="load the model on the server, or see the server's log",
+                )
+            answer = self._call('ModelConfig', self.messages.ModelConfigRequest(**name))
+        return _served_model(str(self._address), answer.config)
+
+    def known_regions(self) -> set[str]:
+        """Return the names of all regions that the server has registered. Raises EngineError."""
+        with self._refusals():
+            answer = self._call(
+                'SystemSharedMemoryStatus', self.messages.SystemSharedMemoryStatusRequest()
+            )
+        return set(answer.regions)
+
+    def register(self, region: TritonRegion) -> None:
+        """Let the server use a region.
+
+        Raises:
+            EngineError: the server has another /dev/shm, for example because it runs elsewhere.
+        """
+        with self._refusals():
+            self._call(
+                'SystemSharedMemoryRegister',
+                self.messages.SystemSharedMemoryRegisterRequest(
+                    name=region.name, key=f'/{region.name}', byte_size=region.size
+                ),
+            )
+
+    def unregister(self, name: str) -> None:
+        """Let the server forget a region that no request uses. A server that is gone is ignored.
+
+        An empty name would mean all regions of all clients.
+        """
+        assert name
+        with contextlib.suppress(EngineError), self._refusals():
+            self._call(
+                'SystemSharedMemoryUnregister',
+                self.messages.SystemSharedMemoryUnregisterRequest(name=name),
+            )
+
+    def close(self) -> None:
+        """Close all connections. May be called again."""
+        while self._channels:
+            self._channels.pop().close()
+
+    def _call(self, method: str, request: Any) -> Any:
+        call = getattr(self._control, method)
+        return call(request, timeout=_CONTROL_TIMEOUT_S, metadata=self.headers)
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Convert errors of gRPC in the block."""
+        try:
+            yield
+        except self.call_errors as error:
+            raise request_error(EngineError, self._address, error) from None
+
+
+def request_error(kind: type[EngineError], address: TritonAddress, error: Any) -> EngineError:
+    """Return an error of this type for an error of gRPC, with the server's words."""
+    return kind(
+        str(address),
+        f'the request failed: {error.code().name}: {short_repr(error.details() or "", 300)}',
+        fix='check that the server runs and serves this model, and see its log',
+    )
+
+
+def _served_model(address: str, config: Any) -> ServedModel:
+    """Check the configuration of a model, and return its description. Raises EngineError."""
+    if config.model_transaction_policy.decoupled:
+        raise EngineError(
+            address,
+            'the model is decoupled',
+            expected='a model with one answer to each request',
+        )
+    if config.HasField('sequence_batching'):
+        raise EngineError(
+            address,
+            'the model uses sequence batching',
+            expected='a model whose requests are independent',
+        )
+    leading = (-1,) if config.max_batch_size > 0 else ()
+    text = config.parameters[MANIFEST_PARAMETER].string_value.encode()
+    manifest = None
+    if text:
+        manifest = parse_manifest(text[: MANIFEST_MAX_BYTES + 1], f'{address}: its manifest')
+    return ServedModel(
+        _tensors(address, config.input, leading),
+        _tensors(address, config.output, leading),
+        manifest,
+    )
+
+
+def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[TensorSpec, ...]:
+    from tritonclient.grpc import model_config_pb2
+
+    if not 0 < len(listed) <= _MAX_TENSORS:
+        raise EngineError(
+            address, f'{len(listed)} inputs or outputs', expected=f'1 to {_MAX_TENSORS}'
+        )
+    tensors = []
+    for item in listed:
+        kind = model_config_pb2.DataType.Name(item.data_type)
+        if kind not in _DTYPES:
+            raise EngineError(
+                f'{address}: tensor {short_repr(item.name)}',
+                kind,
+                expected=f'one of {", ".join(_DTYPES)}',
+            )
+        shape = (*leading, *item.dims)
+        if len(shape) > _MAX_DIMENSIONS or min(shape, default=1) < -1:
+            raise EngineError(
+                f'{address}: tensor {short_repr(item.name)}',
+                f'shape {short_repr(str(list(shape)))}',
+                expected=f'at most {_MAX_DIMENSIONS} dimensions, each -1 or larger',
+            )
+        tensors.append(TensorSpec(item.name, shape, _DTYPES[kind]))
+    return tuple(tensors)
+
+
+def _read_headers(path: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of a file. Raises ConfigError without the values."""
+    content = read_checked(Path(path).expanduser(), _MAX_HEADERS_BYTES)[0]
+    headers = []
+    for number, line in enumerate(content.decode('ascii', 'replace').splitlines(), 1):
+        if not line.strip():
+            continue
+        name, colon, value = line.partition(':')
+        name, value = name.strip().lower(), value.strip()
+        is_name = name.replace('-', '').replace('_', '').isalnum() and name.isascii()
+        if not (colon and is_name and value.isprintable() and value.isascii()):
+            raise ConfigError(
+                "parameter 'triton.headers'",
+                f'line {number} of {path} is not a header',
+                expected='NAME: VALUE in ASCII',
+            )
+        headers.append((name, value))
+    return tuple(headers)
+
+
+def _read_pem(path: str) -> bytes | None:
+    return read_checked(Path(path).expanduser(), _MAX_PEM_BYTES)[0] if path else None

@@ -1,0 +1,89 @@
+"""Shared memory through which a Triton server on this machine reads inputs and writes outputs.
+
+A region is a file in /dev/shm. Its process holds a lock on it, so a file without a lock belongs to
+a process that was killed. Names are random, because a server can serve many processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import math
+import mmap
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.model.tensors import TensorSpec
+
+__all__ = ['TritonRegion', 'remove_left_regions']
+
+_FOLDER: Final = Path('/dev/shm')
+_PREFIX: Final = 'trt_perception_triton_'
+_ALIGNMENT: Final = 64
+
+
+class TritonRegion:
+    """Shared memory for the inputs and outputs of one request.
+
+    Args:
+        tensors: the inputs and outputs. All dimensions are fixed.
+
+    Attributes:
+        name: name of the region, and of its file.
+        size: bytes of the region.
+        arrays: a view of the memory for each tensor.
+        offsets: position of each tensor in the region, in bytes.
+
+    Raises:
+        OSError: there is not enough shared memory, or it is not available.
+    """
+
+    def __init__(self, tensors: Sequence[TensorSpec]) -> None:
+        self.name = _PREFIX + secrets.token_hex(8)
+        sizes = [math.ceil(tensor.size_bytes / _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
+        *self.offsets, self.size = itertools.accumulate(sizes, initial=0)
+        self._path = _FOLDER / self.name
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._file = os.open(self._path, flags, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Without reserved pages, writing to a full /dev/shm would end the process (SIGBUS).
+            os.posix_fallocate(self._file, 0, self.size)
+            memory = mmap.mmap(self._file, self.size)
+        except BaseException:
+            self.close()
+            raise
+        self.arrays: list[npt.NDArray[Any]] = [
+            np.ndarray(tensor.shape, tensor.dtype, memory, offset)
+            for tensor, offset in zip(tensors, self.offsets, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Remove the file. The memory stays until the last view of it is gone. Call once."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
+        os.close(self._file)
+
+
+def remove_left_regions() -> list[str]:
+    """Remove the files of this user's processes that were killed. Return the names of regions."""
+    return list(_remove_left_regions())
+
+
+def _remove_left_regions() -> Iterator[str]:
+    for path in _FOLDER.glob(f'{_PREFIX}*'):
+        with contextlib.suppress(OSError):  # another user's file, or its process is alive
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                yield path.name
+            finally:
+                os.close(file)

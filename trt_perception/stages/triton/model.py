@@ -1,0 +1,326 @@
+"""A model on a Triton server: several requests in flight, each with a time limit.
+
+A request that is too late is not over: the server still reads and writes the shared memory of the
+request. So a region is used again only after the server's own answer, or when the server is known
+to be another process. Until then the request is lost, and its region waits.
+
+A thread asks the server once per second whether the model is ready and unchanged. After an error
+it asks more often. Until the model is ready again, requests fail at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import numpy.typing as npt
+
+from trt_perception.errors import EngineError, ServerError, ServerTimeoutError
+from trt_perception.model.files.triton_address import TritonAddress
+from trt_perception.model.pipeline_options import TritonOptions
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.triton.connection import TritonConnection, request_error
+from trt_perception.stages.triton.memory import TritonRegion, remove_left_regions
+from trt_perception.stages.triton.messages import TritonMessages, answer_limit_bytes, with_batch
+
+__all__ = ['TritonModel']
+
+_LOG: Final = logging.getLogger(__name__)
+_CHECK_PERIOD_S: Final = 1.0
+# Time between two checks after an error, and until the model is ready again.
+_MIN_CHECK_PERIOD_S: Final = 0.1
+# The first answer may take longer, because a server often prepares a model in its first request.
+_FIRST_TIMEOUT_S: Final = 60.0
+# Errors that only the server can cause. gRPC itself causes the others, too, for example after a
+# lost connection, while the server may still run the request.
+_ERRORS_OF_SERVER: Final = frozenset({'INVALID_ARGUMENT', 'NOT_FOUND', 'ALREADY_EXISTS'})
+
+
+class _Request:
+    """One request in flight. The lock of the model protects all fields but `is_over`.
+
+    Attributes:
+        region: shared memory of the request; None if the tensors are in the messages.
+        deadline_s: time.monotonic() at which the request is too late.
+        is_lost: whether the caller no longer waits.
+        is_over: set when `outputs` or `error` is set.
+    """
+
+    def __init__(self, region: TritonRegion | None, deadline_s: float) -> None:
+        self.region = region
+        self.deadline_s = deadline_s
+        self.is_lost = False
+        self.is_over = threading.Event()
+        self.outputs: list[npt.NDArray[Any]] = []
+        self.error: EngineError | None = None
+
+
+class TritonModel:
+    """A model on a Triton server. Only one thread may call the methods.
+
+    Args:
+        address: server and model.
+        options: time limit, shared memory, headers and TLS.
+
+    Attributes:
+        inputs: name, shape and dtype of each input.
+        outputs: name, shape and dtype of each output.
+        manifest: the manifest in the model's configuration; None without one.
+
+    Raises:
+        EngineError: the server does not answer, or its model cannot be used.
+    """
+
+    def __init__(self, address: TritonAddress, options: TritonOptions) -> None:
+        self._address = address
+        self._options = options
+        self._connection = TritonConnection(address, options)
+        try:
+            self._served = self._connection.describe_model()
+        except BaseException:
+            self._connection.close()
+            raise
+        self.inputs, self.outputs = self._served.inputs, self._served.outputs
+        self.manifest = self._served.manifest
+        self._stub = self._connection.open_stub(answer_limit_bytes(self.outputs))
+        self._messages = TritonMessages(
+            self._connection.messages, address, self.inputs, self.outputs
+        )
+        self._lock = threading.Lock()
+        self._requests: dict[int, _Request] = {}  # by slot
+        self._free_regions: list[TritonRegion] = []
+        self._waiting_regions: set[TritonRegion] = set()
+        self._left_regions = remove_left_regions()
+        self._problem: EngineError | None = None  # why requests fail at once
+        self._change: EngineError | None = None  # why this object cannot go on
+        self._regions: list[TritonRegion] = []
+        self._check_now = threading.Event()
+        self._timeout_s = max(_FIRST_TIMEOUT_S, options.timeout_s)  # until the first answer
+        self._is_closing = threading.Event()
+        self._checker = threading.Thread(target=self._check_forever, name='triton', daemon=True)
+        self._checker.start()
+
+    def use_shared_memory(self, slots: int, batch: int) -> None:
+        """Try to pass tensors through shared memory. Otherwise the requests contain them.
+
+        Args:
+            slots: number of requests in flight. There is twice this number of regions.
+            batch: size of the first dimension of each tensor, if this dimension is dynamic.
+        """
+        tensors = [
+            TensorSpec(tensor.name, with_batch(tensor.shape, batch), tensor.dtype)
+            for tensor in (*self.inputs, *self.outputs)
+        ]
+        if not self._options.shared_memory or any(min(t.shape, default=1) < 1 for t in tensors):
+            return
+        regions: list[TritonRegion] = []
+        try:
+            for _ in range(2 * slots):
+                regions.append(TritonRegion(tensors))
+                self._connection.register(regions[-1])
+        except (OSError, EngineError) as error:
+            _LOG.info(
+                '%s: requests contain the tensors: no shared memory: %s', self._address, error
+            )
+            for region in regions:
+                self._connection.unregister(region.name)
+                region.close()
+            return
+        with self._lock:
+            self._regions, self._free_regions = regions, list(regions)
+
+    def start(self, slot: int, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Send a request. Does not wait for the answer.
+
+        Args:
+            slot: number of the request, which must not be in flight.
+            tensors: maps the name of each input to its array. The arrays are copied.
+        """
+        timeout_s = self._timeout_s
+        with self._lock:
+            region = self._free_regions.pop() if self._free_regions else None
+            request = _Request(region, time.monotonic() + timeout_s)
+            self._requests[slot] = request
+            if self._problem is not None:
+                self._end(request, error=self._problem)
+                return
+        message = self._messages.request(tensors, region)
+        # The server goes on with a late request, so only its answer may free the region. A request
+        # without a region ends at the client, so that lost requests do not collect tensors.
+        future = self._stub.ModelInfer.future(
+            message,
+            timeout=None if region is not None else timeout_s,
+            metadata=self._connection.headers,
+        )
+        future.add_done_callback(partial(self._on_answer, request))
+
+    def is_done(self, slot: int) -> bool:
+        """Return whether `result` would return at once."""
+        request = self._requests[slot]
+        return request.is_over.is_set() or time.monotonic() >= request.deadline_s
+
+    def result(self, slot: int) -> list[npt.NDArray[Any]]:
+        """Wait for the answer of a slot. Return all outputs in their order.
+
+        The arrays are valid until the next call of `start` or `release`.
+
+        Raises:
+            ServerTimeoutError: the answer was too late.
+            ServerError: the server or the connection failed.
+            EngineError: the server now has another model under this address.
+        """
+        request = self._requests[slot]
+        request.is_over.wait(max(0.0, request.deadline_s - time.monotonic()))
+        with self._lock:
+            if not request.is_over.is_set():
+                request.is_lost = True
+                request.error = self._timeout_error()
+                self._check_now.set()
+            if self._change is not None:
+                raise self._change
+        if request.error is not None:
+            raise request.error
+        return request.outputs
+
+    def release(self, slot: int) -> None:
+        """Free the memory of a slot whose result was read."""
+        with self._lock:
+            request = self._requests.pop(slot)
+            if request.region is not None and not request.is_lost:
+                self._free_regions.append(request.region)
+
+    def run(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Send a request and return copies of all outputs. Raises the errors of `result`."""
+        self.start(0, tensors)
+        try:
+            return [output.copy() for output in self.result(0)]
+        finally:
+            self.release(0)
+
+    def close(self) -> None:
+        """Close the connection and remove the shared memory. May be called again."""
+        if self._is_closing.is_set():
+            return
+        self._is_closing.set()
+        self._check_now.set()
+        self._checker.join()
+        with self._lock:
+            free, regions = self._free_regions, self._regions
+            self._free_regions, self._regions = [], []
+        for region in regions:
+            # A server that still runs a request of a region would crash without the region.
+            if region in free:
+                self._connection.unregister(region.name)
+            region.close()
+        self._connection.close()
+
+    # Threads of gRPC call these methods.
+
+    def _on_answer(self, request: _Request, future: Any) -> None:
+        """Store the answer of a request."""
+        error: EngineError | None = None
+        outputs: list[npt.NDArray[Any]] = []
+        is_own_answer = True
+        try:
+            outputs = self._messages.outputs(future.result(), request.region)
+            self._timeout_s = self._options.timeout_s
+        except self._connection.call_errors:
+            code = future.exception().code().name
+            is_own_answer = code in _ERRORS_OF_SERVER
+            if code == 'DEADLINE_EXCEEDED':
+                error = self._timeout_error()
+            else:
+                error = request_error(ServerError, self._address, future.exception())
+        except ServerError as invalid:
+            error = invalid
+        except Exception as cancelled:  # the channel was closed
+            error = ServerError(str(self._address), f'the request ended: {cancelled!r}')
+        with self._lock:
+            if request.is_lost or not is_own_answer:
+                self._recover_region(request, is_own_answer=is_own_answer)
+            if not request.is_lost:
+                self._end(request, outputs, error)
+        if error is not None:
+            self._check_now.set()
+
+    def _recover_region(self, request: _Request, *, is_own_answer: bool) -> None:
+        """Free the region of a lost request, or let it wait. Requires the lock."""
+        region, request.region = request.region, None
+        if region is None or region not in self._regions:
+            return
+        if is_own_answer:
+            self._free_regions.append(region)
+        else:
+            self._waiting_regions.add(region)
+
+    def _end(
+        self,
+        request: _Request,
+        outputs: Sequence[npt.NDArray[Any]] = (),
+        error: EngineError | None = None,
+    ) -> None:
+        """Let the caller of `result` go on. Requires the lock."""
+        request.outputs, request.error = list(outputs), error
+        request.is_over.set()
+
+    # The checking thread calls these methods.
+
+    def _check_forever(self) -> None:
+        while True:
+            if self._problem is None:
+                self._check_now.wait(_CHECK_PERIOD_S)
+            if self._is_closing.wait(_MIN_CHECK_PERIOD_S):
+                return
+            self._check_now.clear()
+            self._check()
+
+    def _check(self) -> None:
+        """Ask whether the model is ready, and let requests fail until it is."""
+        try:
+            served = self._connection.describe_model()
+            if served == self._served:
+                self._register_again()
+        except EngineError as error:
+            with self._lock:
+                if self._problem is None:
+                    _LOG.warning('%s', error)
+                self._problem = ServerError(error.subject, error.found, fix=error.fix)
+            return
+        with self._lock:
+            if self._problem is not None:
+                _LOG.info('%s: the model is ready again', self._address)
+            self._problem = None
+            if served != self._served:
+                self._change = EngineError(
+                    str(self._address),
+                    'the server now has another model under this name',
+                    fix='configure again',
+                )
+
+    def _register_again(self) -> None:
+        """Register regions that a restarted server does not know. Raises EngineError."""
+        if not self._regions and not self._left_regions:
+            return
+        known = self._connection.known_regions()
+        for name in self._left_regions:
+            if name in known:
+                self._connection.unregister(name)
+        self._left_regions = []
+        missing = [region for region in self._regions if region.name not in known]
+        for region in missing:
+            self._connection.register(region)
+        with self._lock:  # a server without these regions is another process
+            freed = self._waiting_regions.intersection(missing)
+            self._waiting_regions -= freed
+            self._free_regions += freed
+
+    def _timeout_error(self) -> ServerTimeoutError:
+        return ServerTimeoutError(
+            str(self._address),
+            f'no answer within {self._timeout_s:g} s',
+            fix='lower the rate of the cameras, use a faster server, or raise triton.timeout_ms',
+        )
