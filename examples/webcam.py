@@ -1,4 +1,4 @@
-"""Publish the images of a camera or a video file: an example of a camera without a ROS driver.
+"""Publish the images of a camera: an example of a camera without a ROS driver.
 
     python3 examples/webcam.py
 
@@ -11,7 +11,7 @@ import cv2
 import rclpy
 from sensor_msgs.msg import Image
 
-capture = cv2.VideoCapture(0)  # or the name of a video file, as a text
+capture = cv2.VideoCapture(0)
 if not capture.isOpened():
     raise SystemExit('camera 0 cannot be opened: ls /dev/video* lists the devices')
 rclpy.init()
