@@ -31,6 +31,16 @@ def test_signal_in_a_tool_gives_the_expected_exit_code(tmp_path, source, code):
     assert process.stderr == ''
 
 
+@pytest.mark.parametrize(('package', 'code'), [('rclpy', 2), ('other', 1)])
+def test_only_a_command_without_ros_ends_with_one_line(tmp_path, package, code):
+    (tmp_path / 'tool.py').write_text(f'raise ModuleNotFoundError("gone", name="{package}")\n')
+    process = subprocess.run(
+        [sys.executable, '-c', RUN], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == code
+    assert (len(process.stderr.splitlines()) == 1) is (package == 'rclpy')
+
+
 @pytest.mark.parametrize('number', ['SIGINT', 'SIGTERM'])
 @pytest.mark.parametrize('source', ['import signal\n{}\n', 'import signal\ndef main():\n    {}\n'])
 def test_signal_ends_a_node_with_exit_code_0(tmp_path, source, number):

@@ -23,6 +23,8 @@ __all__ = [
 # The same limit as in trt_perception.images.compressed. Importing that module here would import
 # OpenCV before the environment variable below is set.
 _MAX_PIXELS = 2**27
+# The packages of ROS 2 that commands import first.
+_ROS_PACKAGES = frozenset({'ament_index_python', 'rclpy'})
 
 
 def _run_main(module: str, interrupted: int = 130) -> int:
@@ -40,7 +42,14 @@ def _run_main(module: str, interrupted: int = 130) -> int:
         signal.signal(number, lambda *_: os._exit(interrupted))
     # OpenCV reads this variable at its first import. Its limit backs up our own checks.
     os.environ.setdefault('OPENCV_IO_MAX_IMAGE_PIXELS', str(_MAX_PIXELS))
-    main = importlib.import_module(module).main
+    try:
+        main = importlib.import_module(module).main
+    except ModuleNotFoundError as error:
+        if error.name not in _ROS_PACKAGES:
+            raise
+        name = os.path.basename(sys.argv[0])
+        print(f'{name}: needs ROS 2, which is not in this environment: {error}', file=sys.stderr)
+        return 2
     try:
         with guarded_streams() as output:
             try:
