@@ -124,7 +124,7 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
                 raise EngineError(
                     f'input {image.name!r}',
                     'x'.join(map(str, shape)),
-                    expected=f'{allowed}, with any number for ?',
+                    expected=allowed + ', with any number for ?' * ('?' in allowed),
                     fix='export the model for other shapes'
                     + '; a model with dynamic batch supports every --batch' * bool(options.batch),
                 )
