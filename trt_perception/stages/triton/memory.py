@@ -13,7 +13,7 @@ import math
 import mmap
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,11 +49,13 @@ class TritonRegion:
         self.name = _PREFIX + secrets.token_hex(8)
         sizes = [math.ceil(tensor.size_bytes / _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
         *self.offsets, self.size = itertools.accumulate(sizes, initial=0)
-        self._path = _FOLDER / self.name
+        self._path = _FOLDER / f'.{self.name}'
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            # Without a lock, another process could remove a file with the final name.
+            self._path = self._path.rename(_FOLDER / self.name)
             # Without reserved pages, writing to a full /dev/shm would end the process (SIGBUS).
             os.posix_fallocate(self._file, 0, self.size)
             memory = mmap.mmap(self._file, self.size)
@@ -74,16 +76,14 @@ class TritonRegion:
 
 def remove_left_regions() -> list[str]:
     """Remove the files of this user's processes that were killed. Return the names of regions."""
-    return list(_remove_left_regions())
-
-
-def _remove_left_regions() -> Iterator[str]:
+    names = []
     for path in _FOLDER.glob(f'{_PREFIX}*'):
         with contextlib.suppress(OSError):  # another user's file, or its process is alive
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 path.unlink()
-                yield path.name
+                names.append(path.name)
             finally:
                 os.close(file)
+    return names
