@@ -6,8 +6,8 @@ refused.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+import re
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest, parse_ma
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.triton.memory import TritonRegion
+from trt_perception.stages.triton.messages import TRITON_DTYPES
 
 __all__ = ['ServedModel', 'TritonConnection', 'request_error']
 
@@ -45,15 +46,10 @@ _CHANNEL_OPTIONS: Final = (
     ('grpc.http2.max_pings_without_data', 0),
     ('grpc.max_send_message_length', -1),
 )
-_DTYPES: Final = {
-    'TYPE_FP32': 'float32',
-    'TYPE_FP16': 'float16',
-    'TYPE_INT64': 'int64',
-    'TYPE_INT32': 'int32',
-    'TYPE_INT8': 'int8',
-    'TYPE_UINT8': 'uint8',
-    'TYPE_BOOL': 'bool',
-}
+# gRPC would drop headers whose names begin with grpc-, and -bin marks binary values.
+_HEADER: Final = re.compile(
+    r'(?!grpc-)(?P<name>[a-z0-9_.-]+)(?<!-bin) *: *(?P<value>[ -~]*)', re.IGNORECASE | re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class TritonConnection:
 
     Raises:
         EngineError: tritonclient is not installed, or a file of the options cannot be used.
-        ConfigError: a line of the file with headers is malformed.
+        ConfigError: a file with headers or certificates is malformed.
     """
 
     def __init__(self, address: TritonAddress, options: TritonOptions) -> None:
@@ -105,7 +101,7 @@ class TritonConnection:
         self.headers = _read_headers(options.headers) if options.headers else ()
         self._channels: list[Any] = []
         self._control = self.open_stub(_MAX_CONTROL_BYTES)
-        self.call_errors: type[Exception] = grpc.RpcError
+        self.call_errors: Any = grpc.RpcError
 
     def open_stub(self, max_answer_bytes: int) -> Any:
         """Return a gRPC stub with a connection of its own, which refuses larger answers."""
@@ -115,11 +111,7 @@ class TritonConnection:
             ('grpc.max_receive_message_length', max_answer_bytes),
         )
         if options.tls:
-            credentials = grpc.ssl_channel_credentials(
-                _read_pem(options.ca_file),
-                _read_pem(options.key_file),
-                _read_pem(options.certificate_file),
-            )
+            credentials = grpc.ssl_channel_credentials(*_read_certificates(options))
             channel = grpc.secure_channel(self._address.server, credentials, channel_options)
         else:
             channel = grpc.insecure_channel(self._address.server, channel_options)
@@ -133,23 +125,17 @@ class TritonConnection:
             EngineError: the server does not answer, or the model is not ready or cannot be used.
         """
         name = {'name': self._address.model, 'version': self._address.version}
-        with self._refusals():
-            if not self._call('ModelReady', self.messages.ModelReadyRequest(**name)).ready:
-                raise EngineError(
-                    str(self._address),
-                    'the server does not have this model, or the model is not ready',
-                    fix="load the model on the server, or see the server's log",
-                )
-            answer = self._call('ModelConfig', self.messages.ModelConfigRequest(**name))
-        return _served_model(str(self._address), answer.config)
+        if not self._call('ModelReady', **name).ready:
+            raise EngineError(
+                str(self._address),
+                'the server does not have this model, or the model is not ready',
+                fix="load the model on the server, or see the server's log",
+            )
+        return _served_model(str(self._address), self._call('ModelConfig', **name).config)
 
     def known_regions(self) -> set[str]:
         """Return the names of all regions that the server has registered. Raises EngineError."""
-        with self._refusals():
-            answer = self._call(
-                'SystemSharedMemoryStatus', self.messages.SystemSharedMemoryStatusRequest()
-            )
-        return set(answer.regions)
+        return set(self._call('SystemSharedMemoryStatus').regions)
 
     def register(self, region: TritonRegion) -> None:
         """Let the server use a region.
@@ -157,40 +143,29 @@ class TritonConnection:
         Raises:
             EngineError: the server has another /dev/shm, for example because it runs elsewhere.
         """
-        with self._refusals():
-            self._call(
-                'SystemSharedMemoryRegister',
-                self.messages.SystemSharedMemoryRegisterRequest(
-                    name=region.name, key=f'/{region.name}', byte_size=region.size
-                ),
-            )
+        values = {'name': region.name, 'key': f'/{region.name}', 'byte_size': region.size}
+        self._call('SystemSharedMemoryRegister', **values)
 
     def unregister(self, name: str) -> None:
-        """Let the server forget a region that no request uses. A server that is gone is ignored.
+        """Let the server forget a region that no request uses. Raises EngineError.
 
         An empty name would mean all regions of all clients.
         """
         assert name
-        with contextlib.suppress(EngineError), self._refusals():
-            self._call(
-                'SystemSharedMemoryUnregister',
-                self.messages.SystemSharedMemoryUnregisterRequest(name=name),
-            )
+        self._call('SystemSharedMemoryUnregister', name=name)
 
     def close(self) -> None:
         """Close all connections. May be called again."""
         while self._channels:
             self._channels.pop().close()
 
-    def _call(self, method: str, request: Any) -> Any:
-        call = getattr(self._control, method)
-        return call(request, timeout=_CONTROL_TIMEOUT_S, metadata=self.headers)
-
-    @contextlib.contextmanager
-    def _refusals(self) -> Iterator[None]:
-        """Convert errors of gRPC in the block."""
+    def _call(self, method: str, **values: Any) -> Any:
+        """Call a method of the server, and return the answer. Raises EngineError."""
+        request = getattr(self.messages, f'{method}Request')(**values)
         try:
-            yield
+            return getattr(self._control, method)(
+                request, timeout=_CONTROL_TIMEOUT_S, metadata=self.headers
+            )
         except self.call_errors as error:
             raise request_error(EngineError, self._address, error) from None
 
@@ -231,20 +206,21 @@ def _served_model(address: str, config: Any) -> ServedModel:
 
 
 def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[TensorSpec, ...]:
-    from tritonclient.grpc import model_config_pb2
+    from tritonclient.grpc.model_config_pb2 import DataType
 
     if not 0 < len(listed) <= _MAX_TENSORS:
         raise EngineError(
             address, f'{len(listed)} inputs or outputs', expected=f'1 to {_MAX_TENSORS}'
         )
+    kinds = {number: kind.removeprefix('TYPE_') for kind, number in DataType.items()}
     tensors = []
     for item in listed:
-        kind = model_config_pb2.DataType.Name(item.data_type)
-        if kind not in _DTYPES:
+        kind = kinds.get(item.data_type, str(item.data_type))
+        if kind not in TRITON_DTYPES:
             raise EngineError(
                 f'{address}: tensor {short_repr(item.name)}',
                 kind,
-                expected=f'one of {", ".join(_DTYPES)}',
+                expected=f'one of {", ".join(TRITON_DTYPES)}',
             )
         shape = (*leading, *item.dims)
         if len(shape) > _MAX_DIMENSIONS or min(shape, default=1) < -1:
@@ -253,7 +229,7 @@ def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[Tenso
                 f'shape {short_repr(str(list(shape)))}',
                 expected=f'at most {_MAX_DIMENSIONS} dimensions, each -1 or larger',
             )
-        tensors.append(TensorSpec(item.name, shape, _DTYPES[kind]))
+        tensors.append(TensorSpec(item.name, shape, TRITON_DTYPES[kind]))
     return tuple(tensors)
 
 
@@ -262,20 +238,44 @@ def _read_headers(path: str) -> tuple[tuple[str, str], ...]:
     content = read_checked(Path(path).expanduser(), _MAX_HEADERS_BYTES)[0]
     headers = []
     for number, line in enumerate(content.decode('ascii', 'replace').splitlines(), 1):
-        if not line.strip():
-            continue
-        name, colon, value = line.partition(':')
-        name, value = name.strip().lower(), value.strip()
-        is_name = name.replace('-', '').replace('_', '').isalnum() and name.isascii()
-        if not (colon and is_name and value.isprintable() and value.isascii()):
+        header = _HEADER.fullmatch(line.strip())
+        if header is not None:
+            headers.append((header['name'].lower(), header['value']))
+        elif line.strip():
             raise ConfigError(
                 "parameter 'triton.headers'",
                 f'line {number} of {path} is not a header',
-                expected='NAME: VALUE in ASCII',
+                expected='NAME: VALUE in ASCII, with a name that gRPC does not reserve '
+                '(grpc-… and …-bin)',
             )
-        headers.append((name, value))
     return tuple(headers)
 
 
-def _read_pem(path: str) -> bytes | None:
-    return read_checked(Path(path).expanduser(), _MAX_PEM_BYTES)[0] if path else None
+def _read_certificates(options: TritonOptions) -> list[bytes | None]:
+    """Return the content of the files for TLS: authorities, key and certificate.
+
+    Raises:
+        ConfigError: a file is not in PEM format, or key and certificate do not belong together.
+        EngineError: a file cannot be read.
+    """
+    names = (options.ca_file, options.key_file, options.certificate_file)
+    paths = [Path(name).expanduser() if name else None for name in names]
+    contents = [read_checked(path, _MAX_PEM_BYTES)[0] if path else None for path in paths]
+    ca_file, key_file, certificate_file = paths
+    # gRPC ends the process if one of the pair is missing, and does not say which file is wrong.
+    subject = "parameter 'triton.ca_file'"
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if ca_file:
+            context.load_verify_locations(ca_file)
+        subject = "parameters 'triton.certificate_file' and 'triton.key_file'"
+        if key_file or certificate_file:
+            # An empty password, so that OpenSSL does not ask for it on the terminal.
+            context.load_cert_chain(certificate_file or '', key_file or '', lambda: '')
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            subject,
+            f'cannot be used: {short_repr(str(error))}',
+            expected='PEM files, and a certificate together with its key without a password',
+        ) from error
+    return contents

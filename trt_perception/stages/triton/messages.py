@@ -10,16 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ServerError
+from trt_perception.files.plain_text import short_repr
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.tensors import MAX_TENSOR_VALUES, TENSOR_DTYPES, TensorSpec
 from trt_perception.stages.triton.memory import TritonRegion
 
-__all__ = ['TritonMessages', 'answer_limit_bytes', 'with_batch']
+__all__ = ['TRITON_DTYPES', 'TritonMessages', 'answer_limit_bytes', 'with_batch']
 
 # Limit for the answer of a model whose outputs have dynamic dimensions.
 _MAX_DYNAMIC_ANSWER_BYTES: Final = 256 * 2**20
 _ANSWER_OVERHEAD_BYTES: Final = 2**20
-_DTYPES: Final = {
+#: Maps Triton's names of data types to the names in TensorSpec.
+TRITON_DTYPES: Final = {
     'FP32': 'float32',
     'FP16': 'float16',
     'INT64': 'int64',
@@ -28,7 +30,7 @@ _DTYPES: Final = {
     'UINT8': 'uint8',
     'BOOL': 'bool',
 }
-_DATATYPES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+_DATATYPES: Final = {dtype: name for name, dtype in TRITON_DTYPES.items()}
 
 
 class TritonMessages:
@@ -95,10 +97,10 @@ class TritonMessages:
         for index, tensor in enumerate(self._outputs, len(self._inputs)):
             if tensor.name not in found:
                 raise self._invalid(f'no output {tensor.name!r}')
-            shape = tuple(found[tensor.name].shape)
-            dtype = _DTYPES.get(found[tensor.name].datatype, found[tensor.name].datatype)
+            shape, datatype = tuple(found[tensor.name].shape), found[tensor.name].datatype
+            dtype = TRITON_DTYPES.get(datatype, short_repr(datatype))
             if dtype != tensor.dtype or not _fits(shape, tensor.shape):
-                raise self._invalid(f'output {tensor.name!r} as {dtype[:20]}{list(shape)[:8]}')
+                raise self._invalid(f'output {tensor.name!r} as {dtype}{list(shape)[:8]}')
             content = contents.get(tensor.name, b'')
             if region is not None and not content:
                 in_region = region.arrays[index]

@@ -10,6 +10,7 @@ it asks more often. Until the model is ready again, requests fail at once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -123,12 +124,9 @@ class TritonModel:
                 regions.append(TritonRegion(tensors))
                 self._connection.register(regions[-1])
         except (OSError, EngineError) as error:
-            _LOG.info(
-                '%s: requests contain the tensors: no shared memory: %s', self._address, error
-            )
-            for region in regions:
-                self._connection.unregister(region.name)
-                region.close()
+            text = '%s: requests contain the tensors: no shared memory: %s'
+            _LOG.info(text, self._address, error)
+            self._remove(regions, regions)
             return
         with self._lock:
             self._regions, self._free_regions = regions, list(regions)
@@ -142,12 +140,14 @@ class TritonModel:
         """
         timeout_s = self._timeout_s
         with self._lock:
-            region = self._free_regions.pop() if self._free_regions else None
+            problem = self._problem
+            region = self._free_regions.pop() if self._free_regions and not problem else None
             request = _Request(region, time.monotonic() + timeout_s)
             self._requests[slot] = request
-            if self._problem is not None:
-                self._end(request, error=self._problem)
-                return
+        if problem:
+            request.error = problem
+            request.is_over.set()
+            return
         message = self._messages.request(tensors, region)
         # The server goes on with a late request, so only its answer may free the region. A request
         # without a region ends at the client, so that lost requests do not collect tensors.
@@ -176,14 +176,13 @@ class TritonModel:
         request = self._requests[slot]
         request.is_over.wait(max(0.0, request.deadline_s - time.monotonic()))
         with self._lock:
-            if not request.is_over.is_set():
-                request.is_lost = True
-                request.error = self._timeout_error()
-                self._check_now.set()
-            if self._change is not None:
-                raise self._change
-        if request.error is not None:
-            raise request.error
+            request.is_lost = not request.is_over.is_set()
+            error = self._change or request.error
+        if request.is_lost:
+            self._check_now.set()
+            error = error or self._timeout_error()
+        if error is not None:
+            raise error
         return request.outputs
 
     def release(self, slot: int) -> None:
@@ -211,61 +210,51 @@ class TritonModel:
         with self._lock:
             free, regions = self._free_regions, self._regions
             self._free_regions, self._regions = [], []
-        for region in regions:
-            # A server that still runs a request of a region would crash without the region.
-            if region in free:
-                self._connection.unregister(region.name)
-            region.close()
+        # A server that still runs a request of a region would crash without the region.
+        self._remove(regions, free)
         self._connection.close()
 
-    # Threads of gRPC call these methods.
+    def _remove(
+        self, regions: Sequence[TritonRegion], unused_regions: Sequence[TritonRegion]
+    ) -> None:
+        """Remove regions, and let the server forget the unused regions, if it answers."""
+        with contextlib.suppress(EngineError):  # a stopped server costs only one time limit
+            for region in unused_regions:
+                self._connection.unregister(region.name)
+        for region in regions:
+            region.close()
 
     def _on_answer(self, request: _Request, future: Any) -> None:
-        """Store the answer of a request."""
-        error: EngineError | None = None
+        """Store the answer of a request. A thread of gRPC calls this method."""
         outputs: list[npt.NDArray[Any]] = []
+        error: EngineError | None = None
         is_own_answer = True
         try:
             outputs = self._messages.outputs(future.result(), request.region)
             self._timeout_s = self._options.timeout_s
-        except self._connection.call_errors:
-            code = future.exception().code().name
+        except ServerError as invalid:
+            error = invalid
+        except self._connection.call_errors as failed:
+            code = failed.code().name
             is_own_answer = code in _ERRORS_OF_SERVER
             if code == 'DEADLINE_EXCEEDED':
                 error = self._timeout_error()
             else:
-                error = request_error(ServerError, self._address, future.exception())
-        except ServerError as invalid:
-            error = invalid
+                error = request_error(ServerError, self._address, failed)
         except Exception as cancelled:  # the channel was closed
+            is_own_answer = False
             error = ServerError(str(self._address), f'the request ended: {cancelled!r}')
         with self._lock:
-            if request.is_lost or not is_own_answer:
-                self._recover_region(request, is_own_answer=is_own_answer)
-            if not request.is_lost:
-                self._end(request, outputs, error)
+            if request.region is not None and (request.is_lost or not is_own_answer):
+                if is_own_answer:
+                    self._free_regions.append(request.region)
+                else:
+                    self._waiting_regions.add(request.region)
+                request.region = None
+            request.outputs, request.error = outputs, error
+            request.is_over.set()
         if error is not None:
             self._check_now.set()
-
-    def _recover_region(self, request: _Request, *, is_own_answer: bool) -> None:
-        """Free the region of a lost request, or let it wait. Requires the lock."""
-        region, request.region = request.region, None
-        if region is None or region not in self._regions:
-            return
-        if is_own_answer:
-            self._free_regions.append(region)
-        else:
-            self._waiting_regions.add(region)
-
-    def _end(
-        self,
-        request: _Request,
-        outputs: Sequence[npt.NDArray[Any]] = (),
-        error: EngineError | None = None,
-    ) -> None:
-        """Let the caller of `result` go on. Requires the lock."""
-        request.outputs, request.error = list(outputs), error
-        request.is_over.set()
 
     # The checking thread calls these methods.
 
@@ -282,14 +271,14 @@ class TritonModel:
         """Ask whether the model is ready, and let requests fail until it is."""
         try:
             served = self._connection.describe_model()
-            if served == self._served:
-                self._register_again()
         except EngineError as error:
             with self._lock:
                 if self._problem is None:
                     _LOG.warning('%s', error)
                 self._problem = ServerError(error.subject, error.found, fix=error.fix)
             return
+        with contextlib.suppress(EngineError):  # requests contain the tensors until it succeeds
+            self._register_again()
         with self._lock:
             if self._problem is not None:
                 _LOG.info('%s: the model is ready again', self._address)
@@ -305,18 +294,24 @@ class TritonModel:
         """Register regions that a restarted server does not know. Raises EngineError."""
         if not self._regions and not self._left_regions:
             return
+        with self._lock:
+            waiting = set(self._waiting_regions)
         known = self._connection.known_regions()
-        for name in self._left_regions:
-            if name in known:
-                self._connection.unregister(name)
-        self._left_regions = []
-        missing = [region for region in self._regions if region.name not in known]
+        while self._left_regions:
+            if self._left_regions[-1] in known:
+                self._connection.unregister(self._left_regions[-1])
+            self._left_regions.pop()
+        # A server without a waiting region is another process. A region that began to wait after
+        # the server's answer may still be in use.
+        with self._lock:
+            missing = [r for r in (*self._free_regions, *waiting) if r.name not in known]
+            self._free_regions = [r for r in self._free_regions if r not in missing]
+            self._waiting_regions.update(missing)
         for region in missing:
             self._connection.register(region)
-        with self._lock:  # a server without these regions is another process
-            freed = self._waiting_regions.intersection(missing)
-            self._waiting_regions -= freed
-            self._free_regions += freed
+            with self._lock:
+                self._waiting_regions.remove(region)
+                self._free_regions.append(region)
 
     def _timeout_error(self) -> ServerTimeoutError:
         return ServerTimeoutError(

@@ -1,0 +1,127 @@
+"""A gRPC server in this process that answers like a Triton server, or as a test wants."""
+
+# ruff: noqa: N802 - gRPC looks for methods with the names of the service
+
+import collections
+import concurrent.futures
+import contextlib
+import inspect
+
+import grpc
+import numpy as np
+from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+
+#: Inputs and outputs of the tiny model.
+IMAGES, OUTPUT = ('images', [1, 3, 48, 64]), ('output0', [1, 6, 6])
+
+
+def tensor(name, dims, kind='TYPE_FP32'):
+    """Return a tensor for `config`."""
+    return {'name': name, 'dims': dims, 'data_type': kind}
+
+
+def config(inputs=None, outputs=None, manifest='', **fields):
+    """Return the configuration of a model, of the tiny model by default."""
+    inputs = [tensor(*IMAGES)] if inputs is None else inputs
+    outputs = [tensor(*OUTPUT)] if outputs is None else outputs
+    made = model_config_pb2.ModelConfig(name='tiny', input=inputs, output=outputs, **fields)
+    if manifest:
+        made.parameters['trt_perception.manifest'].string_value = manifest
+    return made
+
+
+def answer(array=None, *, name=OUTPUT[0], datatype='FP32', shape=OUTPUT[1], content=None):
+    """Return an answer to a request, by default with an output of zeros."""
+    if content is None:
+        content = (np.zeros(OUTPUT[1], np.float32) if array is None else array).tobytes()
+    output = {'name': name, 'datatype': datatype, 'shape': shape}
+    return service_pb2.ModelInferResponse(outputs=[output], raw_output_contents=[content])
+
+
+class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """Answers requests. Each public attribute can be changed at any time.
+
+    Args:
+        credentials: certificate and key for TLS, as in grpc.ssl_server_credentials.
+
+    Attributes:
+        address: host and port.
+        config: the configuration of the only model.
+        infer: the answer to a request; or a status code of gRPC; or a function of the request and
+            the context, which returns the answer.
+        ready: whether the model is ready; or a status code or function, as in `infer`.
+        registers: whether the server registers shared memory, as `ready`.
+        unregisters: whether the server unregisters shared memory, as `ready`.
+        reports_regions: whether the server tells its regions, as `ready`.
+        regions: names of the registered regions of shared memory.
+        headers: the headers of the last request of each method.
+        calls: the number of calls of each method.
+    """
+
+    def __init__(self, credentials=None):
+        self.config, self.infer, self.ready = config(), answer(), True
+        self.registers = self.unregisters = self.reports_regions = True
+        self.regions = set()
+        self.headers, self.calls = {}, collections.Counter()
+        # A hanging call needs a thread.
+        self._pool = concurrent.futures.ThreadPoolExecutor(8)
+        self._server = grpc.server(self._pool)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        if credentials is None:
+            self._port = self._server.add_insecure_port('127.0.0.1:0')
+        else:
+            made = grpc.ssl_server_credentials(*credentials)
+            self._port = self._server.add_secure_port('127.0.0.1:0', made)
+        #: With a name, because a certificate has one.
+        self.address = f'localhost:{self._port}'
+        self._server.start()
+
+    def close(self):
+        self._server.stop(None).wait()
+        self._pool.shutdown()
+
+    def _answer(self, made, request, context):
+        method = inspect.stack()[1].function
+        self.headers[method] = dict(context.invocation_metadata())
+        self.calls[method] += 1
+        if isinstance(made, grpc.StatusCode):
+            context.abort(made, 'refused by the test')
+        return made(request, context) if callable(made) else made
+
+    def ModelReady(self, request, context):
+        ready = self._answer(self.ready, request, context)
+        return service_pb2.ModelReadyResponse(ready=ready)
+
+    def ModelConfig(self, request, context):
+        made = self._answer(self.config, request, context)
+        return made if isinstance(made, bytes) else service_pb2.ModelConfigResponse(config=made)
+
+    def ModelInfer(self, request, context):
+        return self._answer(self.infer, request, context)
+
+    def SystemSharedMemoryRegister(self, request, context):
+        self._answer(self.registers, request, context)
+        self.regions.add(request.name)
+        return service_pb2.SystemSharedMemoryRegisterResponse()
+
+    def SystemSharedMemoryUnregister(self, request, context):
+        self._answer(self.unregisters, request, context)
+        self.regions.discard(request.name)
+        return service_pb2.SystemSharedMemoryUnregisterResponse()
+
+    def SystemSharedMemoryStatus(self, request, context):
+        answer = service_pb2.SystemSharedMemoryStatusResponse()
+        for name in self.regions:
+            answer.regions[name].name = name
+        self._answer(self.reports_regions, request, context)
+        return answer
+
+
+@contextlib.contextmanager
+def fake_triton(credentials=None):
+    """Run a FakeTriton in the block."""
+    server = FakeTriton(credentials)
+    try:
+        yield server
+    finally:
+        server.close()
