@@ -45,7 +45,7 @@ def names():
 
 
 def releases_of(table):
-    """Return the set of releases of each name in a table."""
+    """Map each name in a table to the set of its releases."""
     return {
         name: {release for release, bit in zip(table['releases'], bits, strict=True) if bit == '1'}
         for bits, listed in table['names'].items()

@@ -21,7 +21,7 @@ class Camera:
     Attributes:
         name: the camera's name; '' for the only camera.
         detections: messages by the image's stamp in nanoseconds.
-        carried: messages of the task's own topic by stamp, such as masks.
+        task_messages: messages of the task's own topic by stamp, such as masks.
         arrivals_ns: times of arrival by stamp, in the clock of the stamps.
         classes: the model's class names; None until they arrive.
         diagnostics: the newest values of the camera's status by key.
@@ -30,7 +30,7 @@ class Camera:
     def __init__(self, node, name, task='detect'):
         self.name = name
         self.detections = {}
-        self.carried = {}
+        self.task_messages = {}
         self.arrivals_ns = {}
         self.classes = None
         self.diagnostics = {}
@@ -42,12 +42,12 @@ class Camera:
         if task in TOPICS:
             topic, kind = TOPICS[task]
             self._topic = node.create_subscription(
-                kind, f'{before}{topic}', self._on_carried, 100
+                kind, f'{before}{topic}', self._on_task_message, 100
             ).topic_name
         self._count_publishers = node.count_publishers
 
-    def _on_carried(self, message):
-        self.carried[stamp_ns(message)] = message
+    def _on_task_message(self, message):
+        self.task_messages[stamp_ns(message)] = message
 
     def _on_detections(self, message):
         now = time.time_ns()
@@ -85,8 +85,8 @@ class Camera:
         Masks of older images may be missing, because the node skips masks that are late.
         """
         newest = max(self.detections, default=None)
-        carried = self._topic is None or newest is None or newest in self.carried
-        return carried and self.lost_count() == 0
+        is_complete = self._topic is None or newest is None or newest in self.task_messages
+        return is_complete and self.lost_count() == 0
 
     def is_ready(self):
         """Return whether the classes are known and the task's topic exists."""

@@ -8,7 +8,7 @@ import sys
 
 import cv2
 import numpy as np
-from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_carried
+from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_task_message
 
 from trt_perception.evaluation.annotated_shapes import read_shapes
 from trt_perception.evaluation.coco.annotations import read_annotations
@@ -116,15 +116,15 @@ def other_classes(truth_file, classes):
 
 def has_arrived(task, camera, stamp):
     """Return whether an image's detections arrived, and the message of its task's own topic."""
-    return stamp in camera.detections and (task not in TOPICS or stamp in camera.carried)
+    return stamp in camera.detections and (task not in TOPICS or stamp in camera.task_messages)
 
 
 def detections_of(options, camera, stamp):
     """Return the detections of one image; empty if one of its messages is missing."""
     task = options.task
-    message = carried = None
+    message = task_message = None
     if has_arrived(task, camera, stamp):
-        message, carried = camera.detections[stamp], camera.carried.get(stamp)
+        message, task_message = camera.detections[stamp], camera.task_messages.get(stamp)
     found = message.detections if message else []
     boxes = [(d.bbox.center.position.x, d.bbox.center.position.y) for d in found]
     centres = np.array(boxes, np.float64).reshape(-1, 2)
@@ -137,7 +137,7 @@ def detections_of(options, camera, stamp):
         np.array([names.index(hypothesis.class_id) for hypothesis in best], np.int32),
     )
     keypoints = len(keypoints_of(options.truth)[0]) if task == 'pose' else 0
-    return with_carried(task, detections, message, carried, keypoints)
+    return with_task_message(task, detections, message, task_message, keypoints)
 
 
 def accuracy(options, classes, results):

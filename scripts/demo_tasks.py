@@ -44,27 +44,29 @@ class NumberedMasks:
         out[:] = self.numbers
 
 
-def with_carried(task, found, message, carried, keypoints):
+def with_task_message(task, found, message, task_message, keypoints):
     """Return detections with the additional results of their task.
 
     Args:
         task: the model's task.
         found: the boxes of one image.
         message: the message of the detections; None if there is none.
-        carried: the message of the task's topic for the same image; None if there is none.
+        task_message: the message of the task's topic for the same image; None if there is none.
         keypoints: number of keypoints per object.
 
     Raises:
         RuntimeError: the model has another number of keypoints.
     """
     what = found.xyxy, found.scores, found.class_ids
-    if task == 'segment' and carried is not None:
-        numbers = np.frombuffer(carried.data, '<u2').reshape(carried.height, carried.width)
+    if task == 'segment' and task_message is not None:
+        numbers = np.frombuffer(task_message.data, '<u2').reshape(
+            task_message.height, task_message.width
+        )
         return Detections(*what, masks=NumberedMasks(numbers, found.xyxy))
     if task == 'pose':
         points = np.zeros((0, keypoints, 3), np.float32)
-        if carried is not None and len(found):
-            points = np.frombuffer(carried.data, '<f4').reshape(len(found), -1, 3)
+        if task_message is not None and len(found):
+            points = np.frombuffer(task_message.data, '<f4').reshape(len(found), -1, 3)
         if points.shape[1] != keypoints:
             raise RuntimeError(
                 f'the model finds {points.shape[1]} keypoints per object, but the objects of the '

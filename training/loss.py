@@ -127,7 +127,11 @@ def class_loss(logits: torch.Tensor, found: Answers, truth_classes: torch.Tensor
 def bins_loss(
     bins: torch.Tensor, found: Answers, distance: torch.Tensor, strides: torch.Tensor
 ) -> torch.Tensor:
-    """Return the distribution focal loss of bins (b, 4 * BINS, n) for pixels (b, m, k, 4)."""
+    """Return the distribution focal loss of `bins`, (b, 4 * BINS, n).
+
+    `distance`, (b, m, k, 4), has the true distances from each anchor to the sides of its box, in
+    pixels.
+    """
     place = distance / strides[found.anchor][..., None] - net.FIRST_BIN
     place = place.clamp(0, net.BINS - 1.01)  # (b, m, k, 4)
     low = place.floor().long()

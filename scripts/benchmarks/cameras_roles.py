@@ -269,7 +269,8 @@ def main():
     parser.add_argument('--size', default='640x480')
     parser.add_argument('--view')
     options = parser.parse_args()
-    # Fast DDS writes its errors to file 1. They belong to the log, not to the benchmark's pipe.
+    # Fast DDS writes its errors to standard output (file descriptor 1). They belong to the log,
+    # not to the benchmark's pipe.
     sys.stdout = os.fdopen(os.dup(1), 'w')
     os.dup2(2, 1)
     roles = {

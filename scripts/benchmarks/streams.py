@@ -57,7 +57,7 @@ def main(arguments=None):
             bare['whole'] = whole_loop(model, wanted, frames, options.frames, batch)
             report = in_pipeline(model, wanted, frames, options.frames, batch)
             results.append(compared(batch, depth, bare, report))
-            print(line(results[-1]), flush=True)
+            print(table_row(results[-1]), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps(results, indent=2) + '\n', encoding='utf-8')
     return 0
@@ -70,7 +70,7 @@ def compared(batch, depth, bare, report):
     return found | {'pipeline': asdict(report)}
 
 
-def line(found):
+def table_row(found):
     """Return a row of the table."""
     pipeline = found['pipeline']
     latency = pipeline['latency_ms']

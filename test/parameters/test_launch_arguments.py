@@ -239,10 +239,10 @@ def write_given_file(folder, values):
     return path
 
 
-SECTIONS = ('/**', '/front/detector', '/front/*', '/**/detector', '/*/detector', '/front/**')
+NODE_PATTERNS = ('/**', '/front/detector', '/front/*', '/**/detector', '/*/detector', '/front/**')
 
 
-@pytest.mark.parametrize('sections', itertools.permutations(SECTIONS, 2), ids='-'.join)
+@pytest.mark.parametrize('sections', itertools.permutations(NODE_PATTERNS, 2), ids='-'.join)
 def test_arguments_override_every_section_of_the_file(overrides_of, tmp_path, sections):
     mine = tmp_path / 'mine.yaml'
     mine.write_text(

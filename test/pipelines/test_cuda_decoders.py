@@ -37,7 +37,7 @@ from trt_perception.pipelines.pipeline import detect_one
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
-IMAGE = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
+IMAGE_INPUT = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
 HOST_DECODED = [
     name for name, preset in PRESETS.items() if preset.decoder.family not in ('dense', 'yolox_raw')
 ]
@@ -106,7 +106,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
     if name == 'torchvision':
         objects[1], frames[1] = objects[0], frames[0]
     more_inputs = tuple((key, shape, 'INT64') for key, shape in EXTRA_INPUTS.get(name, ()))
-    path, recorder = install_standins((IMAGE, *more_inputs), tensors_of(frames[0]))
+    path, recorder = install_standins((IMAGE_INPUT, *more_inputs), tensors_of(frames[0]))
     pipeline = open_by_parameters(config_for(path, name))
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, [grey()], [Thresholds()])
@@ -128,7 +128,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
 
 def test_graph_copies_each_output(install_standins):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
-    path, recorder = install_standins((IMAGE,), tensors_of(outputs))
+    path, recorder = install_standins((IMAGE_INPUT,), tensors_of(outputs))
     pipeline = open_by_parameters(config_for(path, 'detr'))
     calls = recorder.calls
     began = calls.index('cudaStreamBeginCapture')
@@ -152,7 +152,7 @@ def test_unsupported_image_layout_is_refused(install_standins, golden_messages):
 
 def test_engine_with_wrong_output_shapes_is_refused(install_standins, golden_messages):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(34), *known_boxes())])
-    path, _ = install_standins((IMAGE,), tensors_of(outputs))
+    path, _ = install_standins((IMAGE_INPUT,), tensors_of(outputs))
     # For five class names, softmax needs six logits, and sigmoid needs five.
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'rtdetr'))
@@ -161,14 +161,16 @@ def test_engine_with_wrong_output_shapes_is_refused(install_standins, golden_mes
 def test_engine_with_a_wrong_cell_count_is_refused_before_compiling(
     install_standins, golden_messages
 ):
-    path, recorder = install_standins((IMAGE,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),))
+    path, recorder = install_standins(
+        (IMAGE_INPUT,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),)
+    )
     with golden_messages.raises(EngineError):
         open_by_parameters(config_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
 
 def test_ultralytics_engine_needs_no_parameters(install_standins):
-    path, _ = install_standins((IMAGE,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
+    path, _ = install_standins((IMAGE_INPUT,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
     metadata = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
     metadata_bytes = json.dumps(metadata).encode()
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
@@ -200,7 +202,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     more_inputs = tuple(
         (key, (3, *shape[1:]), 'INT64') for key, shape in EXTRA_INPUTS.get(name, ())
     )
-    image = ('image', (3, *IMAGE[1][1:]), 'FLOAT')
+    image = ('image', (3, *IMAGE_INPUT[1][1:]), 'FLOAT')
     path, recorder = install_standins((image, *more_inputs), tensors_of(outputs))
     uploaded = []
     runtime = recorder.modules[2]._module
@@ -236,7 +238,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
 
 
 def test_batch_above_64_is_refused(install_standins, golden_messages):
-    image = ('image', (65, *IMAGE[1][1:]), 'FLOAT')
+    image = ('image', (65, *IMAGE_INPUT[1][1:]), 'FLOAT')
     outputs = {'output': np.zeros((65, 4 + len(NAMES), 10), np.float32)}
     path, recorder = install_standins((image,), tensors_of(outputs))
     with golden_messages.raises(EngineError):

@@ -17,7 +17,7 @@ REQUIREMENTS = ROOT / 'requirements'
 #: The packages that the README installs. rosdep also installs packages of package.xml for tests.
 FIRST_INSTALL = ('onnxruntime', 'pillow', 'pytest', 'pyyaml', 'tqdm')
 #: Selects some files with property tests, tests of models and tests of ONNX Runtime.
-SOME = 'test_plain_text or test_manifest or test_host_batches or test_quantise'
+SELECTED_TESTS = 'test_plain_text or test_manifest or test_host_batches or test_quantise'
 
 
 def normalized(name):
@@ -96,7 +96,7 @@ def test_checkout_has_all_packages_that_tests_need():
 @pytest.mark.timeout(900)  # collects all files and runs some
 def test_every_file_collects_and_skip_reasons_name_the_package():
     process = run_after_first_install(
-        '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SOME
+        '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SELECTED_TESTS
     )
 
     assert process.returncode == 0, process.stdout + process.stderr

@@ -157,7 +157,7 @@ def test_kernel_gives_the_input_of_the_host_for_the_corpus(antialias, round_pixe
     for case in frame_cases(600):
         if not case.faults:
             expected, _ = host(case.frame())
-            # For floats, Pillow's weights have float64, the kernel's 22 bits.
+            # Without rounding, Pillow's weights are float64, but the kernel's have 22 bits.
             allowed = 0.01 if antialias and not round_pixels else 0
             assert np.abs(letterbox(case.frame()) - expected).max() <= allowed, case.name
 

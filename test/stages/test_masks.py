@@ -145,7 +145,7 @@ def test_empty_output_gives_an_empty_result():
     assert not numbers.any()
 
 
-def masks_of(pixels):
+def masks_from_pixels(pixels):
     """Return Masks with one mask, in which each prototype pixel is one of the given pixels."""
     height, width = pixels.shape
     box = np.array([[0, 0, width, height]], np.float32)
@@ -161,6 +161,6 @@ def test_run_lengths_equal_coco(seed):
     mask = pytest.importorskip('pycocotools.mask')
     rng = np.random.default_rng(seed)
     pixels = rng.random((37, 53)) < (0, 1, 0.5, 0.1, 0.9, 0.01, 0.99, 0.3)[seed]
-    found = mask_run_lengths(masks_of(pixels), 0)
+    found = mask_run_lengths(masks_from_pixels(pixels), 0)
     expected = mask.encode(np.asfortranarray(pixels.astype(np.uint8)))
     assert found == {'size': [37, 53], 'counts': expected['counts'].decode()}

@@ -46,8 +46,8 @@ class BenchmarkOptions:
     """Options of the measurements.
 
     Attributes:
-        depths: numbers of batches in flight, with one measurement for each; always 1 on the CPU.
-            If empty, no pipeline is measured.
+        depths: numbers of batches in flight, with one measurement for each. An ONNX model is
+            measured at depth 1 only. If empty, no pipeline is measured.
         count: maximum frames of each measurement.
         warmup: frames before each measurement that are not counted.
         seconds: maximum seconds of each measurement; None sets no limit.
@@ -123,7 +123,8 @@ class ModelReport:
         candidates: number of boxes above the threshold before NMS, for each frame.
         pipelines: one entry for each depth and batch.
         ratios: one entry for each depth, for batches of one frame.
-        most_at_once: maximum frames per batch of the model; 0 if no pipeline was opened.
+        most_at_once: largest batch that the pipelines accepted, which is the model's maximum if
+            batches were left out; 0 if no pipeline was opened.
         left_out: requested batches above ``most_at_once``, which were not measured.
         best: setting with the highest throughput; None if no pipeline was measured.
         best_within_limit: best setting within the latency limit; None without a limit, or if no
@@ -297,8 +298,9 @@ def _measure_at_depth(
     """Measure each batch size at one depth, until a stop.
 
     Returns:
-        A report for each batch size; the detections of each frame at the first batch size; and the
-        maximum frames per batch of the model, 0 after an earlier stop.
+        A report for each measured batch size; the detections of each frame at the first batch
+        size; and the largest batch that the pipeline accepts. The last is 0 if the measurements
+        were stopped before this call.
     """
     if control.stopped:
         return [], [], 0

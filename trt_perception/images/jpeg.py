@@ -290,13 +290,17 @@ class _HeaderParser:
                 JPEG_START,
                 JFIF_HEADER,
                 *(
-                    _table_segment(_QUANTISATION, number, self._quantisation)
+                    _make_table_segment(_QUANTISATION, number, self._quantisation)
                     for number in quantisation
                 ),
-                _segment(_BASELINE, self._frame[:6] + components),
-                *(_table_segment(_HUFFMAN, number, self._huffman) for number in coding),
-                _segment(_INTERVAL, struct.pack('>H', self._interval)) if self._interval else b'',
-                _segment(_SCAN, bytes((len(scan),)) + selectors + _SEQUENTIAL_SCAN_PARAMETERS),
+                _make_segment(_BASELINE, self._frame[:6] + components),
+                *(_make_table_segment(_HUFFMAN, number, self._huffman) for number in coding),
+                _make_segment(_INTERVAL, struct.pack('>H', self._interval))
+                if self._interval
+                else b'',
+                _make_segment(
+                    _SCAN, bytes((len(scan),)) + selectors + _SEQUENTIAL_SCAN_PARAMETERS
+                ),
             )
         )
         return _JpegFormat(header, size_wh, *self._min_scan_bytes_and_restart_markers(len(frame)))
@@ -356,11 +360,11 @@ class _HeaderParser:
         return -(-_MIN_BLOCK_BITS * blocks // 8), numbers[:restarts]
 
 
-def _table_segment(marker: int, number: int, tables: dict[int, bytes]) -> bytes:
+def _make_table_segment(marker: int, number: int, tables: dict[int, bytes]) -> bytes:
     if number not in tables:
         raise _NotPlainError('JPEG without all its tables')
-    return _segment(marker, bytes((number,)) + tables[number])
+    return _make_segment(marker, bytes((number,)) + tables[number])
 
 
-def _segment(marker: int, body: bytes) -> bytes:
+def _make_segment(marker: int, body: bytes) -> bytes:
     return bytes((0xFF, marker)) + struct.pack('>H', 2 + len(body)) + body

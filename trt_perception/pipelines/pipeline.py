@@ -86,9 +86,9 @@ class Pipeline(Protocol):
     ) -> None:
         """Start a batch in a free slot. Does not wait for the results.
 
-        Memory from `allocate` may contain only one frame, which may be in only one slot until
-        `collect`. If a frame cannot be read, `collect` returns its error, and the other frames are
-        not affected.
+        A block of memory from `allocate` holds one frame at most, which may be in only one slot
+        until `collect`. If a frame cannot be read, `collect` returns its error, and the other
+        frames are not affected.
 
         Args:
             slot: index of a free slot.

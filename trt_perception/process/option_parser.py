@@ -58,7 +58,7 @@ class OptionParser(argparse.ArgumentParser):
     def add_model(self, text: str, dest: str = 'model', **facts: Any) -> None:
         """Add the argument MODEL with a help text. The user may also give it as an option."""
         self._model_options = _MODEL_OPTIONS
-        text += ' (--model, --engine and --onnx name it, too)'
+        text += ' (also as --model, --engine or --onnx)'
         self.add_argument(dest, metavar='MODEL', help=text, **facts)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:

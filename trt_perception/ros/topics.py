@@ -24,7 +24,7 @@ __all__ = [
 LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
 #: The image with its detections drawn.
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
-#: All topics that a camera may publish, for any task of the model.
+#: All topics that the node may publish for a camera, whatever the model's task.
 PUBLISHED_TOPICS: Final = (
     *dict.fromkeys(topic for task in TASKS.values() for topic in task.topics),
     *(LABEL_INFO, DEBUG_IMAGE),

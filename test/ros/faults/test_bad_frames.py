@@ -15,7 +15,7 @@ from support.fuzz.frame_corpus import Case, compressed_corpus, frame_cases
 from support.fuzz.raw_messages import in_other_byte_order
 from support.models.open_model import open_by_parameters
 from support.models.tiny_model import expected_detections, write_tiny_model
-from support.nodes.graph import counts_of, found_in, image_message, picture_of
+from support.nodes.graph import found_in, frame_counts, image_message, picture_of
 from support.oracles.reference_images import ENCODINGS
 from support.properties import given, settings, st
 from trt_perception.parameters.config import DetectorConfig
@@ -186,7 +186,7 @@ def send_bad_and_good(node, camera, messages, good):
         sent += 1
         # The good image would replace a waiting bad one, so publish it after the refusal.
         node.wait_for_status(
-            lambda _, values: sum(dropped_between(before, counts_of(values)).values()) >= sent,  # noqa: B023
+            lambda _, values: sum(dropped_between(before, frame_counts(values)).values()) >= sent,  # noqa: B023
             'the count of the bad frame',
         )
         answered += bool(found_in(node.ask(good, camera)))

@@ -11,7 +11,7 @@ from sensor_msgs.msg import CompressedImage
 from std_msgs.msg import Header
 
 from support.models.tiny_model import expected_detections, write_tiny_model
-from support.nodes.graph import counts_of, found_in, image_message, picture_of
+from support.nodes.graph import found_in, frame_counts, image_message, picture_of
 from support.programs import Program, executable
 from trt_perception.errors import ImageError
 from trt_perception.model.files.model_file import read_model_file
@@ -74,7 +74,7 @@ def publish_until_dropped(detector, message, reason):
     before = detector.settled_counts()['dropped'].get(reason, 0)
     detector.camera.publish(message)
     return detector.wait_for_status(
-        lambda _, values: counts_of(values)['dropped'].get(reason, 0) > before, reason
+        lambda _, values: frame_counts(values)['dropped'].get(reason, 0) > before, reason
     )
 
 

@@ -7,7 +7,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
 
-from support.nodes.graph import HANDSHAKE, counts_of, picture_of
+from support.nodes.graph import HANDSHAKE, frame_counts, picture_of
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -77,7 +77,7 @@ def test_image_without_a_stamp_has_no_age(start_detector, model):
     unstamped = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=(0, 0))
     detector.connect(unstamped)
     _, values = detector.wait_for_status(
-        lambda _, values: counts_of(values)['published'] > 0, 'counts'
+        lambda _, values: frame_counts(values)['published'] > 0, 'counts'
     )
     assert AGE not in values
     stamped = picture_of((0, 0, 0), frame_id=HANDSHAKE, stamp=divmod(time.time_ns(), 10**9))

@@ -7,7 +7,7 @@ from rclpy.duration import Duration
 from rclpy.qos import QoSProfile
 
 from support.nodes import scripted_node
-from support.nodes.graph import HANDSHAKE, Detector, command_image, counts_of
+from support.nodes.graph import HANDSHAKE, Detector, command_image, frame_counts
 from support.programs import script
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -41,7 +41,7 @@ def test_images_beyond_the_pipelines_speed_are_counted_as_replaced(scripted_dete
         for _ in range(10):
             published += 1
             scripted_detector.camera.publish(command_image(scripted_node.SLOW, published))
-        counts = map(counts_of, scripted_detector.take_statuses())
+        counts = map(frame_counts, scripted_detector.take_statuses())
         seen.extend(entry for entry in counts if entry['dropped'].get('replaced', 0))
         return len(seen) >= 5
 
@@ -92,7 +92,7 @@ def test_no_image_is_in_flight_after_deactivate(scripted_detector):
     _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
     )
-    counts = counts_of(values)
+    counts = frame_counts(values)
     assert counts['in flight'] == 0
     assert counts['failed'] == 0
     assert counts['published'] >= 2
@@ -100,7 +100,7 @@ def test_no_image_is_in_flight_after_deactivate(scripted_detector):
     # An inactive node does not count images.
     scripted_detector.camera.publish(command_image(0))
     _, values = scripted_detector.wait_for_status(lambda *_: True, 'a status of the inactive node')
-    assert counts_of(values) == counts
+    assert frame_counts(values) == counts
 
 
 def test_no_image_is_in_flight_after_a_fault(scripted_detector):
@@ -112,7 +112,7 @@ def test_no_image_is_in_flight_after_a_fault(scripted_detector):
     _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'unconfigured', 'a status of the unconfigured node'
     )
-    counts = counts_of(values)
+    counts = frame_counts(values)
     assert counts['in flight'] == 0
     assert counts['failed'] == 3
     assert counts['published'] == before['published']
@@ -128,7 +128,7 @@ def test_each_activation_starts_counts_at_zero(scripted_detector):
     _, values = scripted_detector.wait_for_status(
         lambda _, values: values['state'] == 'active', 'a status of the active node'
     )
-    assert counts_of(values)['received'] == 0
+    assert frame_counts(values)['received'] == 0
 
 
 def test_frames_in_flight_are_published_before_deactivate_ends(scripted_detector):
@@ -164,7 +164,7 @@ def test_images_that_a_stopped_node_misses_are_counted(scripted_detector):
     arrived = int(after['received']) - int(before['received'])
     missed = int(after['not delivered']) - int(before['not delivered'])
     assert arrived + missed == 20
-    assert counts_of(after)['received'] == accounted_images(counts_of(after))
+    assert frame_counts(after)['received'] == accounted_images(frame_counts(after))
 
 
 def test_losses_are_unknown_while_a_topic_has_several_publishers(scripted_detector):

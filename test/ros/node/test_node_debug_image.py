@@ -13,7 +13,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from support.models.tiny_model import CLASS_NAMES
-from support.nodes.graph import Detector, counts_of, picture_of
+from support.nodes.graph import Detector, frame_counts, picture_of
 from support.programs import DEADLINE_S
 from trt_perception.images import drawing
 from trt_perception.images.detections import Detections
@@ -337,5 +337,5 @@ def test_debug_images_are_not_counted_as_frames(detector):
     _, values = detector.wait_for_status(
         lambda _, values: values['in flight'] == '0', 'nothing in flight'
     )
-    counts = counts_of(values)
+    counts = frame_counts(values)
     assert counts['received'] == counts['published'] + sum(counts['dropped'].values())

@@ -11,8 +11,8 @@ from support.nodes.graph import (
     HANDSHAKE,
     Detector,
     assert_found,
-    counts_of,
     found_in,
+    frame_counts,
     image_message,
     picture_of,
 )
@@ -147,10 +147,10 @@ def test_invalid_image_is_dropped_with_its_reason(active_detector, reason, image
     before = active_detector.settled_counts()
     active_detector.camera.publish(image)
     _, values = active_detector.wait_for_status(
-        lambda _, values: counts_of(values)['received'] > before['received'],
+        lambda _, values: frame_counts(values)['received'] > before['received'],
         'the count of the image',
     )
-    counts = counts_of(values)
+    counts = frame_counts(values)
     # The image may still be in flight in this status.
     if counts['in flight']:
         counts = active_detector.settled_counts()
@@ -213,7 +213,7 @@ def test_truncated_compressed_images_are_dropped(compressed_detector):
             camera.publish(broken)
             detector.wait_for_status(
                 lambda _, values, before=before: (
-                    counts_of(values)['dropped'].get('not_decodable', 0)
+                    frame_counts(values)['dropped'].get('not_decodable', 0)
                     == before['dropped'].get('not_decodable', 0) + 1
                 ),
                 f'{suffix} cut to {size} bytes: the count of not_decodable',

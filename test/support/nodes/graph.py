@@ -358,7 +358,7 @@ class Detector:
         _, values = self.wait_for_status(
             lambda _, values: values['in flight'] == '0', 'a status with nothing in flight', of=of
         )
-        return counts_of(values)
+        return frame_counts(values)
 
     # Published images and their answers.
 
@@ -407,7 +407,7 @@ def without_numbers(text):
     return re.sub(r'(?<![^\s(\[])\d+(\.\d+)?(?![\w-])', 'N', text)
 
 
-def counts_of(values):
+def frame_counts(values):
     """Return the counts of a status: received, published, failed, in flight and dropped."""
     names = ('received', 'published', 'failed', 'in flight')
     counts = {name: int(values[name]) for name in names}

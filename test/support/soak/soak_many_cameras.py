@@ -20,7 +20,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
-from support.nodes.graph import Detector, counts_of, picture_of
+from support.nodes.graph import Detector, frame_counts, picture_of
 from support.programs import Program, script
 from support.soak.soaks import Figure, balanced
 from trt_perception.transport.shared_memory import unfinished_ports
@@ -86,7 +86,7 @@ def many_cameras(client, *, seconds=600.0, seed=0, intake='auto', limits=(5.0, 4
         code = detector.program.wait()
         node = json.loads(detector.program.output.splitlines()[-1])
     print(f'{dict(recorder.answers)}, {restarts} restarts, {switches} switches, {node}')
-    print({name: counts_of(values) for name, values in last.items()})
+    print({name: frame_counts(values) for name, values in last.items()})
     return [
         *figures_of(recorder, last, restarts),
         *figures_of_equal_cameras(last, answers, limits[0]),
@@ -209,7 +209,7 @@ class OutputRecorder:
 
 def figures_of(recorder, last, restarts):
     """Return the figures of each camera's output."""
-    counts = {name: counts_of(values) for name, values in last.items()}
+    counts = {name: frame_counts(values) for name, values in last.items()}
     repeated = sum(recorder.backwards.values()) - min(restarts, recorder.backwards['restarted'])
     unbalanced = sum(not balanced(values) for values in last.values())
     disabled = counts['switched']['dropped'].get('disabled', 0)
@@ -236,7 +236,7 @@ def figures_of_equal_cameras(last, answers, limit):
     """
     counts = [answers[name] for name in EQUAL_CAMERAS]
     difference = 100 * (1 - min(counts) / max(counts))
-    waited = any(counts_of(last[name])['dropped'].get('replaced') for name in EQUAL_CAMERAS)
+    waited = any(frame_counts(last[name])['dropped'].get('replaced') for name in EQUAL_CAMERAS)
     return [
         Figure('difference between two equal cameras', limit, difference, '%'),
         Figure('equal cameras without contention', 0, 0 if waited else 1),

@@ -25,7 +25,7 @@ from support.nodes.graph import (
     TRANSITIONS,
     Detector,
     command_image,
-    counts_of,
+    frame_counts,
     image_message,
     picture_of,
 )
@@ -76,7 +76,7 @@ def lifecycle(model, *, warm_up=200, cycles=200, intake='auto'):
 
 def balanced(values):
     """Return whether the counts of a status add up."""
-    counts = counts_of(values)
+    counts = frame_counts(values)
     ended = counts['published'] + sum(counts['dropped'].values()) + counts['failed']
     return counts['received'] == ended + counts['in flight']
 
@@ -228,7 +228,7 @@ def overload(client, *, seconds=600.0, rate_hz=500.0, intake='auto'):
         _, values = detector.wait_for_status(
             lambda _, values: values['state'] == 'inactive', 'a status of the inactive node'
         )
-        counts = counts_of(values)
+        counts = frame_counts(values)
         unbalanced += not balanced(values)
         program.send(signal.SIGTERM)
         code = program.wait()

@@ -149,8 +149,9 @@ class TritonModel:
             request.is_over.set()
             return
         message = self._messages.request(tensors, region)
-        # The server goes on with a late request, so only its answer may free the region. A request
-        # without a region ends at the client, so that lost requests do not collect tensors.
+        # The server goes on with a late request, and may still write to its region. So such a
+        # request has no time limit in gRPC. A request without a region has one, so that the
+        # tensors of lost requests do not accumulate.
         future = self._stub.ModelInfer.future(
             message,
             timeout=None if region is not None else timeout_s,
