@@ -12,14 +12,14 @@ from trt_perception.benchmarking.measure import StageTime, TimeStatistics
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.stages.decode import count_candidates
 
 __all__ = ['measure_host_steps']
 
 
 def measure_host_steps(
-    pipeline: HostPipeline,
+    pipeline: ArrayPipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
     control: MeasurementControl,

@@ -34,6 +34,8 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
+from trt_perception.pipelines.host.triton_pipeline import TritonPipeline
 from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
@@ -113,7 +115,7 @@ class ModelReport:
     Attributes:
         file: name of the model file.
         sha256: SHA-256 of the model file.
-        runtime: module that runs the model, and its version.
+        runtime: module that runs the model, and its version; or ``Triton server``.
         input: the input tensor.
         output: the first output tensor.
         engine_ms: mean time of the network in consecutive runs; from a CUDA graph if possible.
@@ -129,7 +131,8 @@ class ModelReport:
         best: setting with the highest throughput; None if no pipeline was measured.
         best_within_limit: best setting within the latency limit; None without a limit, or if no
             setting meets the limit.
-        provider: execution provider of an ONNX file; empty for an engine.
+        provider: execution provider of an ONNX file; ``triton`` for a served model; empty for an
+            engine.
     """
 
     file: str
@@ -171,7 +174,7 @@ def measure_model(
     """Measure one model. After a stop, return the measurements that had begun.
 
     Args:
-        model: engine or ONNX file.
+        model: engine, ONNX file or served model.
         frames: used in order, repeatedly; at least as many as the maximum in flight.
         options: options of the measurements.
         control: ends each measurement.
@@ -185,7 +188,7 @@ def measure_model(
         EngineError: the model cannot be run.
         CudaError: a CUDA call failed.
     """
-    if model.is_onnx:
+    if model.is_onnx or model.address is not None:
         report = _measure_on_host(model, frames, options, control)
     else:
         report = _measure_on_gpu(model, frames, options, control, encodings)
@@ -247,7 +250,9 @@ def _measure_on_gpu(
             ]
         with copy_to_pipeline_memory(pipeline, encodings) as frames_in_place:
             times = measure_encodings(slot, frames_in_place, thresholds, control)
-        return _steps_report(model, spec, pipeline.runtime, stages, candidates, times)
+        return _steps_report(
+            model, spec, _with_version(pipeline.runtime), stages, candidates, times
+        )
 
 
 def _measure_on_host(
@@ -257,12 +262,23 @@ def _measure_on_host(
     control: MeasurementControl,
 ) -> ModelReport | None:
     control.announce(f'{model.path.name}: steps')
-    with closing(open_onnx_pipeline(model, options.pipeline)) as pipeline:
+    pipeline: ArrayPipeline
+    if model.address is not None:
+        pipeline = TritonPipeline(model.address, replace(options.pipeline, depth=1))
+        runtime, provider = 'Triton server', 'triton'
+    else:
+        pipeline = onnx = open_onnx_pipeline(model, options.pipeline)
+        runtime, provider = _with_version('onnxruntime'), onnx.provider
+    with closing(pipeline):
         if control.stopped:
             return None
         stages, candidates = measure_host_steps(pipeline, frames, options.thresholds, control)
-        report = _steps_report(model, pipeline.spec, 'onnxruntime', stages, candidates, {})
-        return replace(report, provider=pipeline.provider)
+        report = _steps_report(model, pipeline.spec, runtime, stages, candidates, {})
+        return replace(report, provider=provider)
+
+
+def _with_version(module: str) -> str:
+    return f'{module} {sys.modules[module].__version__}'
 
 
 def _steps_report(
@@ -278,7 +294,7 @@ def _steps_report(
     return ModelReport(
         file=model.path.name,
         sha256=model.sha256,
-        runtime=f'{runtime} {sys.modules[runtime].__version__}',
+        runtime=runtime,
         input=spec.input,
         output=spec.outputs[0],
         engine_ms=engine.mean_ms,
@@ -310,11 +326,13 @@ def _measure_at_depth(
     free = device.memory()[0] if device else 0
     control.announce(f'{model.path.name}: {measurement_name(options.batches[0], depth)}')
     start = time.perf_counter()
-    pipeline: Pipeline = (
-        open_onnx_pipeline(model, at_depth, open_batch=most)
-        if model.is_onnx
-        else CudaPipeline(model, at_depth)
-    )
+    pipeline: Pipeline
+    if model.address is not None:
+        pipeline = TritonPipeline(model.address, at_depth)
+    elif model.is_onnx:
+        pipeline = open_onnx_pipeline(model, at_depth, open_batch=most)
+    else:
+        pipeline = CudaPipeline(model, at_depth)
     load_s = time.perf_counter() - start
     reports: list[PipelineReport] = []
     first: list[Detections] = []
@@ -336,7 +354,9 @@ def _measure_at_depth(
 
 
 def _open_device(model: ModelFile, options: PipelineOptions) -> Device | None:
-    """Return the GPU whose memory is measured; None on the CPU, or if CUDA cannot open it."""
+    """Return the GPU whose memory is measured; None if none is used, or CUDA cannot open it."""
+    if model.address is not None:
+        return None
     if not model.is_onnx:
         return Device(options.device_id)
     if options.onnx_provider == 'cpu':

@@ -154,7 +154,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
             raise ConfigError(f'--param {name}', 'cannot be set by --param', fix=f'use {option}')
     models = [
         (model, provider)
-        for model in map(read_model_file, options.models)
+        for model in (read_model_file(path, accepts_server=True) for path in options.models)
         for provider in (options.provider if model.is_onnx else ('auto',))
     ]
     for depth in benchmark_options.depths:

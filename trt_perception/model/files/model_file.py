@@ -103,9 +103,10 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
     if not str(path):
         raise EngineError('model', "''", expected='the path of an engine or ONNX file')
     if is_triton_address(path):
+        address = parse_triton_address(path)
         if not accepts_server:
-            raise EngineError(str(path), 'a model on a server', expected='a model file')
-        return ModelFile(Path(path), b'', '', None, address=parse_triton_address(path))
+            raise EngineError(str(address), 'a model on a server', expected='a model file')
+        return ModelFile(Path(path), b'', '', None, address=address)
     try:
         model_path = Path(path).expanduser()
     except RuntimeError as error:
