@@ -22,7 +22,10 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TRITON_DTYPES
 
-__all__ = ['ServedModel', 'TritonConnection', 'request_error']
+__all__ = [
+    *('MANIFEST_PARAMETER', 'ServedModel', 'TritonConnection', 'import_model_config'),
+    'request_error',
+]
 
 #: The parameter of a model's configuration that holds its manifest. `export_triton` writes it.
 MANIFEST_PARAMETER: Final = 'trt_perception.manifest'
@@ -87,12 +90,7 @@ class TritonConnection:
             import grpc
             from tritonclient.grpc import service_pb2, service_pb2_grpc
         except ImportError as error:
-            raise EngineError(
-                str(address),
-                f'the package tritonclient is missing ({error})',
-                fix="python3 -m pip install 'tritonclient[grpc]', in the virtual environment that "
-                'the node runs in',
-            ) from error
+            raise _missing_package(str(address), error) from error
         self._grpc = grpc
         self.messages = service_pb2
         self._make_stub = service_pb2_grpc.GRPCInferenceServiceStub
@@ -168,6 +166,31 @@ class TritonConnection:
             )
         except self.call_errors as error:
             raise request_error(EngineError, self._address, error) from None
+
+
+def import_model_config(subject: str) -> Any:
+    """Return the module with the messages of a model's configuration.
+
+    Args:
+        subject: subject of the error.
+
+    Raises:
+        EngineError: tritonclient is not installed.
+    """
+    try:
+        from tritonclient.grpc import model_config_pb2
+    except ImportError as error:
+        raise _missing_package(subject, error) from error
+    return model_config_pb2
+
+
+def _missing_package(subject: str, error: ImportError) -> EngineError:
+    return EngineError(
+        subject,
+        f'the package tritonclient is missing ({error})',
+        fix="python3 -m pip install 'tritonclient[grpc]', in the virtual environment that the "
+        'node runs in',
+    )
 
 
 def request_error(kind: type[EngineError], address: TritonAddress, error: Any) -> EngineError:
