@@ -38,7 +38,13 @@ from trt_perception.tools.arguments import (
 from trt_perception.tools.command_line import run_tool
 from trt_perception.tools.model_arguments import add_parameter_option, read_parameters
 
-__all__ = ['main', 'recognised_manifest']
+__all__ = [
+    'add_description_options',
+    'given_description_option',
+    'main',
+    'read_description_options',
+    'recognised_manifest',
+]
 
 _HELP_END: Final = """\
 examples:
@@ -63,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         'write_manifest', 'Writes the manifest of a model, without building an engine.', _HELP_END
     )
     parser.add_model('engine or ONNX file', type=parse_path)
+    add_description_options(parser)
+    return parser
+
+
+def add_description_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options that ``read_description_options`` reads."""
     add = parser.add_argument
     add(
         '--task',
@@ -83,7 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         help='CUDA device for an engine (default: 0)',
     )
     add_parameter_option(parser)
-    return parser
+
+
+def given_description_option(options: argparse.Namespace) -> str:
+    """Return an option that describes the model and was given; empty if none was."""
+    names = ('task', 'class_names', 'class_names_file', 'keypoint_names', 'param')
+    return next((f'--{name.replace("_", "-")}' for name in names if getattr(options, name)), '')
 
 
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, PipelineOptions]:
@@ -92,6 +109,16 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, PipelineOptions]:
     if target.exists():
         raise ConfigError(str(target), 'exists', fix='remove it to write a new manifest')
     check_output_file(target)
+    pipeline_options = read_description_options(options)
+    return read_model_file(str(options.model)), pipeline_options
+
+
+def read_description_options(options: argparse.Namespace) -> PipelineOptions:
+    """Return options for a pipeline of ``options.model``, which the options describe.
+
+    Raises:
+        ConfigError: the options are malformed, contradict each other, or name a missing file.
+    """
     names = list(options.class_names)
     if options.class_names_file:
         names = list(read_names_file(options.class_names_file))
@@ -113,7 +140,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, PipelineOptions]:
     if keypoints and (mistake := names_mistake(keypoints)):
         raise ConfigError('--keypoint-names', **mistake)
     overrides = replace(pipeline_options.overrides, keypoint_names=keypoints)
-    return read_model_file(str(options.model)), replace(pipeline_options, overrides=overrides)
+    return replace(pipeline_options, overrides=overrides)
 
 
 def _run(job: tuple[ModelFile, PipelineOptions], _: argparse.Namespace) -> int:
