@@ -57,6 +57,7 @@ class TritonPythonModel:
         self.outputs = [node.name for node in self.session.get_outputs()]
 
     def execute(self, requests):
+        self.batch = len(requests)
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
@@ -121,6 +122,30 @@ def pip(arguments):
         pytest.skip(f'the Triton server cannot be installed: {lines[-1]}')
 
 
+def replace_backend(folder, onnx_file=None, *, before=''):
+    """Let the server run an exported model with its Python backend.
+
+    Args:
+        folder: folder of the model, with one version.
+        onnx_file: the ONNX file that the server runs; None for the exported file.
+        before: as for `write_model`.
+    """
+    path = folder / 'config.pbtxt'
+    config, count = re.subn(r'(?m)^backend: ".*"$', 'backend: "python"', path.read_text())
+    assert count == 1
+    path.write_text(config)
+    (version,) = (each for each in folder.iterdir() if each.is_dir())
+    write_program(version, before)
+    if onnx_file is not None:
+        shutil.copy(onnx_file, version / 'model.onnx')
+
+
+def write_program(version, before):
+    """Write the program of the Python backend, which runs model.onnx in the same folder."""
+    packages = str(installed_server() / 'packages')
+    (version / 'model.py').write_text(MODEL.format(packages=packages, before=before or 'pass'))
+
+
 def write_model(repository, name, onnx_file, *, before='', config=''):
     """Write a model for the server, which runs an ONNX file.
 
@@ -129,6 +154,7 @@ def write_model(repository, name, onnx_file, *, before='', config=''):
         name: name of the model.
         onnx_file: path of the ONNX file.
         before: statement that the model runs before each answer, such as ``time.sleep(1)``.
+            ``tensors`` are the inputs, and ``self.batch`` is the number of requests in the batch.
         config: further lines of the configuration.
     """
     graph = onnx.load(onnx_file, load_external_data=False).graph
@@ -145,8 +171,7 @@ def write_model(repository, name, onnx_file, *, before='', config=''):
     version = folder / '1'
     version.mkdir(parents=True, exist_ok=True)
     shutil.copy(onnx_file, version / 'model.onnx')
-    packages = str(installed_server() / 'packages')
-    (version / 'model.py').write_text(MODEL.format(packages=packages, before=before or 'pass'))
+    write_program(version, before)
     (folder / 'config.pbtxt').write_text('\n'.join(lines) + '\n')
 
 
