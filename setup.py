@@ -79,6 +79,7 @@ setup(
             'detect_images = trt_perception.commands:detect_images',
             'detector_node = trt_perception.commands:detector_node',
             'evaluate_engine = trt_perception.commands:evaluate_engine',
+            'export_triton = trt_perception.commands:export_triton',
             'inspect_engine = trt_perception.commands:inspect_engine',
             'doctor = trt_perception.commands:doctor',
             'replay_images = trt_perception.commands:replay_images',

@@ -17,7 +17,7 @@ from trt_perception.process.standard_streams import guarded_streams, lost_output
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
-    *('evaluate_engine', 'inspect_engine', 'replay_images', 'write_manifest'),
+    *('evaluate_engine', 'export_triton', 'inspect_engine', 'replay_images', 'write_manifest'),
 ]
 
 # The same limit as in trt_perception.images.compressed. Importing that module here would import
@@ -77,6 +77,7 @@ detect_images = functools.partial(_run_main, 'trt_perception.tools.detect_images
 detector_node = functools.partial(_run_main, 'trt_perception.ros.detector_program', interrupted=0)
 doctor = functools.partial(_run_main, 'trt_perception.ros.doctor.doctor')
 evaluate_engine = functools.partial(_run_main, 'trt_perception.tools.evaluate_engine')
+export_triton = functools.partial(_run_main, 'trt_perception.tools.export_triton')
 inspect_engine = functools.partial(_run_main, 'trt_perception.tools.inspect_engine')
 replay_images = functools.partial(_run_main, 'trt_perception.ros.replay_images', interrupted=0)
 write_manifest = functools.partial(_run_main, 'trt_perception.tools.write_manifest')

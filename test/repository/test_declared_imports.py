@@ -26,6 +26,7 @@ EXTRAS = {
     'PIL': 'pillow',
     'cuda': 'cuda-bindings',
     'cv2': 'opencv-python-headless',
+    'google': 'tritonclient',  # its dependency protobuf
     'grpc': 'tritonclient',  # its extra grpc
     'matplotlib': 'matplotlib',
     'ml_dtypes': 'ml_dtypes',

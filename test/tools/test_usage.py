@@ -190,6 +190,7 @@ FURTHER = {
     'build_engine': ([], '--workspace-mib'),
     'detect_images': (['--source', 'a', 'b', '--output', 'c'], '--device'),
     'evaluate_engine': (['--images', 'a'], '--device'),
+    'export_triton': (['--repository', 'a'], '--device'),
     'inspect_engine': ([], '--layers'),
     'write_manifest': ([], '--device'),
 }

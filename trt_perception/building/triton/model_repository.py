@@ -1,0 +1,275 @@
+"""Writes a model into the model repository of a Triton server.
+
+A model is a folder: config.pbtxt, labels.txt, and a folder for each version with the model's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from trt_perception.building.graph.onnx_model import load_onnx
+from trt_perception.building.triton.uint8_input import with_uint8_input
+from trt_perception.errors import EngineError
+from trt_perception.files.atomic_files import make_folder, write_atomically
+from trt_perception.model.build_record import FileIdentity
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.files.onnx_external import find_external_weights
+from trt_perception.model.files.plan_header import read_plan_header
+from trt_perception.model.input_layout import (
+    auxiliary_shapes,
+    batch_size,
+    split_inputs,
+    with_fixed_size,
+)
+from trt_perception.model.manifest import Manifest, parse_manifest, serialise_manifest
+from trt_perception.model.output_tensor import assign_outputs
+from trt_perception.model.tensors import TensorSpec
+from trt_perception.stages.triton.connection import MANIFEST_PARAMETER, import_model_config
+from trt_perception.stages.triton.messages import TRITON_DTYPES
+
+__all__ = ['ServerOptions', 'check_servable', 'largest_batch', 'write_served_model']
+
+_TRITON_TYPES: Final = {dtype: f'TYPE_{name}' for name, dtype in TRITON_DTYPES.items()}
+_LABELS_FILE: Final = 'labels.txt'
+#: Largest batch of an ONNX model with an open batch, which states no limit itself.
+_DEFAULT_MAX_BATCH: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """How a server runs a model.
+
+    Attributes:
+        max_batch: largest batch of a model with an open batch; None for the default.
+        queue_delay_ms: longest wait of a request for others, to make a batch.
+        queue_timeout_ms: the server refuses a request that waited longer; 0 for no limit.
+        instances: number of copies of the model, on each GPU.
+        gpus: indices of the GPUs; empty for all GPUs, or the CPU without one.
+        cuda_graphs: whether TensorRT replays CUDA graphs.
+        warm_up: whether the server runs the model before it is ready.
+    """
+
+    max_batch: int | None = None
+    queue_delay_ms: int = 0
+    queue_timeout_ms: int = 1000
+    instances: int = 1
+    gpus: tuple[int, ...] = ()
+    cuda_graphs: bool = False
+    warm_up: bool = True
+
+
+def check_servable(model: ModelFile) -> None:
+    """Check that a Triton server has a backend for this kind of file.
+
+    Raises:
+        EngineError: the file is an engine of TensorRT-RTX, or not an engine.
+    """
+    if model.is_onnx or read_plan_header(model.content, str(model.path)).module == 'tensorrt':
+        return
+    manifest = model.manifest
+    source = manifest.onnx.file if manifest and manifest.onnx else 'MODEL.onnx'
+    raise EngineError(
+        str(model.path),
+        'is an engine of TensorRT-RTX, for which Triton has no backend',
+        fix=f'export its ONNX file, {source}, or an engine that TensorRT built on the server',
+    )
+
+
+def largest_batch(model: ModelFile, manifest: Manifest, wanted: int | None) -> int:
+    """Return the largest batch that a server may make; 0 if each request is one whole batch.
+
+    Args:
+        model: an ONNX file or an engine.
+        manifest: describes the model.
+        wanted: the user's limit; None for the largest batch of an engine, or 8 for an ONNX file.
+
+    Raises:
+        EngineError: the model cannot run such a batch, or its largest batch is unknown.
+    """
+    if not _has_open_batch(model, manifest):
+        if wanted is not None:
+            raise EngineError(
+                str(model.path),
+                'each request is one batch, because not all inputs and outputs have an open batch',
+                fix='leave out --max-batch, or export the model with an open batch',
+            )
+        return 0
+    profiles = manifest.build.profiles if manifest.build else ()
+    image, _ = split_inputs(str(model.path), manifest.inputs)
+    limits = [profile[image.name].max[0] for profile in profiles if image.name in profile]
+    if limits and (wanted or 0) > max(limits):
+        raise EngineError(
+            f'--max-batch {wanted}',
+            f'the engine {model.path} runs at most {max(limits)} images in a batch',
+            fix='give a smaller number, or build the engine for larger batches',
+        )
+    if wanted is None and not limits and not model.is_onnx:
+        raise EngineError(
+            str(model.path),
+            'its manifest does not state the largest batch',
+            fix='give --max-batch',
+        )
+    return wanted or max(limits, default=_DEFAULT_MAX_BATCH)
+
+
+def _has_open_batch(model: ModelFile, manifest: Manifest) -> bool:
+    """Return whether the first dimension of each tensor is the open batch."""
+    image, _ = split_inputs(str(model.path), manifest.inputs)
+    outputs = manifest.outputs
+    wanted = manifest.decoder.outputs(len(manifest.class_names), manifest.task)
+    # Triton has no scalars, so each image needs a dimension in each tensor.
+    tensors = (*manifest.inputs, *outputs)
+    return (
+        batch_size(image) < 0
+        and assign_outputs(wanted, outputs) is not None
+        and all(output.shape[0] == 'B' for output in wanted)
+        and all(len(tensor.shape) > 1 and tensor.shape[0] < 0 for tensor in tensors)
+    )
+
+
+def write_served_model(
+    model: ModelFile,
+    manifest: Manifest,
+    folder: Path,
+    version: int,
+    options: ServerOptions,
+    *,
+    uint8: bool,
+) -> Manifest:
+    """Write a model for a server. Files of an earlier export are replaced, all or none.
+
+    Args:
+        model: an ONNX file or an engine.
+        manifest: describes the model.
+        folder: folder of the model in the repository. Its name becomes the model's name.
+        version: number of the version folder.
+        options: how the server runs the model.
+        uint8: give an ONNX model an input of bytes.
+
+    Returns:
+        The manifest of the written model, which the configuration contains.
+
+    Raises:
+        EngineError: the model cannot be served, or tritonclient is not installed.
+        ConfigError: the folder cannot be made.
+        WriteError: a file cannot be written.
+    """
+    content = model.content
+    max_batch = largest_batch(model, manifest, options.max_batch)
+    if uint8 or (model.is_onnx and find_external_weights(content, str(model.path))):
+        graph = load_onnx(model).model  # contains the weights
+        if uint8:
+            graph, manifest = with_uint8_input(graph, manifest, str(model.path))
+        content = graph.SerializeToString()
+    file_name = 'model.onnx' if model.is_onnx else 'model.plan'
+    identity = FileIdentity(file_name, hashlib.sha256(content).hexdigest(), len(content))
+    if model.is_onnx:
+        manifest = replace(manifest, onnx=identity)
+    else:
+        manifest = replace(manifest, engine=identity)
+    text = serialise_manifest(manifest)
+    parse_manifest(text, str(model.path))  # run the checks that a client runs
+    config = _configuration(folder.name, manifest, max_batch, options, is_onnx=model.is_onnx)
+    config.parameters[MANIFEST_PARAMETER].string_value = text.decode()
+    config.version_policy.specific.versions.append(version)  # others may need another manifest
+    labels = ''.join(f'{name}\n' for name in manifest.class_names)
+    _write(
+        {
+            folder / _LABELS_FILE: labels.encode(),
+            folder / 'config.pbtxt': _text(config),
+            folder / str(version) / file_name: content,
+        }
+    )
+    return manifest
+
+
+def _write(files: dict[Path, bytes]) -> None:
+    """Write files and their folders. After an error, no new folder is left."""
+    folders = {folder for path in files for folder in path.parents}
+    made = sorted(folder for folder in folders if not folder.exists())
+    try:
+        for folder in made:
+            make_folder(folder)
+        # The model's file is last: a server that watches the folder then has the configuration.
+        write_atomically(files)
+    except BaseException:
+        for folder in reversed(made):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+def _text(config: Any) -> bytes:
+    from google.protobuf import text_format
+
+    text: str = text_format.MessageToString(config)
+    return text.encode()
+
+
+def _configuration(
+    name: str, manifest: Manifest, max_batch: int, options: ServerOptions, *, is_onnx: bool
+) -> Any:
+    """Return the configuration of a model, a message of tritonclient."""
+    messages = import_model_config(name)
+    config = messages.ModelConfig(
+        name=name,
+        backend='onnxruntime' if is_onnx else 'tensorrt',
+        max_batch_size=max_batch,
+        optimization={'cuda': {'graphs': True}} if options.cuda_graphs else None,
+    )
+    _add_tensors(config.input, manifest.inputs, max_batch, messages)
+    _add_tensors(config.output, manifest.outputs, max_batch, messages)
+    config.output[0].label_filename = _LABELS_FILE
+    batching = config.dynamic_batching
+    batching.SetInParent()  # without this message, the server makes no batches
+    batching.max_queue_delay_microseconds = options.queue_delay_ms * 1000
+    if options.queue_timeout_ms:
+        policy = batching.default_queue_policy
+        policy.timeout_action = messages.ModelQueuePolicy.REJECT
+        policy.default_timeout_microseconds = options.queue_timeout_ms * 1000
+    # A request uses the profiles that its instance names; by default only the first.
+    profiles = len(manifest.build.profiles) if manifest.build and not is_onnx else 0
+    if options.instances > 1 or options.gpus or profiles > 1:
+        group = config.instance_group.add(count=options.instances, gpus=options.gpus)
+        group.kind = messages.ModelInstanceGroup.KIND_GPU if options.gpus else group.KIND_AUTO
+        group.profile.extend(map(str, range(profiles if profiles > 1 else 0)))
+    if options.warm_up:
+        for batch in sorted({1, max_batch or 1}):
+            _add_warm_up(config, manifest, batch, is_batched=max_batch > 0)
+    return config
+
+
+def _add_tensors(
+    entries: Any, tensors: Sequence[TensorSpec], max_batch: int, messages: Any
+) -> None:
+    for tensor in tensors:
+        if tensor.dtype not in _TRITON_TYPES:
+            raise EngineError(
+                f'tensor {tensor.name}',
+                tensor.dtype,
+                expected=f'one of {", ".join(_TRITON_TYPES)}',
+                fix='export the model with float32 inputs and outputs',
+            )
+        entries.add(
+            name=tensor.name,
+            data_type=messages.DataType.Value(_TRITON_TYPES[tensor.dtype]),
+            dims=tensor.shape[1:] if max_batch else tensor.shape,
+        )
+
+
+def _add_warm_up(config: Any, manifest: Manifest, batch: int, *, is_batched: bool) -> None:
+    """Let the server run the model on zeros before it reports the model as ready."""
+    image, auxiliary = split_inputs(config.name, manifest.inputs)
+    fixed = with_fixed_size(image, manifest.preprocessing.input_size)
+    shapes = {fixed.name: fixed.shape, **auxiliary_shapes(fixed, auxiliary)}
+    warm_up = config.model_warmup.add(name=f'batch of {batch}', batch_size=batch)
+    for entry in config.input:
+        shape = shapes[entry.name]
+        tensor = warm_up.inputs[entry.name]
+        tensor.data_type, tensor.zero_data = entry.data_type, True
+        tensor.dims.extend(shape[1:] if is_batched else shape)
