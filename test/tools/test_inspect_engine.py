@@ -153,7 +153,7 @@ def test_onnx_model_is_shown_as_its_manifest_describes_it(tmp_path, capsys):
 
 def test_parameters_complete_the_description_of_an_onnx_model(tmp_path, capsys):
     path = write_tiny_model(tmp_path / 'tiny.onnx', manifest=False)
-    assert main([str(path)]) == 2
+    assert main([str(path)]) == 1
     names = f'model.class_names:=[{", ".join(CLASS_NAMES)}]'
     assert main([str(path), '-p', names, '-p', 'model.decoder=dense', '--json', '-']) == 0
     assert json.loads(capsys.readouterr().out)['recognised']['class_names'] == list(CLASS_NAMES)

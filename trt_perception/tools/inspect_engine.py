@@ -27,8 +27,9 @@ from trt_perception.errors import ConfigError, CudaError, EngineError, TrtPercep
 from trt_perception.files.atomic_files import write_atomically, write_json
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.gpu import Device
-from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.manifest import manifest_path, serialise_manifest
+from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import (
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_tool(_parser(), arguments, _prepare, _run)
 
 
-def _prepare(options: argparse.Namespace) -> EngineReport:
+def _prepare(options: argparse.Namespace) -> tuple[EngineReport, PipelineOptions]:
     """Check the options, and read the model file and its manifest."""
     for option in ('update_manifest', 'times'):
         if options.no_gpu and getattr(options, option):
@@ -79,18 +80,23 @@ def _prepare(options: argparse.Namespace) -> EngineReport:
         if model.is_onnx and getattr(options, option):
             name = f'--{option.replace("_", "-")}'
             raise ConfigError(name, f'{model.path} is an ONNX model', fix=f'leave out {name}')
-    report = read_engine_report(model)
-    if model.is_onnx and model.manifest is None:
-        config = DetectorConfig.from_values(read_parameters(options.param))
-        recognised = recognised_manifest(model, config.pipeline_options())
-        report = dataclasses.replace(report, recognised=recognised)
-    elif options.param:
+    if options.param and not _must_recognise(model):
         found = f'the files of {model.path} describe the model'
         raise ConfigError('--param', found, fix='leave out --param')
-    return report
+    config = DetectorConfig.from_values(read_parameters(options.param))
+    return read_engine_report(model), config.pipeline_options()
 
 
-def _run(report: EngineReport, options: argparse.Namespace) -> int:
+def _must_recognise(model: ModelFile) -> bool:
+    """Return whether no manifest describes the ONNX file."""
+    return model.is_onnx and model.manifest is None
+
+
+def _run(job: tuple[EngineReport, PipelineOptions], options: argparse.Namespace) -> int:
+    report, pipeline_options = job
+    if _must_recognise(report.model):
+        recognised = recognised_manifest(report.model, pipeline_options)
+        report = dataclasses.replace(report, recognised=recognised)
     if not report.model.is_onnx:
         report = _inspect_loaded_engine(report, options)
     failed = options.update_manifest and not _try_update_manifest(report)
