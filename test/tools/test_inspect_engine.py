@@ -180,7 +180,9 @@ def test_options_that_need_a_gpu_fail_without_one(engine, capsys, golden_message
     assert 'not loaded: ' in capsys.readouterr().out
     before = engine.with_name('digits.engine.json').read_bytes()
     assert main([str(engine), '--update-manifest']) == 1
-    golden_messages.add(capsys.readouterr().err)
+    printed = capsys.readouterr()
+    assert printed.out == ''
+    golden_messages.add(printed.err)
     assert engine.with_name('digits.engine.json').read_bytes() == before
     assert main([str(engine), '--times', '3']) == 1
 

@@ -176,7 +176,7 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
     try:
         device = Device(0)
     except CudaError as error:
-        if options.times:
+        if options.times or options.update_manifest:
             raise
         return dataclasses.replace(report, why_not_loaded=str(error))
     device.use()
