@@ -1,5 +1,6 @@
 """export_triton writes models for a server. test/building/triton runs them on a server."""
 
+import hashlib
 import shutil
 import sys
 from dataclasses import replace
@@ -21,7 +22,7 @@ from support.optional_packages import needs
 from trt_perception.building.triton.model_repository import ServerOptions, write_served_model
 from trt_perception.errors import WriteError
 from trt_perception.files import atomic_files
-from trt_perception.model.build_record import ProfileRange
+from trt_perception.model.build_record import FileIdentity, ProfileRange
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.decoders.onnx_nms import OnnxNms
 from trt_perception.model.decoders.tensorflow import Tensorflow
@@ -77,6 +78,11 @@ def configuration(folder):
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
+def identity(path):
+    content = path.read_bytes()
+    return FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
+
+
 def stored_manifest(folder):
     text = configuration(folder).parameters[MANIFEST_PARAMETER].string_value
     return parse_manifest(text.encode(), 'stored')
@@ -101,13 +107,17 @@ def test_options_describe_a_model_without_a_manifest(in_folder):
     words = ['--class-names', *NAMES, *'4567890', '--param', 'model.scale=0.5']
     words += ['--param', 'model.decoder=dense', '--param', 'model.resize=letterbox']
     words += ['--param', 'model.color_order=bgr', '--name', 'named', '--model-version', '3']
+    words += ['--queue-delay-ms', '7', '--no-warm-up']
     assert run('plain.onnx', '--repository', '.', *words) == 0
     manifest = stored_manifest(in_folder / 'named')
     assert manifest.class_names == (*NAMES, *'4567890')
     assert manifest.preprocessing.scale == 0.5
     assert manifest.preprocessing.color_order == 'bgr'
     assert (in_folder / 'named/3/model.onnx').is_file()
-    assert list(configuration(in_folder / 'named').version_policy.specific.versions) == [3]
+    config = configuration(in_folder / 'named')
+    assert list(config.version_policy.specific.versions) == [3]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 7000
+    assert not config.model_warmup
 
 
 def test_weights_of_another_file_become_part_of_the_model(in_folder):
@@ -138,7 +148,9 @@ def test_engine_gets_its_profiles_and_gpus(in_folder, capsys, golden_messages):
     assert (list(group.gpus), list(group.profile)) == ([0, 2], ['0', '1'])
     assert not config.dynamic_batching.HasField('default_queue_policy')
     assert config.HasField('dynamic_batching')
-    assert (in_folder / 'models/a/1/model.plan').read_bytes() == PLAN
+    plan = in_folder / 'models/a/1/model.plan'
+    assert plan.read_bytes() == PLAN
+    assert stored_manifest(in_folder / 'models/a').engine == identity(plan)
 
 
 def outputs_of_tensorflow(batch, number):
@@ -183,7 +195,9 @@ def test_overwrite_replaces_an_export(in_folder):
     assert run('digits.onnx', '--repository', '.', '--overwrite', '--input', 'uint8') == 0
     (image,) = configuration(in_folder / 'digits').input
     assert image.data_type == model_config_pb2.TYPE_UINT8
-    assert (in_folder / 'digits/1/model.onnx').read_bytes() != DIGITS.read_bytes()
+    model = in_folder / 'digits/1/model.onnx'
+    assert model.read_bytes() != DIGITS.read_bytes()
+    assert stored_manifest(in_folder / 'digits').onnx == identity(model)
 
 
 def test_failed_write_leaves_nothing(in_folder, monkeypatch, capsys):

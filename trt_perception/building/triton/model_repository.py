@@ -226,7 +226,6 @@ def _configuration(
     _add_tensors(config.output, manifest.outputs, max_batch, messages)
     config.output[0].label_filename = _LABELS_FILE
     batching = config.dynamic_batching
-    batching.SetInParent()  # without this message, the server makes no batches
     batching.max_queue_delay_microseconds = options.queue_delay_ms * 1000
     if options.queue_timeout_ms:
         policy = batching.default_queue_policy
