@@ -20,6 +20,7 @@ from support.models.open_model import open_by_parameters
 from support.optional_packages import needs
 from support.triton_server import TritonServer, replace_backend
 from trt_perception.building.triton.model_repository import ServerOptions, write_served_model
+from trt_perception.errors import ServerError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.build_record import (
     BuildRecord,
@@ -28,10 +29,13 @@ from trt_perception.model.build_record import (
     TensorRtRecord,
 )
 from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.model.files.triton_address import parse_triton_address
+from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.triton.connection import MANIFEST_PARAMETER
+from trt_perception.stages.triton.model import TritonModel
 
 pytestmark = needs('onnx', 'tritonclient')
 
@@ -160,14 +164,28 @@ def test_server_waits_for_a_second_request_to_fill_the_batch(stub):
     assert [each.batch_size for each in statistics.model_stats[0].batch_stats] == [2]
 
 
-def test_server_refuses_a_request_that_waited_too_long(server, stub):
-    futures = [send(stub, 'slow') for _ in range(2)]
-    # One request runs until the gate exists, so the first answer is the other's.
-    while not any(future.done() for future in futures):
-        time.sleep(0.01)
-    server.gate.touch()
-    errors = [error for future in futures if (error := future.exception())]
-    assert [error.code() for error in errors] == [grpc.StatusCode.UNAVAILABLE]
+def test_request_that_waited_too_long_is_refused_and_frees_its_shared_memory(server):
+    address = parse_triton_address(f'triton://{server.address}/slow')
+    model = TritonModel(address, TritonOptions(timeout_s=20.0))
+    try:
+        model.use_shared_memory(2, 1)
+        for slot in range(2):
+            model.start(slot, {'images': np.zeros((1, *SHAPE), np.float32)})
+        # One request runs until the gate exists, so the first answer is the other's.
+        while not any(model.is_done(slot) for slot in range(2)):
+            time.sleep(0.01)
+        server.gate.touch()
+        errors = []
+        for slot in range(2):
+            try:
+                model.result(slot)
+            except ServerError as error:
+                errors.append(type(error))
+            model.release(slot)
+        assert errors == [ServerError]
+        assert len(model._free_regions) == 4  # all
+    finally:
+        model.close()
 
 
 def test_server_has_the_options_of_the_export(stub):

@@ -39,6 +39,9 @@ _FIRST_TIMEOUT_S: Final = 60.0
 # Errors that only the server can cause. gRPC itself causes the others, too, for example after a
 # lost connection, while the server may still run the request.
 _ERRORS_OF_SERVER: Final = frozenset({'INVALID_ARGUMENT', 'NOT_FOUND', 'ALREADY_EXISTS'})
+# How Triton refuses a request that waited too long in its queue: code UNAVAILABLE, and this text,
+# which gRPC itself does not use. The server did not run the request, and will not.
+_QUEUE_TIMEOUT: Final = 'Request timeout expired'
 
 
 class _Request:
@@ -236,8 +239,8 @@ class TritonModel:
         except ServerError as invalid:
             error = invalid
         except self._connection.call_errors as failed:
-            code = failed.code().name
-            is_own_answer = code in _ERRORS_OF_SERVER
+            code, details = failed.code().name, failed.details() or ''
+            is_own_answer = code in _ERRORS_OF_SERVER or details.endswith(_QUEUE_TIMEOUT)
             if code == 'DEADLINE_EXCEEDED':
                 error = self._timeout_error()
             else:
