@@ -62,12 +62,12 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
         content = parse_json(read_regular(path, _MAX_BYTES))
         return {name: _checked_range(content[name]) for name in tensors}, f'reused: {path}'
     except FileNotFoundError:
-        return None, f'computed: no cache {path}'
+        return None, f'not reused: {path} does not exist yet'
     except OSError as error:
-        return None, f'computed: the cache {path} cannot be read: {error.strerror}'
+        return None, f'not reused: {path} cannot be read: {error.strerror}'
     except (ValueError, KeyError, TypeError) as error:
         reason = f'{type(error).__name__}: {error}'
-        return None, f'computed: the cache {path} is damaged ({reason}) and is replaced'
+        return None, f'not reused: {path} is damaged ({reason}) and is replaced'
 
 
 def write_ranges(path: Path | None, ranges: Mapping[str, float]) -> str:

@@ -133,7 +133,7 @@ class _CalibratorCallbacks:
         self, data: CalibrationData, path: Path | None, on_failure: Callable[[], object]
     ) -> None:
         self.error: BaseException | None = None
-        self.cache_status = 'off' if path is None else f'computed: no cache {path}'
+        self.cache_status = 'off' if path is None else f'not reused: {path} does not exist yet'
         self.tensors_without_scale: tuple[str, ...] = ()
         self._data = data
         self._cache_path = path

@@ -131,6 +131,6 @@ def _summary(
         used, found = quantised.images['used'], quantised.images['found']
         lines.append(
             f'{quantised.quantised} of {quantised.layers} layers quantised, {quantised.method}, '
-            f'{used} of {found} images; cache: {quantised.cache}'
+            f'{used} of {found} images; calibration cache {quantised.cache}'
         )
     return '\n'.join(lines)

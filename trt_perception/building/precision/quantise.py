@@ -70,7 +70,7 @@ class QuantisationReport:
         target: ``int8`` or ``fp8``.
         method: calibration method, which chooses the ranges.
         images: number of used and found images, the seed, and a hash of their contents.
-        cache: ``off``, ``reused``, or why ranges were computed.
+        cache: ``off``, ``reused``, or why ranges were not reused.
         layers: number of layers with weights in the model.
         quantised: number of quantised layers.
         macs: share of all multiply-accumulates, by precision, 0…1.
