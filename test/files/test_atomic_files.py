@@ -136,5 +136,5 @@ def test_full_disk_leaves_existing_files(tmp_path):
         timeout=60,
     )
     assert done.returncode == 1, done.stderr
-    assert 'File too large (0.2 MiB ' in done.stdout
+    assert 'File too large (195.3 KiB ' in done.stdout
     assert list_names(tmp_path) == {'b': b'old'}

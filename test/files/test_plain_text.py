@@ -13,6 +13,7 @@ from trt_perception.files.plain_text import (
     name_mistake,
     names_mistake,
     short_repr,
+    size_text,
     to_one_line,
 )
 
@@ -136,3 +137,11 @@ def test_long_words_are_compared_with_fewer_words():
     looked_at.clear()
     closest_words('x' * 100, known(20))
     assert len(looked_at) == 100
+
+
+def test_size_has_the_largest_unit_that_it_reaches():
+    assert size_text(1023) == '1023 bytes'
+    assert size_text(1536) == '1.5 KiB'
+    assert size_text(2**20 - 1) == '1024.0 KiB'
+    assert size_text(2**20) == '1.0 MiB'
+    assert size_text(3 * 2**19) == '1.5 MiB'

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trt_perception.errors import TrtPerceptionError
+from trt_perception.files.plain_text import size_text
 
 __all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'failure_reason', 'format_step']
 
@@ -162,7 +163,7 @@ def _summary(report: BuildReport) -> dict[str, str]:
     if not engine:
         return {}
     facts = {
-        'engine': f'{engine["file"]} ({engine["size_bytes"] / 2**20:.1f} MiB)',
+        'engine': f'{engine["file"]} ({size_text(engine["size_bytes"])})',
         'manifest': engine['manifest'],
         **({'Q/DQ model': engine['qdq_onnx']} if 'qdq_onnx' in engine else {}),
         'precision': _precision_summary(report.optimization),

@@ -12,6 +12,7 @@ from trt_perception.errors import (
     EngineError,
     TrtPerceptionError,
 )
+from trt_perception.files.plain_text import size_text
 
 __all__ = ['check_model', 'is_engine', 'is_onnx']
 
@@ -55,9 +56,7 @@ def check_model(
     if model.address is not None:
         yield from _trial_findings(trial)
         return
-    size = len(model.content) / 2**20
-    shown_size = f'{size:.1f} MiB' if size >= 0.1 else f'{len(model.content)} bytes'
-    yield Finding(_AREA, 'file', 'green', f'{model.path}, {shown_size}')
+    yield Finding(_AREA, 'file', 'green', f'{model.path}, {size_text(len(model.content))}')
     if model.manifest is None:
         yield Finding(
             _AREA,

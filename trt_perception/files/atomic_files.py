@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from trt_perception.errors import ConfigError, WriteError
+from trt_perception.files.plain_text import size_text
 
 __all__ = ['make_folder', 'write_atomically', 'write_json']
 
@@ -142,7 +143,7 @@ def _error_of_failed_write(path: Path, error: OSError, size: int = 0) -> WriteEr
         with contextlib.suppress(OSError):
             status = os.statvfs(path.parent)
             free = status.f_bavail * status.f_frsize
-            room = f' ({size / 2**20:.1f} MiB to write, {free / 2**20:.1f} MiB free)'
+            room = f' ({size_text(size)} to write, {size_text(free)} free)'
     fix = _FIXES_BY_ERRNO.get(
         error.errno or 0, 'choose another place, or make that folder writable'
     )

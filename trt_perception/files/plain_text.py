@@ -28,6 +28,7 @@ __all__ = [
         'to_one_line',
         'escape_controls',
         'short_repr',
+        'size_text',
         'split_list',
     ),
     'format_table',
@@ -165,6 +166,14 @@ def join_first_items(items: Collection[str], most: int = 5, separator: str = ', 
     """Return the first items as one text, with the number of further items."""
     first = separator.join(itertools.islice(items, most))
     return f'{first} and {len(items) - most} more' if len(items) > most else first
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes as text, such as ``1.9 MiB``."""
+    for unit, name in ((2**20, 'MiB'), (2**10, 'KiB')):
+        if size >= unit:
+            return f'{size / unit:.1f} {name}'
+    return f'{size} bytes'
 
 
 def to_one_line(said: object, longest: int = 400) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import CudaError, GpuMemoryError
+from trt_perception.files.plain_text import size_text
 from trt_perception.gpu.bindings import Resource, call, runtime
 from trt_perception.gpu.device import Device
 from trt_perception.gpu.streams import Stream
@@ -92,7 +93,7 @@ def _out_of_memory(error: CudaError, size: int, kind: str) -> CudaError:
     if error.status != 'cudaErrorMemoryAllocation':
         return error
     return GpuMemoryError(
-        f'{size / 2**20:.1f} MiB of {kind}',
+        f'{size_text(size)} of {kind}',
         f'could not be allocated ({error.statement})',
         fix='stop other programs on the GPU (nvidia-smi lists them), or reduce the parameter '
         "'pipeline_depth'",

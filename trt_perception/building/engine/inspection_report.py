@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from trt_perception.building.engine.inspector import EngineInfo, LayerTime
 from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.files.plain_text import size_text
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
@@ -24,7 +25,6 @@ __all__ = [
     'read_engine_report',
 ]
 
-_MIB: Final = 1024 * 1024
 # Byte 32 of a TensorRT-RTX plan has one bit for each compute capability. NVIDIA does not document
 # this. It was seen in plans of 1.4 and 1.7, each built for one compute capability.
 _TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
@@ -119,7 +119,7 @@ def format_engine_report(report: EngineReport, *, layers: int) -> str:
     model, header = report.model, report.header
     rows = [
         ('file', str(model.path)),
-        ('size', f'{len(model.content) / _MIB:.1f} MiB'),
+        ('size', size_text(len(model.content))),
         ('sha256', model.sha256),
     ]
     if header is not None:
@@ -232,10 +232,10 @@ def _engine_text(engine_info: EngineInfo) -> str:
         for name, shapes in profile.items():
             text = ' : '.join('x'.join(map(str, shape)) for shape in shapes)
             rows.append((f'profile {index}', f'{name} {text}'))
-    memory = ', '.join(f'{size / _MIB:.1f} MiB' for size in engine_info.context_bytes)
+    memory = ', '.join(map(size_text, engine_info.context_bytes))
     rows.append(('memory', f'{memory} per context, for each profile'))
     if engine_info.weight_bytes is not None:
-        rows.append(('weights', f'{engine_info.weight_bytes / _MIB:.1f} MiB'))
+        rows.append(('weights', size_text(engine_info.weight_bytes)))
     rows += [
         ('verbosity', engine_info.verbosity),
         ('refittable', 'yes' if engine_info.refittable else 'no'),

@@ -26,7 +26,7 @@ from trt_perception.building.precision.prepare_precision import ConvertedModel
 from trt_perception.building.precision.quantise_check import is_quantised
 from trt_perception.building.report import BuildLog, BuildReport, Step
 from trt_perception.building.steps.prepare import RecognisedModel, check_loadable
-from trt_perception.files.plain_text import join_first_items
+from trt_perception.files.plain_text import join_first_items, size_text
 from trt_perception.gpu import Device
 from trt_perception.model.build_record import QUANTISED_PRECISIONS
 from trt_perception.model.files.model_file import ModelFile
@@ -63,7 +63,7 @@ def build(
             inputs, model.recognised, model.image_name, converted.calibration, plan
         )
         check_loadable(engine)
-        step.outcome = f'{len(plan.content) / 2**20:.1f} MiB'
+        step.outcome = size_text(len(plan.content))
     return engine
 
 
@@ -162,10 +162,10 @@ def _compare_sizes(
     precision: str, engine: ModelFile, fp16: ModelFile, step: Step, report: BuildReport
 ) -> None:
     report.performance['fp16_size_bytes'] = len(fp16.content)
-    ours, others = len(engine.content) / 2**20, len(fp16.content) / 2**20
-    step.outcome = f'{precision} {ours:.1f} MiB, fp16 {others:.1f} MiB'
-    if ours > others:
+    ours, others = size_text(len(engine.content)), size_text(len(fp16.content))
+    step.outcome = f'{precision} {ours}, fp16 {others}'
+    if len(engine.content) > len(fp16.content):
         report.warn(
-            f'{precision} is larger than fp16 ({ours:.1f} against {others:.1f} MiB); use it only '
+            f'{precision} is larger than fp16 ({ours} against {others}); use it only '
             'if benchmark_engine shows that it is faster on the target'
         )

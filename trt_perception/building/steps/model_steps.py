@@ -43,6 +43,7 @@ from trt_perception.building.steps.prepare import (
     infer_outputs,
     recognise_source,
 )
+from trt_perception.files.plain_text import size_text
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import auxiliary_shapes, batch_size, split_inputs
 from trt_perception.model.tensors import check_tensor_sizes
@@ -73,7 +74,7 @@ def read_model(options: BuildOptions, log: BuildLog) -> OnnxSource:
             'metadata': dict(source.metadata),
         }
         nodes = len(source.model.graph.node)
-        found = f'{source.file.path.name}, {size / 2**20:.1f} MiB, {nodes} nodes'
+        found = f'{source.file.path.name}, {size_text(size)}, {nodes} nodes'
         step.outcome = '\n'.join((found, *source.repairs))
     return source
 
