@@ -259,6 +259,17 @@ def test_existing_model_and_unusable_folder_are_refused(in_folder, capsys, golde
     assert list((in_folder / 'digits').iterdir()) == []
 
 
+def test_only_a_changed_model_needs_onnx(in_folder, monkeypatch, capsys, golden_messages):
+    monkeypatch.setitem(sys.modules, 'onnx', None)
+    for name in ('graph.onnx_model', 'triton.uint8_input'):
+        monkeypatch.delitem(sys.modules, f'trt_perception.building.{name}', raising=False)
+    assert run('digits.onnx', '--repository', 'models') == 0
+    words = ['--name', 'bytes', '--input', 'uint8']
+    assert run('digits.onnx', '--repository', 'models', *words) == 1
+    assert not (in_folder / 'models/bytes').exists()
+    golden_messages.add(capsys.readouterr().err)
+
+
 def test_missing_client_is_reported(in_folder, monkeypatch, capsys, golden_messages):
     monkeypatch.setitem(sys.modules, 'tritonclient.grpc', None)
     assert run('digits.onnx', '--repository', 'models') == 1

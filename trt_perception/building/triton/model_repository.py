@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trt_perception.building.graph.onnx_model import load_onnx
-from trt_perception.building.triton.uint8_input import with_uint8_input
 from trt_perception.errors import EngineError
 from trt_perception.files.atomic_files import make_folder, write_atomically
 from trt_perception.model.build_record import FileIdentity
@@ -155,17 +153,14 @@ def write_served_model(
         The manifest of the written model, which the configuration contains.
 
     Raises:
-        EngineError: the model cannot be served, or tritonclient is not installed.
+        EngineError: the model cannot be served, or tritonclient or onnx is not installed.
         ConfigError: the folder cannot be made.
         WriteError: a file cannot be written.
     """
     content = model.content
     max_batch = largest_batch(model, manifest, options.max_batch)
     if uint8 or (model.is_onnx and find_external_weights(content, str(model.path))):
-        graph = load_onnx(model).model  # contains the weights
-        if uint8:
-            graph, manifest = with_uint8_input(graph, manifest, str(model.path))
-        content = graph.SerializeToString()
+        content, manifest = _written_again(model, manifest, uint8=uint8)
     file_name = 'model.onnx' if model.is_onnx else 'model.plan'
     identity = FileIdentity(file_name, hashlib.sha256(content).hexdigest(), len(content))
     if model.is_onnx:
@@ -186,6 +181,23 @@ def write_served_model(
         }
     )
     return manifest
+
+
+def _written_again(model: ModelFile, manifest: Manifest, *, uint8: bool) -> tuple[bytes, Manifest]:
+    """Return an ONNX file that contains its weights, and its manifest. Raises EngineError."""
+    try:
+        from trt_perception.building.graph.onnx_model import load_onnx
+        from trt_perception.building.triton.uint8_input import with_uint8_input
+    except ImportError as error:
+        raise EngineError(
+            str(model.path),
+            f'the package onnx, which writes the model again, is missing ({error})',
+            fix='python3 -m pip install onnx',
+        ) from error
+    graph = load_onnx(model).model
+    if uint8:
+        graph, manifest = with_uint8_input(graph, manifest, str(model.path))
+    return graph.SerializeToString(), manifest
 
 
 def _write(files: dict[Path, bytes]) -> None:
