@@ -9,7 +9,10 @@ Prints a JSON object. ``before`` and ``after`` are the free bytes with nothing o
 
 import json
 import sys
+from pathlib import Path
 
+# Python starts this file by its path, so the folder of the tests' support is not in sys.path.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.models.open_model import open_by_parameters
 from trt_perception import gpu
 from trt_perception.errors import CudaError, TrtPerceptionError
