@@ -6,6 +6,7 @@ from trt_perception.monitoring.health_state import HealthState, Level
 OK = HealthState(Level.OK, '', 'active, 30.0 Hz')
 STALLED = HealthState(Level.ERROR, 'stalled', 'no image')
 SLOW = HealthState(Level.WARN, 'engine_slower', 'slow')
+NOTE = HealthState(Level.WARN, 'note', 'assumed preprocessing')
 
 
 def test_new_lasting_and_ended_problems_are_logged(golden_messages):
@@ -35,3 +36,10 @@ def test_another_problem_is_logged_at_once():
     assert announcer.due_line(STALLED, 0.5) == (Level.ERROR, 'no image')
     assert announcer.due_line(SLOW, 1.0) is None
     assert '(stalled)' in announcer.due_line(OK, 2.0)[1]
+
+
+def test_note_has_no_line_and_ends_a_problem():
+    announcer = Announcer()
+    assert [announcer.due_line(NOTE, float(second)) for second in range(100)] == [None] * 100
+    assert announcer.due_line(STALLED, 100.0) == (Level.ERROR, 'no image')
+    assert announcer.due_line(NOTE, 102.0) == (Level.OK, 'recovered after 2.0 s (stalled)')

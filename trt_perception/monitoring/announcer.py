@@ -27,13 +27,14 @@ class Announcer:
         """Return level and text of the line to log now; None if no line is due."""
         fresh = state.kind != self._last_kind
         self._last_kind = state.kind
-        if not state.kind:
+        if state.kind in ('', 'note'):  # a note is logged once, where it is found
             if self._current is None:
                 return None
             (kind, since_s), self._current = self._current, None
             seconds = time_s - since_s
             words = kind.replace('_', ' ')
-            return Level.OK, f'recovered after {seconds:.1f} s ({words}): {state.message}'
+            now = '' if state.kind else f': {state.message}'
+            return Level.OK, f'recovered after {seconds:.1f} s ({words}){now}'
         since_logged_s = time_s - self._logged_s.get(state.kind, float('-inf'))
         if since_logged_s < (_QUIET_S if fresh else _REPEAT_S):
             return None

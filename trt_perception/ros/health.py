@@ -28,7 +28,7 @@ from trt_perception.ros.diagnostics import (
     diagnostics_message,
     sum_not_delivered,
 )
-from trt_perception.ros.runtime.log import NodeLog
+from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.same_name import same_name_problem
 from trt_perception.scheduling.detector import Detector, FaultHandler
@@ -74,6 +74,7 @@ class NodeHealth:
         self._detector: Detector[Any] | None = None
         self._watch_timer: Timer | None = None
         self._problems = ProblemLog(node.get_logger())
+        self._logged_change = ''
 
     def start_publishing(self, period_s: float) -> None:
         """Publish once per period from now on. A later call changes the period."""
@@ -158,6 +159,9 @@ class NodeHealth:
         parts = self._detector.statistics()
         of_name = same_name_problem(self._node)
         change = self.engine.describe_change() if self.engine is not None else ''
+        if change and change != self._logged_change:
+            self._node.get_logger().warning(log_text(change))
+        self._logged_change = change
         notes = tuple(note for note in (change, *self._log.shown_warnings) if note)
         if self._has_named_cameras:
             enabled = [
