@@ -1,6 +1,7 @@
 """Tests of doctor's checks of packages, GPU and model. The cases cover every level."""
 
 import contextlib
+import logging
 import os
 import types
 from unittest import mock
@@ -291,3 +292,21 @@ def test_model_file_writable_by_other_users_is_refused(tmp_path):
     path = write_engine(tmp_path)
     path.chmod(0o666)
     assert ' o-w ' in by_name(check_model_with(path))['file'].fix
+
+
+def test_warnings_of_the_trial_run_are_findings(tmp_path, capfd):
+    log = logging.getLogger('trt_perception.model')
+
+    def trial():
+        for _ in range(2):
+            log.warning('tiny.onnx: %s', 'assumed preprocessing')
+        log.info('not a warning')
+        return 'works'
+
+    path = write_model(tmp_path, 'tiny.onnx', b'an onnx')
+    found = check_model_with(path, {**ALL}, (), trial)
+    assert [(finding.level, finding.found) for finding in found[-2:]] == [
+        ('green', 'works'),
+        ('yellow', 'tiny.onnx: assumed preprocessing'),
+    ]
+    assert capfd.readouterr().err == ''

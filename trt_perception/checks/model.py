@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -81,10 +82,28 @@ def check_model(
 
 
 def _trial_findings(trial: Callable[[], str]) -> Iterator[Finding]:
+    log, handler = logging.getLogger('trt_perception'), _WarningHandler()
+    log.addHandler(handler)
     try:
-        yield Finding(_AREA, 'trial run', 'green', trial())
+        finding = Finding(_AREA, 'trial run', 'green', trial())
     except TrtPerceptionError as error:
-        yield _error_finding('trial run', error)
+        finding = _error_finding('trial run', error)
+    finally:
+        log.removeHandler(handler)
+    yield finding
+    for text in handler.texts:
+        yield Finding(_AREA, 'warning', 'yellow', text, 'do what this warning says')
+
+
+class _WarningHandler(logging.Handler):
+    """Collects the texts of different warnings."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.texts: dict[str, None] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts[record.getMessage()] = None
 
 
 def _check_agreement(build: Any) -> Iterator[Finding]:
