@@ -234,9 +234,11 @@ def test_empty_path_is_refused_with_an_example(golden_messages):
 
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])
-def test_engine_without_cuda_bindings_names_the_missing_package(
-    tmp_path, suffix, monkeypatch, golden_messages
+@pytest.mark.parametrize('has_driver', [True, False])
+def test_engine_without_cuda_bindings_names_the_missing_driver_or_package(
+    tmp_path, suffix, has_driver, monkeypatch, golden_messages
 ):
+    monkeypatch.setattr(bindings, '_has_driver', lambda: has_driver)
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(b'ptrt')
     monkeypatch.setitem(sys.modules, 'cuda', None)  # simulates a missing package

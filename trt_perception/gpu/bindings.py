@@ -5,6 +5,7 @@ Only this module imports cuda.bindings, at the first call. Works with cuda-bindi
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from typing import Any, Final
 
@@ -58,6 +59,12 @@ def load_bindings() -> Any:
     try:
         from cuda.bindings import driver, nvrtc, runtime
     except ImportError as error:
+        if not _has_driver():
+            raise CudaError(
+                'this machine',
+                'no NVIDIA driver was found, and TensorRT engines need one',
+                fix=f'on a machine with an NVIDIA GPU: {_INSTALL_DRIVER}',
+            ) from error
         raise CudaError(
             'cuda-bindings',
             f'cannot be imported ({error}), and TensorRT engines need this package',
@@ -65,6 +72,15 @@ def load_bindings() -> Any:
             'for CUDA 12 (JetPack 6): "cuda-bindings>=12.9,<13"',
         ) from error
     return driver, nvrtc, runtime
+
+
+def _has_driver() -> bool:
+    """Return whether the library of the NVIDIA driver can be loaded."""
+    try:
+        ctypes.CDLL('libcuda.so.1')
+    except OSError:
+        return False
+    return True
 
 
 def driver() -> Any:
