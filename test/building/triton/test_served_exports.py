@@ -59,7 +59,7 @@ def export_engine(repository, name, onnx_file):
     )
     manifest = replace(read_model_file(onnx_file).manifest, build=build)
     engine = ModelFile(repository / 'digits.engine', PLAN, '', manifest)
-    options = ServerOptions(cuda_graphs=True, queue_delay_ms=3, queue_timeout_ms=500)
+    options = ServerOptions(cuda_graphs=True, queue_delay_ms=3, queue_timeout_ms=700)
     write_served_model(engine, engine.manifest, repository / name, 1, options, uint8=False)
     assert (repository / name / '1/model.plan').read_bytes() == PLAN
     replace_backend(repository / name, onnx_file)
@@ -195,6 +195,6 @@ def test_server_has_the_options_of_the_export(stub):
     assert batching.max_queue_delay_microseconds == 3000
     policy = batching.default_queue_policy
     assert policy.timeout_action == model_config_pb2.ModelQueuePolicy.REJECT
-    assert policy.default_timeout_microseconds == 500_000
+    assert policy.default_timeout_microseconds == 700_000
     assert [group.count for group in configuration(stub, 'copies').instance_group] == [2]
     assert configuration(stub, 'fixed').output[0].label_filename == 'labels.txt'

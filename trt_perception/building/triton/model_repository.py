@@ -54,7 +54,7 @@ class ServerOptions:
 
     max_batch: int | None = None
     queue_delay_ms: int = 0
-    queue_timeout_ms: int = 1000
+    queue_timeout_ms: int = 500
     instances: int = 1
     gpus: tuple[int, ...] = ()
     cuda_graphs: bool = False
