@@ -24,6 +24,7 @@ from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.stages.triton import connection
 from trt_perception.stages.triton.model import TritonModel
 
 pytestmark = needs('onnx', 'tritonclient')
@@ -225,6 +226,18 @@ def test_frames_are_late_while_the_server_is_stopped(own_server, open_model):
         answer(pipeline, 4)
     own_server.send_signal(signal.SIGCONT)
     wait_for_answer(pipeline)
+
+
+def test_server_accepts_the_pings_during_a_long_request(tmp_path, open_model, monkeypatch):
+    options = {**dict(connection._CHANNEL_OPTIONS), 'grpc.keepalive_time_ms': 1000}
+    monkeypatch.setattr(connection, '_CHANNEL_OPTIONS', tuple(options.items()))
+    write_tiny(tmp_path / 'models', before='time.sleep(6)')
+    server = TritonServer(tmp_path / 'models').start()
+    try:
+        # 6 periods of pings, as in a request of 30 s with the usual period.
+        assert answer(open_model(server, 'tiny', **TINY), 3) == 3
+    finally:
+        server.end()
 
 
 def test_the_server_answers_again_after_an_outage_of_a_minute(own_server, open_model):

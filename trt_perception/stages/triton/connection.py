@@ -38,7 +38,8 @@ _MAX_HEADERS_BYTES: Final = 64 * 1024
 _MAX_PEM_BYTES: Final = 2**20
 # gRPC waits up to 20 s to connect, and up to 120 s before the next attempt. The first value also
 # limits the wait for a connection. A connection of its own, because a shared one would have waits
-# of other users. Keepalive finds a server that accepts connections but does not run.
+# of other users. Keepalive finds a server that accepts connections but does not run. Triton closes
+# a connection after more pings without data.
 _CHANNEL_OPTIONS: Final = (
     ('grpc.initial_reconnect_backoff_ms', 100),
     ('grpc.min_reconnect_backoff_ms', 1000),
@@ -46,7 +47,7 @@ _CHANNEL_OPTIONS: Final = (
     ('grpc.use_local_subchannel_pool', 1),
     ('grpc.keepalive_time_ms', 5000),
     ('grpc.keepalive_timeout_ms', 3000),
-    ('grpc.http2.max_pings_without_data', 0),
+    ('grpc.http2.max_pings_without_data', 2),
     ('grpc.max_send_message_length', -1),
 )
 # gRPC would drop headers whose names begin with grpc-, and -bin marks binary values.
