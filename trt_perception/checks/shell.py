@@ -78,14 +78,23 @@ def read_profile(environment: Mapping[str, str]) -> FastDdsProfile:
 
 
 def check_shell(
-    environment: Mapping[str, str], *, folder: Path | None = None
+    environment: Mapping[str, str], *, folder: Path | None = None, has_ros: bool = True
 ) -> Iterator[Finding]:
     """Check the environment variables that ROS 2 and its middleware read.
 
     Args:
         environment: environment of this process.
         folder: folder in which programs start; None for the working folder.
+        has_ros: whether ROS 2 is sourced or installed; False skips all checks.
     """
+    if not has_ros:
+        found = (
+            'not in this shell. The node and replay_images need it; Python programs and all '
+            'other commands do not'
+        )
+        fix = 'for the node, source the setup.bash of ROS 2 and of the workspace'
+        yield Finding(_AREA, 'ROS 2', 'yellow', found, fix)
+        return
     yield _check_distribution(environment)
     yield from _check_middleware(environment)
     yield from _check_domain(environment)

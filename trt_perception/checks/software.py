@@ -136,6 +136,7 @@ def check_packages(
     modules: Mapping[str, ModuleImport],
     *,
     needs_onnx: bool,
+    has_ros: bool = True,
     python: tuple[int, int] = sys.version_info[:2],
 ) -> Iterator[Finding]:
     """Check Python and the packages that are imported on every machine.
@@ -143,6 +144,7 @@ def check_packages(
     Args:
         modules: result of import_modules.
         needs_onnx: whether the detector runs an ONNX model.
+        has_ros: whether ROS 2 is sourced or installed; False skips its packages.
         python: version of the interpreter.
     """
     low, high = _PYTHON_VERSIONS
@@ -156,13 +158,16 @@ def check_packages(
     fixes = {
         'numpy': 'sudo apt install python3-numpy',
         'cv2': 'sudo apt install python3-opencv',
+    }
+    ros_fixes = {
         'rclpy': source,
         'sensor_msgs.msg': 'sudo apt install ros-$ROS_DISTRO-sensor-msgs',
         'vision_msgs.msg': 'sudo apt install ros-$ROS_DISTRO-vision-msgs',
     }
-    for name, fix in fixes.items():
+    for name, fix in {**fixes, **(ros_fixes if has_ros else {})}.items():
         yield _check_needed(name.removesuffix('.msg'), modules[name], fix)
-    yield _check_cv_bridge(modules['cv_bridge'])
+    if has_ros:
+        yield _check_cv_bridge(modules['cv_bridge'])
     yield _check_pillow(modules['PIL'])
     yield _check_simplejpeg(modules['simplejpeg'])
     runtime = modules['onnxruntime']

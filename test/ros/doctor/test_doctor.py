@@ -156,6 +156,16 @@ def test_without_rclpy_only_dependent_checks_are_red(tmp_path):
     assert ('machine', 'caches') in found
 
 
+def test_without_ros_one_yellow_finding_replaces_the_checks_of_ros(tmp_path):
+    (tmp_path / 'rclpy.py').write_text("raise ModuleNotFoundError('no ROS here')\n")
+    path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
+    found = findings('--seconds', '1', environment={'ROS_DISTRO': None, 'PYTHONPATH': path})
+    assert level_of(found, 'ROS 2') == 'yellow'
+    assert not [name for name, finding in found.items() if finding['level'] == 'red']
+    assert found['Python and packages', 'numpy']['level'] == 'green'
+    assert not {'rclpy', 'sensor_msgs', 'distribution', 'graph'} & {name for _, name in found}
+
+
 def test_missing_middleware_is_reported():
     found = findings('--seconds', '1', environment={'RMW_IMPLEMENTATION': 'rmw_missing_cpp'})
     assert level_of(found, 'middleware') == 'red'

@@ -133,6 +133,11 @@ class _Inputs:
         """Result of importing each module."""
         return import_modules()
 
+    @property
+    def has_ros(self) -> bool:
+        """Whether ROS 2 is sourced or installed."""
+        return 'ROS_DISTRO' in os.environ or not self.modules['rclpy'].missing
+
     @functools.cached_property
     def segment_bytes(self) -> int:
         """Bytes of shared memory that a process of this shell allocates."""
@@ -155,8 +160,8 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
         yield from run_check(area, name, functools.partial(check, inputs))
 
 
-def _check_shell(_: _Inputs) -> Iterable[Finding]:
-    return check_shell(os.environ)
+def _check_shell(inputs: _Inputs) -> Iterable[Finding]:
+    return check_shell(os.environ, has_ros=inputs.has_ros)
 
 
 def _check_machine(inputs: _Inputs) -> Iterable[Finding]:
@@ -185,7 +190,7 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
 
 
 def _check_packages(inputs: _Inputs) -> Iterable[Finding]:
-    return check_packages(inputs.modules, needs_onnx=is_onnx(inputs.model))
+    return check_packages(inputs.modules, needs_onnx=is_onnx(inputs.model), has_ros=inputs.has_ros)
 
 
 def _check_onnx_providers(inputs: _Inputs) -> Iterable[Finding]:
@@ -236,7 +241,7 @@ def trial_run(values: Mapping[str, Any]) -> str:
 def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
     """Check the ROS graph in a separate process, because a missing middleware ends the process."""
     options = inputs.options
-    if not options.seconds:
+    if not (options.seconds and inputs.has_ros):
         return
     is_readable = inputs.values is not None
     configs = NodeConfig.from_values(inputs.node_values if is_readable else {})
