@@ -168,6 +168,9 @@ class MissingModelInfoError(EngineError):
         self.missing = dict(missing)
         self.seen = tuple(seen)
 
+    def __str__(self) -> str:
+        return f'{self.statement}\n{self.fix}'
+
 
 class CudaError(TrtPerceptionError):
     """Raised when a CUDA call fails.

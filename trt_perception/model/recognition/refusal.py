@@ -113,15 +113,23 @@ def refuse_missing_info(
     arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
-        f'without a manifest ({name}.json), these values are unknown: '
-        f'{", ".join(map(syntax.name, missing))}. Seen: {"; ".join(seen)}. '
-        f'{". ".join(choices)}',
+        _found_text(name, choices, seen),
         fix=f'add {arguments} (docs/decoders.md), or write a manifest: '
         + _manifest_command(model, state.task, values),
         arguments=arguments,
         missing=missing,
         seen=seen,
     )
+
+
+def _found_text(name: str, choices: Sequence[str], seen: Sequence[str]) -> str:
+    lines = [
+        f'without a manifest ({name}.json), these values are unknown:',
+        *(f'- {choice}' for choice in choices),
+        'The model has:',
+        *(f'- {sentence}' for sentence in seen),
+    ]
+    return '\n'.join(lines)
 
 
 def _manifest_command(model: ModelInfo, task: Task, values: Mapping[str, object]) -> str:
