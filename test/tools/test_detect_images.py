@@ -42,6 +42,7 @@ def test_folder_of_images_is_processed(tiny, pictures, tmp_path, capfd):
     assert summary['preprocessing']['resize'] == 'letterbox'
     assert 0 < summary['latency_ms']['p50'] <= summary['latency_ms']['p99']
     assert ' 2 of 3 images' in output
+    assert '\nsaved 3 annotated images in ' in output
     # The source images are unchanged.
     assert (cv2.imread(str(pictures / 'a.png')) == picture(COLORS['a.png'])).all()
 

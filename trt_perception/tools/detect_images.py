@@ -81,6 +81,7 @@ class _DetectionRun:
     Attributes:
         seconds: detection time per image, one entry for each batch.
         problems: messages about images and videos that could not be read completely.
+        drawn: names of the annotated images and videos.
     """
 
     pipeline: Pipeline
@@ -90,6 +91,7 @@ class _DetectionRun:
     bar: tqdm[NoReturn]
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
 
     def process_images(self) -> None:
         """Run the model on all images, and write the annotated images."""
@@ -101,6 +103,7 @@ class _DetectionRun:
             if name in self.plan.targets:
                 target = self.plan.targets[name]
                 write_image(target, bgr, found, spec.class_names, spec.task)
+                self.drawn.append(name)
 
     def process_video(self, name: str, video: VideoFile) -> None:
         """Run the model on the frames of a video, and write the annotated video."""
@@ -114,6 +117,7 @@ class _DetectionRun:
             for _, bgr, found in self._detect(named):
                 if opened is not None:
                     opened.add(bgr, found)
+        self.drawn += [name] if opened else []
         count = len(self.results) - before
         # Some containers only estimate the number of frames, with an error of less than 10 %.
         if count < 0.9 * video.frames:
@@ -207,6 +211,13 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
         'problems': work.problems,
     }
     print(escape_controls(_summary_text(summary), None), flush=True)
+    if work.drawn:
+        videos = sum(name in dict(plan.videos) for name in work.drawn)
+        counts = {'images': len(work.drawn) - videos, 'videos': videos}
+        drawn = ' and '.join(
+            f'{count} annotated {kind}' for kind, count in counts.items() if count
+        )
+        print(escape_controls(f'saved {drawn} in {plan.folder}'))
     saver = ResultSaver('detect_images')
     saver.save(plan.folder / DETECTIONS_FILE, write_json, work.results.dataset())
     saver.save(plan.folder / RESULTS_FILE, write_json, work.results.rows())
