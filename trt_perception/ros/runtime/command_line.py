@@ -63,13 +63,13 @@ def mark_ros_arguments(arguments: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 
 def check_ros_arguments(arguments: Sequence[str]) -> None:
-    """Refuse a parameter file that is a pipe, and node names that are too long.
+    """Refuse a parameter file that is missing or a pipe, and node names that are too long.
 
     ROS reads the file several times, and the second read of a pipe would never return. For a name
     that is too long, rclpy raises the same RCLError as for a failure of the middleware.
 
     Raises:
-        ConfigError: a parameter file is a pipe, or the name or namespace of a node is too long.
+        ConfigError: a parameter file is missing or a pipe, or a name or namespace is too long.
     """
     for word in arguments:
         if rule := _NAME_RULE.fullmatch(word):
@@ -83,10 +83,15 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
                 )
     for option, value in itertools.pairwise(arguments):
         if option == '--params-file':
-            with contextlib.suppress(OSError, ValueError):  # rcl reports the error
-                if stat.S_ISFIFO(os.stat(value).st_mode):
-                    found = 'a pipe, which ROS cannot read several times'
-                    raise ConfigError(f'--params-file {value}', found, expected='a file')
+            try:
+                is_pipe = stat.S_ISFIFO(os.stat(value).st_mode)
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                found = f'cannot be read: {reason}'
+                raise ConfigError(f'--params-file {value}', found) from error
+            if is_pipe:
+                found = 'a pipe, which ROS cannot read several times'
+                raise ConfigError(f'--params-file {value}', found, expected='a file')
 
 
 def report_wrong_usage(error: Exception) -> int:
