@@ -273,6 +273,17 @@ def test_no_output_problem_allows_for_the_turns_of_other_cameras(known_by):
     assert 7.5 < activation.seconds_until('no_output', 15, published=0, replaced=15) <= 9.5
 
 
+@pytest.mark.parametrize(('cameras', 'latest_s'), [(1, 3.0), (3, 7.0)])
+def test_late_answers_of_a_server_are_not_a_pipeline_without_output(cameras, latest_s):
+    activation = healthy(answer_limit_s=2.0, batches_per_turn=cameras)
+    activation.in_flight = 1
+    # The answers of all other cameras may be late, too.
+    kinds = {activation.step(15, published=0).kind for _ in range(round(2.0 * cameras / PERIOD_S))}
+    assert 'no_output' not in kinds
+    assert activation.step(15, published=0, timeout=1).kind == 'no_result'
+    assert 2.0 * cameras < activation.seconds_until('no_output', 15, published=0) <= latest_s
+
+
 @pytest.mark.parametrize('rate_hz', [10, 30, 200])
 @pytest.mark.parametrize('waited_s', [0.5, 3, 60])
 @pytest.mark.parametrize('share', [0.1, 0.5, 1.0])

@@ -21,7 +21,14 @@ class SimulatedActivation:
     camera_name = ''
     topic = '/image'
 
-    def __init__(self, start_s=100.0, frame_time_s=0.02, topic_state=None, batches_per_turn=1):
+    def __init__(
+        self,
+        start_s=100.0,
+        frame_time_s=0.02,
+        topic_state=None,
+        batches_per_turn=1,
+        answer_limit_s=0.0,
+    ):
         self.time_s = start_s
         self.state = topic_state or TopicState(publishers=1)
         self.received = self.published = self.in_flight = self.not_delivered = 0
@@ -41,6 +48,7 @@ class SimulatedActivation:
             start_s=start_s,
             frame_time_s=frame_time_s,
             batches_per_turn=batches_per_turn,
+            answer_limit_s=answer_limit_s,
             loss_fix=cure,
         )
 

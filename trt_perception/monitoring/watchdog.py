@@ -103,6 +103,7 @@ class CameraWatchdog:
         batches_per_turn: number of batches until each camera has had a turn, if all cameras send
             faster than the model processes images.
         loss_fix: fix for large images that are lost in transport.
+        answer_limit_s: longest wait for the answer of a Triton server; 0 for other models.
     """
 
     def __init__(
@@ -113,12 +114,14 @@ class CameraWatchdog:
         frame_time_s: float = 0.0,
         batches_per_turn: int = 1,
         loss_fix: LossFix,
+        answer_limit_s: float = 0.0,
     ) -> None:
         self._camera = camera
         self._topic = camera.topic
         self._frame_time_s = frame_time_s
         self._batches_per_turn = batches_per_turn
         self._loss_fix = loss_fix
+        self._answer_limit_s = answer_limit_s
         self._silence = SilenceCheck(camera, start_s, loss_fix)
         self._snapshots = deque([_CountSnapshot(start_s, 0, 0, {}, 0)])
         self._sent_rate, self._output_rate = EvenRate(), EvenRate()
@@ -215,7 +218,8 @@ class CameraWatchdog:
 
     def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> HealthState | None:
         waited_s = now.time_s - self._last_progress_s
-        if waited_s < _SILENCE_S:
+        # A late answer is a dropped frame. Each frame before it may have been late, too.
+        if waited_s < _SILENCE_S + self._batches_per_turn * self._answer_limit_s:
             return None
         if waited_s < _LATE_FRAME_FACTOR * self._expected_frame_s(counts):
             return None

@@ -19,6 +19,7 @@ from rclpy.lifecycle import LifecycleNode
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
 from trt_perception.images.jpeg import JpegFrameReader
+from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
@@ -128,7 +129,9 @@ class NodeCamera:
             camera_index,
             self._message_bytes,
         )
-        self.health.watch(self._input, frame_time_s, batches_per_turn)
+        on_server = is_triton_address(self.config.engine_path)
+        answer_limit_s = self.config.triton_timeout_ms * 1e-3 if on_server else 0.0
+        self.health.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
         return self._input.topic
 
     def apply_config(self, config: DetectorConfig) -> None:

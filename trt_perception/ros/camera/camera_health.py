@@ -138,13 +138,20 @@ class CameraHealth:
         self._last_counts = FrameStatistics()
         self._last_not_delivered: int | None = 0
 
-    def watch(self, image_input: ImageInput, frame_time_s: float, batches_per_turn: int) -> None:
+    def watch(
+        self,
+        image_input: ImageInput,
+        frame_time_s: float,
+        batches_per_turn: int,
+        answer_limit_s: float,
+    ) -> None:
         """Start watching a new subscription.
 
         Args:
             image_input: the subscription of the camera.
             frame_time_s: seconds that the model takes for a frame.
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
+            answer_limit_s: longest wait for the answer of a Triton server; 0 for other models.
         """
         now = time.monotonic()
         self._rate_counts = deque([(now, 0, 0)])
@@ -159,6 +166,7 @@ class CameraHealth:
             start_s=now,
             frame_time_s=frame_time_s,
             batches_per_turn=batches_per_turn,
+            answer_limit_s=answer_limit_s,
             loss_fix=lambda on_this_machine: loss_fix(
                 share,
                 image_input.reliability,
