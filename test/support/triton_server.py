@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -173,6 +174,12 @@ def write_model(repository, name, onnx_file, *, before='', config=''):
     shutil.copy(onnx_file, version / 'model.onnx')
     write_program(version, before)
     (folder / 'config.pbtxt').write_text('\n'.join(lines) + '\n')
+
+
+def config_with_manifest(path):
+    """Return a line of a configuration with the manifest, as export_triton writes it."""
+    text = json.dumps(Path(path).read_text())
+    return f'parameters {{ key: "trt_perception.manifest" value {{ string_value: {text} }} }}'
 
 
 def free_ports(count):

@@ -1,24 +1,23 @@
 """Tests of a model on a Triton server: a real server on the CPU, and its faults."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
+import trt_perception as tp
 from support.models.digits import DIGITS
 from support.models.open_model import open_by_parameters
 from support.models.support_models import HEIGHT, WIDTH, tiny_onnx
 from support.optional_packages import needs
-from support.triton_server import TritonServer, write_model
+from support.triton_server import TritonServer, config_with_manifest, write_model
 from trt_perception.errors import EngineError, ServerError, ServerTimeoutError
-from trt_perception.images.frame import Frame, frame_from_bgr
+from trt_perception.images.frame import Frame
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.parameters.config import DetectorConfig
@@ -53,11 +52,6 @@ def identity_model(path, dtype, shape):
     )
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9), path)
     return path
-
-
-def config_with_manifest(manifest):
-    text = json.dumps(Path(manifest).read_text())
-    return f'parameters {{ key: "trt_perception.manifest" value {{ string_value: {text} }} }}'
 
 
 def write_tiny(repository, **changes):
@@ -144,19 +138,18 @@ def wait_for_answer(pipeline):
 
 
 @pytest.mark.parametrize('shared_memory', [True, False])
-def test_boxes_of_the_server_equal_local_boxes(server, open_model, shared_memory):
-    served = open_model(server, 'digits', **{'triton.shared_memory': shared_memory})
-    local = open_by_parameters(DetectorConfig.from_values({'engine_path': str(DIGITS)}))
-    assert served.spec.class_names == local.spec.class_names
-    for scene in range(3):
-        image = cv2.imread(str(DIGITS.parents[1] / f'demo/scenes/scene_{scene:03}.jpg'))
-        frame = frame_from_bgr(image)
-        found = detect_one(served, frame, Thresholds()).detections
-        expected = detect_one(local, frame, Thresholds()).detections
-        assert len(expected.scores) > 0
-        np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.01)
-        np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
-        np.testing.assert_array_equal(found.class_ids, expected.class_ids)
+def test_boxes_of_the_server_equal_local_boxes(server, shared_memory):
+    address = f'triton://{server.address}/digits'
+    options = {'triton_timeout_ms': 5000.0, 'triton_shared_memory': shared_memory}
+    with tp.load(address, **options) as served, tp.load(DIGITS) as local:
+        assert served.class_names == local.class_names
+        for scene in range(3):
+            image = cv2.imread(str(DIGITS.parents[1] / f'demo/scenes/scene_{scene:03}.jpg'))
+            found, expected = served(image), local(image)
+            assert len(expected.scores) > 0
+            np.testing.assert_allclose(found.xyxy, expected.xyxy, atol=0.01)
+            np.testing.assert_allclose(found.scores, expected.scores, atol=1e-4)
+            np.testing.assert_array_equal(found.class_ids, expected.class_ids)
 
 
 @pytest.mark.parametrize('shared_memory', [True, False])
