@@ -66,3 +66,10 @@ def test_package_uses_no_other_argument_parser():
         if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'ArgumentParser'
     ]
     assert calls == []
+
+
+def test_usage_names_the_model_before_options_with_several_values():
+    parser = OptionParser('tool', None, '')
+    parser.add_argument('--source', nargs='+')
+    parser.add_model('a model')
+    assert parser.format_usage() == 'usage: tool MODEL [-h] [--source SOURCE [SOURCE ...]]\n'

@@ -21,6 +21,20 @@ _NAMED_VALUE: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
 _MODEL_OPTIONS: Final = ('--model', '--engine', '--onnx', '--engine-path', '--engine_path')
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Prints arguments before options, because an option with several values takes all words."""
+
+    def _format_usage(
+        self, usage: str | None, actions: Any, groups: Any, prefix: str | None
+    ) -> str:
+        if usage is None:
+            arguments = [action for action in actions if not action.option_strings]
+            named = super()._format_usage(None, arguments, [], '')
+            self._prog = ' '.join(named.split())
+            actions = [action for action in actions if action.option_strings]
+        return super()._format_usage(usage, actions, groups, prefix)
+
+
 class OptionParser(argparse.ArgumentParser):
     """A parser whose help ends with examples, and whose errors suggest the intended option.
 
@@ -48,7 +62,7 @@ class OptionParser(argparse.ArgumentParser):
             usage=usage,
             description=description,
             epilog=examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_HelpFormatter,
         )
         self._given: Sequence[str] = ()
         self._assignment = assignment
