@@ -197,7 +197,7 @@ def _parser() -> OptionParser:
         type=number_between(0.001, 1000.0),
         default=10.0,
         metavar='HZ',
-        help='images a second (default 10)',
+        help='images a second (default: 10)',
     )
     parser.add_argument('--loop', action='store_true', help='start again after the last image')
     parser.add_argument(
@@ -205,22 +205,22 @@ def _parser() -> OptionParser:
         choices=[*PIXEL_FORMATS, *_COMPRESSED],
         default='bgr8',
         metavar='NAME',
-        help=f'{", ".join(PIXEL_FORMATS)}; jpeg and png publish image/compressed (default bgr8)',
+        help=f'{", ".join(PIXEL_FORMATS)}; jpeg and png publish image/compressed (default: bgr8)',
     )
     parser.add_argument(
         '--reliability',
         choices=['reliable', 'best_effort'],
         default='reliable',
-        help='default reliable',
+        help='QoS reliability (default: reliable)',
     )
     parser.add_argument(
-        '--depth', type=number_between(1, 10_000), default=5, help='QoS depth (default 5)'
+        '--depth', type=number_between(1, 10_000), default=5, help='QoS depth (default: 5)'
     )
     parser.add_argument(
         '--frame-id',
         default='camera',
         metavar='ID',
-        help='frame_id of the headers (default camera)',
+        help='frame_id of the headers (default: camera)',
     )
     parser.add_argument(
         '--wait-for-subscribers',

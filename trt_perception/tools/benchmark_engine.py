@@ -87,7 +87,8 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
 A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C stops after the
 frames in flight. The tool then prints and saves the figures so far, marked as partial. A second
 Ctrl-C exits at once.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 # Models with providers, frames, one frame of each encoding to compare, and options.

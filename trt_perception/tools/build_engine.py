@@ -50,7 +50,7 @@ on a GPU.
 Not tested: TensorRT 10.x and 11.x (only the names of their API were compared), DLA, 2:4 sparsity,
 version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 

@@ -68,7 +68,8 @@ The output folder receives:
 Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
 Subfolders of a source are not read. A pattern with ** includes them: '~/pictures/**'.
 The tool skips an image that cannot be read, prints its name, and ends with exit code 1.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 _Image = npt.NDArray[np.uint8]

@@ -77,7 +77,8 @@ benchmark_engine to measure the latency of the node.
 Without --annotations, the tool only compares each model with the first. Annotations for masks,
 keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
 Classes and categories are matched by name, images by file_name.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 

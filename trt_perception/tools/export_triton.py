@@ -45,7 +45,8 @@ The node runs the model with engine_path:=triton://HOST:8001/NAME, without furth
 The server must have the release of TensorRT that built an engine.
 Not run by us: Triton's backends for TensorRT and ONNX Runtime. A server checked configurations
 with its Python backend.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 

@@ -58,7 +58,8 @@ that the layer reads. FP32 and TF32 look the same. --times measures each layer a
 after each run, so the sum exceeds the time of the whole engine. Measure the whole engine with
 benchmark_engine.
 Tested with TensorRT-RTX 1.4; not tested with TensorRT 10.x and 11.x.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 

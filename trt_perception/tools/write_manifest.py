@@ -55,7 +55,8 @@ examples:
 
 The tool runs the model once, and writes MODEL.json next to the model. Values that are not given
 come from the model. An engine needs its GPU.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
 
 

@@ -363,7 +363,7 @@ def _parser() -> OptionParser:
         '--seconds',
         type=number_between(0.0, 600.0),
         default=3.0,
-        help='seconds to listen to the cameras, after up to 4 s to find them (default 3); 0 '
+        help='seconds to listen to the cameras, after up to 4 s to find them (default: 3); 0 '
         'skips the checks of topics, and excludes --image-topic',
     )
     parser.add_argument(
@@ -393,7 +393,7 @@ def _parser() -> OptionParser:
         type=text_matching(f'(/{name})+', 'a full name, such as /front/detector'),
         default='/detector',
         metavar='NAME',
-        help='full name of the node that the parameter file is for (default /detector)',
+        help='full name of the node that the parameter file is for (default: /detector)',
     )
     parser.add_argument('--json', action='store_true', help='print JSON')
     return parser
