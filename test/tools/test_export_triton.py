@@ -107,7 +107,7 @@ def test_options_describe_a_model_without_a_manifest(in_folder):
     words = ['--class-names', *NAMES, *'4567890', '--param', 'model.scale=0.5']
     words += ['--param', 'model.decoder=dense', '--param', 'model.resize=letterbox']
     words += ['--param', 'model.color_order=bgr', '--name', 'named', '--model-version', '3']
-    words += ['--queue-delay-ms', '7', '--no-warm-up']
+    words += ['--queue-delay-ms', '7', '--queue-timeout-ms', '9', '--no-warm-up']
     assert run('plain.onnx', '--repository', '.', *words) == 0
     manifest = stored_manifest(in_folder / 'named')
     assert manifest.class_names == (*NAMES, *'4567890')
@@ -116,7 +116,9 @@ def test_options_describe_a_model_without_a_manifest(in_folder):
     assert (in_folder / 'named/3/model.onnx').is_file()
     config = configuration(in_folder / 'named')
     assert list(config.version_policy.specific.versions) == [3]
-    assert config.dynamic_batching.max_queue_delay_microseconds == 7000
+    batching = config.dynamic_batching
+    assert batching.max_queue_delay_microseconds == 7000
+    assert batching.default_queue_policy.default_timeout_microseconds == 9000
     assert not config.model_warmup
 
 
@@ -138,7 +140,7 @@ def test_weights_of_another_file_become_part_of_the_model(in_folder):
 
 def test_engine_gets_its_profiles_and_gpus(in_folder, capsys, golden_messages):
     engine = write_engine(in_folder / 'a.engine', profiles=[(1, 2), (3, 6)])
-    words = ['--cuda-graphs', '--gpus', '0', '2', '--instances', '2', '--queue-timeout-ms', '0']
+    words = ['--cuda-graphs', '--gpus', '0', '2', '--instances', '2']
     assert run(engine, '--repository', 'models', *words) == 0
     golden_messages.add(capsys.readouterr().out)
     config = configuration(in_folder / 'models/a')

@@ -110,8 +110,8 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         type=integer_at_least(0),
         default=defaults.queue_timeout_ms,
         metavar='N',
-        help='refuse a request that waited longer; 0: never '
-        f'(default: {defaults.queue_timeout_ms})',
+        help='refuse a request that waited longer in the queue; 0: never '
+        f'(default: {defaults.queue_timeout_ms}). For many robots: docs/triton.md',
     )
     add(
         '--instances',

@@ -54,7 +54,7 @@ class ServerOptions:
 
     max_batch: int | None = None
     queue_delay_ms: int = 0
-    queue_timeout_ms: int = 500
+    queue_timeout_ms: int = 0
     instances: int = 1
     gpus: tuple[int, ...] = ()
     cuda_graphs: bool = False
