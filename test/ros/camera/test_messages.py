@@ -80,7 +80,7 @@ def test_message_without_detections_equals_the_message_of_rclpy():
 
 def test_message_with_one_detection_has_all_fields():
     rows = [(10.5, 20.25, 30.0, 60.75, 0.875, 1)]
-    content = DetectionsSerializer(CLASS_NAMES)(header_of(), detections_of(rows))
+    content = bytes(DetectionsSerializer(CLASS_NAMES)(header_of(), detections_of(rows)))
     [detection] = deserialize_message(content, Detection2DArray).detections
     assert detection.header == header_of()
     assert detection.id == ''

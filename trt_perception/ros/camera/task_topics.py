@@ -106,7 +106,7 @@ class DetectionsTopic(TaskTopic):
         if len(message) < _LARGE_MESSAGE_BYTES:
             self._publisher.publish(bytes(message))
         else:
-            publish_unlocked(self._publisher, np.frombuffer(message, np.uint8))
+            publish_unlocked(self._publisher, message)
 
 
 class KeypointsTopic(TaskTopic):

@@ -66,8 +66,8 @@ class DetectionsSerializer:
 
     def __call__(
         self, header: Header | HeaderFields, detections: Detections
-    ) -> bytes | memoryview:
-        """Serialise the detections of an image as a Detection2DArray.
+    ) -> bytearray | memoryview:
+        """Serialise the detections of an image as a Detection2DArray, in new memory.
 
         Boxes are in source pixels. Each detection has one hypothesis and an empty id.
         """
@@ -85,7 +85,7 @@ class DetectionsSerializer:
             pack, text = self._templates.get((class_id, end)) or self._make_template(class_id, end)
             end = len(_NO_ID)  # the id starts at a multiple of 8
             parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
-        return b''.join(parts)
+        return bytearray().join(parts)
 
     def _serialize_with_arrays(
         self,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from rclpy.publisher import Publisher
 from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 
-from trt_perception.ros.wire.rcl import Allocator, ErrorString, SerializedArray
+from trt_perception.ros.wire.rcl import ErrorString, SerializedArray
 
 __all__ = ['publish_unlocked', 'serialize_with_room']
 
@@ -28,20 +29,9 @@ __all__ = ['publish_unlocked', 'serialize_with_room']
 def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:
     """Return rcl and rcutils, which rclpy has already loaded."""
     rcl, rcutils = ctypes.CDLL('librcl.so'), ctypes.CDLL('librcutils.so')
-    rcl.rcl_publish_serialized_message.argtypes = (
-        ctypes.c_void_p,
-        ctypes.POINTER(SerializedArray),
-        ctypes.c_void_p,
-    )
-    rcutils.rcutils_get_default_allocator.restype = Allocator
+    rcl.rcl_publish_serialized_message.argtypes = (ctypes.c_void_p,) * 3
     rcutils.rcutils_get_error_string.restype = ErrorString
     return rcl, rcutils
-
-
-@cache
-def _allocator() -> Allocator:
-    allocator: Allocator = _libraries()[1].rcutils_get_default_allocator()
-    return allocator
 
 
 def serialize_with_room(
@@ -66,26 +56,27 @@ def serialize_with_room(
     return memory, memory[len(start) :]
 
 
-def publish_unlocked(publisher: Publisher, message: npt.NDArray[np.uint8]) -> None:
+def publish_unlocked(publisher: Publisher, message: Any) -> None:
     """Publish a serialised message without the GIL, so that other threads can run.
 
     The publisher stays valid until the call ends, even if another thread destroys it meanwhile.
 
     Args:
         publisher: publisher of the message's type.
-        message: uint8, one-dimensional, contiguous, in the format of `rclpy.serialization`.
+        message: a bytearray, memoryview or uint8 array, one-dimensional, contiguous and writable,
+            in the format of `rclpy.serialization`.
 
     Raises:
         RCLError: the middleware refused the message. rclpy's `publish` raises the same error.
     """
     rcl, rcutils = _libraries()
-    size = message.size
-    address = message.__array_interface__['data'][0]
-    serialized = SerializedArray(address, size, size, _allocator())
-    with publisher.handle:
-        code = rcl.rcl_publish_serialized_message(
-            publisher.handle.pointer, ctypes.byref(serialized), None
-        )
+    size = len(message)
+    # An address from NumPy would take 10 µs longer. Publishing uses no allocator.
+    address = ctypes.addressof(ctypes.c_char.from_buffer(message))
+    serialized = SerializedArray(address, size, size)
+    handle = publisher.handle
+    with handle:
+        code = rcl.rcl_publish_serialized_message(handle.pointer, ctypes.byref(serialized), None)
     if code:
         reason = rcutils.rcutils_get_error_string().text.decode(errors='replace')
         rcutils.rcutils_reset_error()
