@@ -150,7 +150,7 @@ def test_stop_before_the_first_measurement_saves_nothing(
     path, saved = write_model(tmp_path, outputs=OUTPUTS), tmp_path / 'result.json'
     assert benchmark_engine.main([str(path), '--size', '64x48', '--json', str(saved)]) == 130
     printed = capsys.readouterr()
-    assert printed.out == ''
+    assert printed.out == 'frames: 8, 64x48 bgr8\n'
     golden_messages.add(printed.err)
     assert not saved.exists()
 

@@ -147,7 +147,11 @@ def test_steps_only_option_measures_no_pipeline(model, tmp_path, capsys):
         assert entry['pipelines'] == entry['ratios'] == []
         assert list(entry['stages']) == ['preprocess', 'inference', 'decode']
         assert entry['encodings'] == {}  # an ONNX file has no kernels
-    assert 'latency' not in capsys.readouterr().out
+    output, error = capsys.readouterr()
+    assert 'latency' not in output
+    assert output.startswith('frames: 8, 64x48 bgr8\n')
+    assert '--encoding' in error
+    assert '--depth' not in error
 
 
 @needs_tensorrt

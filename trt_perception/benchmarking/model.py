@@ -73,6 +73,20 @@ class BenchmarkOptions:
         """Return the same options with another value of `onnx_provider`."""
         return replace(self, pipeline=replace(self.pipeline, onnx_provider=provider))
 
+    def ignored(self, models: Sequence[ModelFile], encodings: Sequence[Frame]) -> list[str]:
+        """Return a sentence for each option of the command line that some models ignore."""
+        onnx = list(dict.fromkeys(model.path.name for model in models if model.is_onnx))
+        served = [model.path.name for model in models if model.address is not None]
+        sentences = []
+        if onnx and self.depths not in ((), (1,), BenchmarkOptions.depths):
+            sentences.append(f'--depth: ONNX files run at depth 1 only: {", ".join(onnx)}')
+        if encodings and (onnx or served):
+            names = ', '.join(onnx + served)
+            first = encodings[0].format.name
+            found = f'only engines are timed for each, others with {first}: {names}'
+            sentences.append(f'--encoding: {found}')
+        return sentences
+
 
 @dataclass(frozen=True)
 class TimeRatios:

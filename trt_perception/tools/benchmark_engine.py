@@ -23,7 +23,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.files.atomic_files import write_json
-from trt_perception.files.plain_text import escape_controls
+from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.input_layout import MAX_BATCH
@@ -122,8 +122,7 @@ class BenchmarkReport:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    interrupted = 'interrupted; nothing was saved'
-    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
+    return run_tool(_parser(), arguments, _prepare, _run, 'interrupted; nothing was saved')
 
 
 def _prepare(options: argparse.Namespace) -> _Job:
@@ -198,6 +197,10 @@ def _measure(job: _Job) -> BenchmarkReport:
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
     reports, detections = [], []
+    images = tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames)
+    print(f'frames: {len(frames)}, {join_first_items(dict.fromkeys(images))}')
+    for sentence in options.ignored([model for model, _ in models], encodings):
+        print_message('benchmark_engine', sentence)
     depth_counts = [len(options.depths[:1] if m.is_onnx else options.depths) for m, _ in models]
     steps = sum(1 + count * len(options.batches) for count in depth_counts)
     with BenchmarkProgress(steps) as progress:
@@ -227,7 +230,7 @@ def _measure(job: _Job) -> BenchmarkReport:
         date=date,
         machine=describe_machine(options.pipeline.device_id if on_gpu else None),
         options=options,
-        images=tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames),
+        images=images,
         models=tuple(reports),
         agreement=agreement if options.depths else (),
         partial=control.stopped,
@@ -378,11 +381,8 @@ def _parse_batches(text: str) -> tuple[int, ...]:
 
 def _parse_size(text: str) -> tuple[int, int]:
     sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
-    if (
-        text.lower().count('x') != 1
-        or len(sides) != 2
-        or not all(1 <= s <= MAX_SIDE for s in sides)
-    ):
+    is_pair = text.lower().count('x') == 1 and len(sides) == 2
+    if not (is_pair and all(1 <= side <= MAX_SIDE for side in sides)):
         raise argparse.ArgumentTypeError(
             f'expected WIDTHxHEIGHT, each from 1 to {MAX_SIDE}, as in 1920x1080 (got {text!r})'
         )
