@@ -159,7 +159,7 @@ def test_damaged_calibration_cache_is_replaced(tmp_path, capsys):
     first = (tmp_path / 'net.engine').read_bytes()
     (entry,) = cache.iterdir()
     assert run_build_engine(*arguments) == 0
-    assert 'cache: reused' in capsys.readouterr().out
+    assert 'calibration cache reused: ' in capsys.readouterr().out
     entry.write_bytes(entry.read_bytes()[:-20])
     assert run_build_engine(*arguments) == 0
     assert 'is damaged' in capsys.readouterr().out

@@ -12,7 +12,7 @@ _REPLACEMENTS = {
     r'(TensorRT reported): .*': r'\1: what TensorRT says',
     r'(tensorrt_rtx) [\d.]+': r'\1 VERSION',
     r'expected at most \d+ and \d+, which ONNX [\d.]+ knows': 'expected what this ONNX knows',
-    r'[\d.]+ against [\d.]+ MiB': 'SIZE against SIZE MiB',
+    r'[\d.]+ [KM]iB against [\d.]+ [KM]iB': 'SIZE against SIZE',
     r'which has \d+ detections, the built model \d+': 'which has SOME, the built model OTHERS',
 }
 
