@@ -32,9 +32,12 @@ _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(
 )  # identity rotation, zero covariance
 _BOX_NUMBER_COUNT: Final = 5
 _NO_ID: Final = b'\x01\x00\x00\x00\x00'
-# Positions of score and box, in words of 8 bytes relative to the id. The pose is between them.
+_FLOAT64: Final = np.dtype('<f8')
+_DOUBLE: Final = struct.Struct('<d')
+# Positions of the rows of `_number_array`, in words of 8 bytes relative to the id. The stamp of
+# the next detection follows the id. Score, pose and box precede the id.
 _NUMBER_WORDS: Final = np.array(
-    (-_BOX_NUMBER_COUNT - len(_POSE) // 8 - 1, *range(-_BOX_NUMBER_COUNT, 0)), np.int64
+    (1, -_BOX_NUMBER_COUNT - len(_POSE) // 8 - 1, -5, -4, -2, -1, -3), np.int64
 )[:, None]
 # A function that packs the values of an entry, and the constant bytes among these values.
 _Template = tuple[Callable[..., bytes], bytes]
@@ -59,8 +62,9 @@ class DetectionsSerializer:
         self._array_from = array_from
         # By class id and by the offset modulo 8, which determines the padding.
         self._templates: dict[tuple[int, int], _Template] = {}
-        self._zero_entries: dict[int, bytes] = {}
-        # By class id: length of the zero entry in words of 8 bytes.
+        # By class id: a detection whose numbers are zero, None before the first detection of the
+        # class; and its length in words of 8 bytes.
+        self._zero_entries = np.full(len(class_names), None, np.object_)
         self._entry_words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
@@ -74,13 +78,13 @@ class DetectionsSerializer:
         if header.frame_id != self._frame_id:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
-        class_ids = detections.class_ids.tolist()
         pack, text = self._start_template
-        parts = [pack(_ENCAPSULATION, sec, nanosec, text, len(class_ids))]
-        end = (len(parts[0]) - len(_ENCAPSULATION)) % 8
-        if len(class_ids) >= self._array_from:
-            return self._serialize_with_arrays(header, parts[0], class_ids, detections)
-        scores, boxes = detections.scores.tolist(), _box_numbers(detections)
+        start = pack(_ENCAPSULATION, sec, nanosec, text, len(detections))
+        if len(detections) >= self._array_from:
+            return self._serialize_with_arrays((sec, nanosec), start, detections)
+        parts, end = [start], (len(start) - len(_ENCAPSULATION)) % 8
+        class_ids, scores = detections.class_ids.tolist(), detections.scores.tolist()
+        boxes = _box_numbers(detections)
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
             pack, text = self._templates.get((class_id, end)) or self._make_template(class_id, end)
             end = len(_NO_ID)  # the id starts at a multiple of 8
@@ -88,41 +92,39 @@ class DetectionsSerializer:
         return bytearray().join(parts)
 
     def _serialize_with_arrays(
-        self,
-        header: Header | HeaderFields,
-        start: bytes,
-        class_ids: list[int],
-        detections: Detections,
+        self, stamp: tuple[int, int], start: bytes, detections: Detections
     ) -> memoryview:
         """Return the serialised message, with numbers written by NumPy.
 
         Args:
-            header: header of the image.
+            stamp: seconds and nanoseconds of the image's stamp.
             start: the bytes before the first detection.
-            class_ids: class id of each detection.
             detections: the detections; at least one.
         """
+        class_ids = detections.class_ids
+        entries = self._zero_entries.take(class_ids).tolist()
+        offset = (len(start) - len(_ENCAPSULATION)) % 8
+        entries[0] = self._zero_entry(int(class_ids[0]), offset, stamp)
+        # With this padding, multiples of 8 in the message are multiples of 8 in memory. Behind the
+        # last id, there is room for the rest of its word, and for the stamp that follows each id.
+        padding, room = bytes(-len(_ENCAPSULATION) % 8), bytes(8 - len(_NO_ID) + 8)
         try:
-            entries = list(map(self._zero_entries.__getitem__, class_ids))
-        except KeyError:
-            for class_id in set(class_ids):
-                entry = self._zero_entries[class_id] = self._zero_entry(class_id, len(_NO_ID))
-                self._entry_words[class_id] = len(entry) // 8
-            entries = list(map(self._zero_entries.__getitem__, class_ids))
-        stamp = header.stamp.sec, header.stamp.nanosec
-        entries[0] = self._zero_entry(class_ids[0], (len(start) - len(_ENCAPSULATION)) % 8, stamp)
-        # With this padding, multiples of 8 in the message are multiples of 8 in memory.
-        front_padding = bytes(-len(_ENCAPSULATION) % 8)
-        message = bytearray().join((front_padding, start, *entries))
+            message = bytearray().join((padding, start, *entries, room))
+        except TypeError:  # None is the entry of a new class
+            self._add_zero_entries(class_ids)
+            return self._serialize_with_arrays(stamp, start, detections)
         # Each detection ends with its id, which starts at a multiple of 8.
-        words = self._entry_words[detections.class_ids]
-        first = len(front_padding) + len(start) + len(entries[0]) - len(_NO_ID)
-        ids = np.cumsum(words) + (first // 8 - int(words[0]))
-        numbers = np.frombuffer(message, '<f8', len(message) // 8)
-        numbers[ids + _NUMBER_WORDS] = _number_array(detections)
-        # The stamp of the next detection starts at the multiple of 8 after an id.
-        numbers.view('<u8')[ids[:-1] + 1] = int.from_bytes(_STAMP.pack(*stamp), 'little')
-        return memoryview(message)[len(front_padding) :]
+        words = self._entry_words.take(class_ids)
+        words[0] = (len(padding) + len(start) + len(entries[0]) - len(_NO_ID)) // 8
+        numbers = _number_array(detections, stamp)
+        places = words.cumsum() + _NUMBER_WORDS[: len(numbers)]
+        np.frombuffer(message, _FLOAT64)[places] = numbers
+        return memoryview(message)[len(padding) : -len(room)]
+
+    def _add_zero_entries(self, class_ids: npt.NDArray[np.int32]) -> None:
+        for class_id in set(class_ids.tolist()):
+            entry = self._zero_entry(class_id, len(_NO_ID))
+            self._zero_entries[class_id], self._entry_words[class_id] = entry, len(entry) // 8
 
     def _zero_entry(self, class_id: int, offset: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
         """Return a detection at byte `offset` (modulo 8) whose score and box are zero."""
@@ -136,7 +138,7 @@ class DetectionsSerializer:
         text = _pad(_cdr_string(frame_id), 4)
         self._start_template = struct.Struct(f'<4siI{len(text)}sI').pack, text
         self._templates.clear()
-        self._zero_entries.clear()
+        self._zero_entries.fill(None)
 
     def _make_template(self, class_id: int, offset: int) -> _Template:
         """Create the template of a detection at byte `offset` (modulo 8)."""
@@ -162,19 +164,24 @@ def _box_numbers(detections: Detections) -> list[tuple[float, ...]]:
     ]
 
 
-def _number_array(detections: Detections) -> npt.NDArray[np.float64]:
-    """Return the score and the values of `_box_numbers` of each detection, float64 (6, n)."""
-    numbers = np.empty((1 + _BOX_NUMBER_COUNT, len(detections)))
-    numbers[0] = detections.scores
-    if detections.oriented is not None:
-        numbers[1:] = detections.oriented.T[[0, 1, 4, 2, 3]]
+def _number_array(detections: Detections, stamp: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Return the numbers of each detection, float64 (6, n); (7, n) for oriented boxes.
+
+    The rows are the bytes of the stamp, the score, centre x, centre y, width, height and angle.
+    The angle of other boxes is 0, so they need no row for it.
+    """
+    oriented = detections.oriented
+    numbers = np.empty((6 if oriented is None else 7, len(detections)))
+    numbers[0] = _DOUBLE.unpack(_STAMP.pack(*stamp))[0]
+    numbers[1] = detections.scores
+    if oriented is not None:
+        numbers[2:] = oriented.T
         return numbers
     corners = detections.xyxy.T.astype(np.float64, order='C')
     low, high = corners[:2], corners[2:]
-    np.add(low, high, out=numbers[1:3])
-    numbers[1:3] /= 2
-    numbers[3] = 0
     np.subtract(high, low, out=numbers[4:])
+    low += high
+    np.divide(low, 2, out=numbers[2:4])
     return numbers
 
 
