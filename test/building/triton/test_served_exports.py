@@ -4,6 +4,7 @@ The server itself checks the configuration that export_triton wrote.
 """
 
 import shutil
+import signal
 import time
 from dataclasses import replace
 
@@ -94,8 +95,9 @@ def _server(tmp_path_factory):
     server.warm_up_batches = set(calls.read_text())
     server.gate = folder / 'gate'
     yield server
-    server.gate.touch()  # else the process of the slow model would never end
-    server.end()
+    # After a failed test, the process of the slow model ends only with its request and its server.
+    server.gate.touch()
+    server.end(signal.SIGTERM)
 
 
 @pytest.fixture(name='stub')
