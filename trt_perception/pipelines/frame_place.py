@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -311,7 +312,9 @@ class FramePlace:
         if not isinstance(memory, FrameMemory):
             return None
         buffer = memory.buffer
-        offset = frame.data.__array_interface__['data'][0] - buffer.pointer
+        # `__array_interface__` takes twice as long: up to 12 µs more for each image. The bytes are
+        # writable, because they are in memory of the pipeline.
+        offset = ctypes.addressof(ctypes.c_char.from_buffer(frame.data.data)) - buffer.pointer
         fits = self._headers.size <= offset <= buffer.size - frame.data.size
         return (buffer, offset) if fits else None
 
