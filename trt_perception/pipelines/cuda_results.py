@@ -113,6 +113,12 @@ class KernelDecoder:
             self._scratch = own(DeviceBuffer(spec.batch * kernels.scratch_bytes))
             # The last kernel writes the result of a frame (7 KB) directly to pinned memory.
             self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
+            # Views of the result of each frame: the head, and each field of the rows.
+            self._frames = []
+            for result in self._result.array.reshape(spec.batch, kernels.result_bytes):
+                rows = result[HEAD_DTYPE.itemsize :].view(kernels.result_row)
+                fields = [rows[name] for name in rows.dtype.names or ()]
+                self._frames.append((result[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE), fields))
             self._host_prototypes: PinnedBuffer | None = None
             if kernels.has_mask_kernel and mask_images is None:
                 self._host_prototypes = own(PinnedBuffer(self._prototypes.size_bytes))
@@ -192,16 +198,13 @@ class KernelDecoder:
         Raises:
             OutputError: the outputs for the frame are invalid.
         """
-        own = self._result.array[place * self._kernels.result_bytes :]
-        head = own[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)[0]
-        if head['all_nan']:
+        head, fields = self._frames[place]
+        count, _, best_score, all_nan = head.item()
+        if all_nan:
             raise nan_scores_error()
-        check_best_score(float(head['best_score']))
-        end = HEAD_DTYPE.itemsize + int(head['count']) * self._kernels.result_row.itemsize
-        rows = own[HEAD_DTYPE.itemsize : end].view(self._kernels.result_row)
-        task, xyxy = spec.task, rows['xyxy'].copy()
-        scores, class_ids = rows['score'].copy(), rows['class_id'].copy()
-        task_values = rows['task_values'] if task.task_value_count else None
+        check_best_score(best_score)
+        xyxy, scores, class_ids, *rest = [field[:count].copy() for field in fields]
+        task, task_values = spec.task, rest[0] if rest else None
         if task.is_oriented:  # the boxes are still in network pixels
             boxes = task.nms_boxes(xyxy, task_values)
             return build_detections(
@@ -216,11 +219,12 @@ class KernelDecoder:
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return the number of boxes that the filter kernel counted."""
-        return int(self._result.array[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)[0]['passed'])
+        return int(self._frames[0][0]['passed'][0])
 
     def close(self) -> None:
         """Free the buffers."""
         self._numbered.clear()
+        self._frames.clear()
         self._closing.close()
 
 
