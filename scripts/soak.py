@@ -42,6 +42,7 @@ NAMES = (
     'damaged',
     'bad_outputs',
     'memory',
+    'triton',
 )
 
 
@@ -85,6 +86,7 @@ def plan(client, model, minutes, intake):
     from support.soak.soak_many_cameras import many_cameras
     from support.soak.soak_memory import memory
     from support.soak.soak_silence import silence
+    from support.soak.soak_triton import triton
 
     count = max(2, round(20 * minutes))
     way = {'intake': intake}
@@ -106,6 +108,7 @@ def plan(client, model, minutes, intake):
         'damaged': lambda: damaged(client, model, seconds=6 * minutes, **way),
         'bad_outputs': lambda: bad_outputs(client, seconds=6 * minutes, **way),
         'memory': lambda: memory(client, model, seconds=6 * minutes, **way),
+        'triton': lambda: triton(client, count=max(2, count // 2), **way),
     }
 
 
