@@ -116,7 +116,7 @@ class TritonMessages:
     def _invalid(self, found: str) -> ServerError:
         return ServerError(
             str(self._address),
-            f'the server answered with {found}',
+            f'an answer with {found}',
             expected='outputs as in the configuration of the model',
         )
 
