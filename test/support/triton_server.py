@@ -252,7 +252,10 @@ class TritonServer:
         pytest.fail(f'not ready: {self._repository.with_suffix(".log").read_text()}')
 
     def send_signal(self, number):
+        """Send a signal. After SIGSTOP, wait until all threads are stopped."""
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def end(self, number=signal.SIGKILL):
         """End the server with a signal, also if it is stopped."""
