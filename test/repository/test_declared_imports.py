@@ -46,7 +46,7 @@ EXTRAS = {
 # Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),
-    'building/engine/inspector.py': FLAVOURS,
+    'building/inspection/inspector.py': FLAVOURS,
     'building/engine/release.py': FLAVOURS,
     'commands.py': (),
     'evaluation/coco/library.py': ('pycocotools',),

@@ -14,20 +14,21 @@ import pytest
 from support.gpu.gpu_support import needs_tensorrt, why_no_gpu
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from trt_perception.building.engine.build import build_plan
-from trt_perception.building.engine.inspection_report import (
+from trt_perception.building.engine.release import find_tensorrt
+from trt_perception.building.inspection.inspection_report import (
     EngineReport,
+    format_comparison,
     format_engine_report,
     plan_compute_capabilities,
     read_engine_report,
 )
-from trt_perception.building.engine.inspector import (
+from trt_perception.building.inspection.inspector import (
     EngineInfo,
     LayerTime,
     inspect_engine,
     time_layers,
 )
-from trt_perception.building.engine.layers import LayerInfo, check_precision, layer_precisions
-from trt_perception.building.engine.release import find_tensorrt
+from trt_perception.building.inspection.layers import LayerInfo, check_precision, layer_precisions
 from trt_perception.building.options.sources import load_options
 from trt_perception.building.precision.convert import convert_precision
 from trt_perception.errors import EngineError
@@ -211,6 +212,39 @@ def test_layer_table_shows_the_slowest_layer_first(engine, golden_messages):
     golden_messages.add(
         format_engine_report(report_with(engine, engine_info=information, times=times), layers=1)
     )
+
+
+def test_two_engines_are_compared(engine, tmp_path, capsys, golden_messages):
+    other = dataclasses.replace(BUILD, precision=PrecisionRecord('int8'))
+    second = write_engine(tmp_path / 'second.engine', plan(targets=4), other)
+    assert main([str(engine), str(second), '--no-gpu']) == 0
+    golden_messages.add(capsys.readouterr().out)
+    assert main([str(engine), str(second), '--no-gpu', '--json', '-']) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [report['targets'] for report in found.values()] == [['8.6', '8.9'], ['8.6']]
+
+
+def test_comparison_shows_layers_and_times(engine, golden_messages):
+    first, second = (
+        report_with(
+            engine,
+            engine_info=dataclasses.replace(
+                engine_info(),
+                layers=(LayerInfo('conv', 'correlation', (kind,), (kind,), nodes=('c', 's')),),
+            ),
+            times=(LayerTime(LayerInfo('conv'), ms, 1.0),),
+            engine_ms=ms,
+        )
+        for kind, ms in (('fp16', 0.5), ('fp32', 1.0))
+    )
+    golden_messages.add(format_comparison(first, second, layers=5))
+    golden_messages.add(format_comparison(first, first, layers=5))
+
+
+def test_only_engines_are_compared(engine, capsys):
+    assert main([str(engine), str(DIGITS), '--no-gpu']) == 2
+    assert main([str(DIGITS), str(engine), '--no-gpu']) == 2
+    assert main([str(engine), str(engine), '--update-manifest']) == 2
 
 
 def test_built_precision_is_written_to_the_manifest(engine):

@@ -227,7 +227,7 @@ def test_tools_that_compare_models_keep_their_order(tool, words):
     assert models_of(tool, words) == ['a', 'b']
 
 
-@pytest.mark.parametrize('tool', ['detect_images', 'inspect_engine', 'write_manifest'])
+@pytest.mark.parametrize('tool', ['detect_images', 'write_manifest'])
 @pytest.mark.parametrize(
     'words', [['a', '--model', 'b'], ['--engine', 'a', '--onnx', 'b'], ['--model']], ids=' '.join
 )

@@ -12,6 +12,7 @@ from trt_perception.building.engine.build import BuiltPlan
 from trt_perception.building.engine.verify import EngineCheck
 from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.model.build_record import (
+    MAX_RECORDED_NODES,
     AccuracyRecord,
     AgreementRecord,
     BuildRecord,
@@ -102,6 +103,8 @@ def engine_with_manifest(
         plan: the plan from TensorRT.
     """
     options, source, gpu = inputs.options, inputs.source.file, plan.gpu
+    source_model = inputs.source.model
+    nodes = source_model.graph.node if len(source_model.graph.node) <= MAX_RECORDED_NODES else ()
     build = BuildRecord(
         tensorrt=TensorRtRecord(plan.flavour, plan.version),
         gpu=GpuRecord(gpu.name, gpu.compute_capability) if gpu else None,
@@ -111,6 +114,7 @@ def engine_with_manifest(
         precision=PrecisionRecord(options.precision, options.keep_fp32),
         calibration=calibration,
         plugins=plan.plugins,
+        nodes={node.name: node.op_type for node in nodes},
     )
     file = model_file_in_memory(options.engine_path(), plan.content)
     engine = with_description(file, recognised, plan.inputs, plan.outputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -34,6 +34,7 @@ __all__ = [
         'AccuracyRecord',
     ),
     *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'FileIdentity'),
+    'MAX_RECORDED_NODES',
     *('GpuRecord', 'OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange'),
     'TensorRtRecord',
 ]
@@ -45,6 +46,8 @@ PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 QUANTISED_PRECISIONS: Final[tuple[Precision, ...]] = ('int8', 'fp8')
 #: Possible purposes of the images on which an engine was compared with the original model.
 IMAGE_ORIGINS: Final = ('validation', 'calibration', 'none')
+#: With more nodes, a manifest would become too large.
+MAX_RECORDED_NODES: Final = 5000
 #: Replaces the precisions of the layers if the engine could not be inspected after the build.
 UNVERIFIED: Final = 'unverified'
 
@@ -247,6 +250,15 @@ def _read_plugins(section: JsonSection, key: str) -> tuple[FileIdentity, ...]:
     return tuple(read_record(FileIdentity, library) for library in libraries)
 
 
+def _read_nodes(section: JsonSection, key: str) -> dict[str, str]:
+    if not section.has(key):
+        return {}
+    nodes: dict[str, str] = mapping_reader(
+        lambda inner, name: inner.take(name, 'the name of an operator', (str,))
+    )(section, key)
+    return nodes
+
+
 @dataclass(frozen=True)
 class BuildRecord:
     """How build_engine built an engine.
@@ -263,6 +275,8 @@ class BuildRecord:
         agreement: the agreement with the original model; None in manifests of releases that did
             not compare the models.
         plugins: the plugin libraries that the engine needs; empty in manifests of older releases.
+        nodes: maps the name of each node of the user's ONNX file to its operator; empty in
+            manifests of older releases, and if the file has more than MAX_RECORDED_NODES.
     """
 
     tensorrt: TensorRtRecord
@@ -275,3 +289,4 @@ class BuildRecord:
     accuracy: AccuracyRecord | None = None
     agreement: AgreementRecord | None = None
     plugins: Annotated[tuple[FileIdentity, ...], _read_plugins] = ()
+    nodes: Annotated[Mapping[str, str], _read_nodes] = field(default_factory=dict)

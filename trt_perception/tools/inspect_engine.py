@@ -6,19 +6,21 @@ import argparse
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tqdm import tqdm
 
-from trt_perception.building.engine.inspection_report import (
+from trt_perception.building.engine.verify import measure_latency
+from trt_perception.building.inspection.inspection_report import (
     EngineReport,
+    format_comparison,
     format_engine_report,
     read_engine_report,
 )
-from trt_perception.building.engine.inspector import inspect_engine, time_layers
-from trt_perception.building.engine.layers import (
+from trt_perception.building.inspection.inspector import inspect_engine, time_layers
+from trt_perception.building.inspection.layers import (
     check_precision,
     layer_precisions,
     require_precision,
@@ -48,15 +50,20 @@ _HELP_END: Final = """\
 examples:
   inspect_engine yolo.engine
   inspect_engine yolo.engine --times 50 --layers 20
+  inspect_engine yolo_fp16.engine yolo_int8.engine --times 50
   inspect_engine yolo.engine --json yolo.json --no-gpu
   inspect_engine yolo.engine --update-manifest
   inspect_engine yolo.onnx
 
 For an ONNX file without a manifest, the tool shows what the node recognises.
 Without a GPU, the tool shows only file and manifest. The type of a layer is the narrowest type
-that the layer reads. FP32 and TF32 look the same. --times measures each layer alone and waits
-after each run, so the sum exceeds the time of the whole engine. Measure the whole engine with
-benchmark_engine.
+that the layer reads. FP32 and TF32 look the same. --times measures each layer, and then the whole
+engine as a CUDA graph. The layers take longer in sum, because TensorRT also measures waits and
+gaps.
+
+The part "fusion" counts the nodes of the ONNX file: named by a layer, folded (no layer needs
+them), or with a lost name (a layer computes them without naming them, or their result was known).
+A node with a plus sign was added by build_engine.
 Tested with TensorRT-RTX 1.4; not tested with TensorRT 10.x and 11.x.
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
@@ -68,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_tool(_parser(), arguments, _prepare, _run)
 
 
-def _prepare(options: argparse.Namespace) -> tuple[EngineReport, PipelineOptions]:
-    """Check the options, and read the model file and its manifest."""
+def _prepare(options: argparse.Namespace) -> tuple[list[EngineReport], PipelineOptions]:
+    """Check the options, and read the model files and their manifests."""
     for option in ('update_manifest', 'times'):
         if options.no_gpu and getattr(options, option):
             name = f'--{option.replace("_", "-")}'
@@ -84,8 +91,15 @@ def _prepare(options: argparse.Namespace) -> tuple[EngineReport, PipelineOptions
     if options.param and not _must_recognise(model):
         found = f'the files of {model.path} describe the model'
         raise ConfigError('--param', found, fix='leave out --param')
+    models = [model, *map(read_model_file, [options.other] if options.other else [])]
+    if options.other:
+        if options.update_manifest:
+            raise ConfigError('--update-manifest', 'accepts one engine', fix='leave out OTHER')
+        for each in models:
+            if each.is_onnx:
+                raise ConfigError(str(each.path), 'an ONNX model', expected='two engines')
     config = DetectorConfig.from_values(read_parameters(options.param))
-    return read_engine_report(model), config.pipeline_options()
+    return [read_engine_report(each) for each in models], config.pipeline_options()
 
 
 def _must_recognise(model: ModelFile) -> bool:
@@ -93,22 +107,37 @@ def _must_recognise(model: ModelFile) -> bool:
     return model.is_onnx and model.manifest is None
 
 
-def _run(job: tuple[EngineReport, PipelineOptions], options: argparse.Namespace) -> int:
-    report, pipeline_options = job
+def _run(job: tuple[list[EngineReport], PipelineOptions], options: argparse.Namespace) -> int:
+    reports, pipeline_options = job
+    if len(reports) > 1:
+        return _compare(reports, options)
+    [report] = reports
     if _must_recognise(report.model):
         recognised = recognised_manifest(report.model, pipeline_options)
         report = dataclasses.replace(report, recognised=recognised)
     if not report.model.is_onnx:
         report = _inspect_loaded_engine(report, options)
     failed = options.update_manifest and not _try_update_manifest(report)
-    if str(options.json) == '-':
-        print(json.dumps(report.as_dict(), indent=2))
-        return int(failed)
-    print(escape_controls(format_engine_report(report, layers=options.layers), None), flush=True)
+    text = format_engine_report(report, layers=options.layers)
+    return int(_show(text, report.as_dict(), options.json) or failed)
+
+
+def _compare(reports: Sequence[EngineReport], options: argparse.Namespace) -> int:
+    first, second = (_inspect_loaded_engine(report, options) for report in reports)
+    text = format_comparison(first, second, layers=options.layers)
+    return int(_show(text, {'first': first.as_dict(), 'second': second.as_dict()}, options.json))
+
+
+def _show(text: str, content: Mapping[str, Any], json_file: Path | None) -> bool:
+    """Print the text or the JSON content, and save the content. Return whether this failed."""
+    if str(json_file) == '-':
+        print(json.dumps(content, indent=2))
+        return False
+    print(escape_controls(text, None), flush=True)
     saver = ResultSaver('inspect_engine')
-    if options.json is not None:
-        saver.save(options.json, write_json, report.as_dict(), 2)
-    return int(failed or saver.failed)
+    if json_file is not None:
+        saver.save(json_file, write_json, content, 2)
+    return saver.failed
 
 
 def _try_update_manifest(report: EngineReport) -> bool:
@@ -191,13 +220,21 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
             bar.update(done - bar.n)
 
         times = time_layers(report.model, device, runs=options.times, progress=progress)
-    return dataclasses.replace(report, engine_info=engine_info, times=times)
+    engine_ms = measure_latency(report.model, device).p50
+    return dataclasses.replace(report, engine_info=engine_info, times=times, engine_ms=engine_ms)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser('inspect_engine', __doc__, _HELP_END)
     parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
+    add(
+        'other',
+        nargs='?',
+        type=parse_path,
+        metavar='OTHER',
+        help='second engine: print only what differs from the first one',
+    )
     add(
         '--times',
         type=integer_at_least(0),

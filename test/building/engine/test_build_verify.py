@@ -13,9 +13,9 @@ from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import PLAN, FakeTensorRtRtx
 from trt_perception import gpu
-from trt_perception.building.engine import inspector
-from trt_perception.building.engine.inspector import inspect_engine, time_layers
 from trt_perception.building.engine.verify import verify_engine
+from trt_perception.building.inspection import inspector
+from trt_perception.building.inspection.inspector import inspect_engine, time_layers
 from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
 from trt_perception.gpu import bindings

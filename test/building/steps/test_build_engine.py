@@ -319,8 +319,8 @@ def test_signal_stops_a_build_and_leaves_no_files(tmp_path_factory, tmp_path, nu
 
 def simulate_gpu(monkeypatch, int8_ms, fp16_ms):
     """Simulate a GPU that loads engines and measures their latency."""
-    from trt_perception.building.engine.layers import LayerInfo
     from trt_perception.building.engine.verify import EngineCheck, EngineLatency
+    from trt_perception.building.inspection.layers import LayerInfo
     from trt_perception.building.steps import engine_steps, validation
 
     kinds = ['int8'] * 5 + ['fp16'] * 2

@@ -1,1 +1,1 @@
-"""TensorRT: network, builder settings, calibrator, the build, inspection of the engine."""
+"""TensorRT: network, builder settings, calibrator, the build, the check of the engine."""

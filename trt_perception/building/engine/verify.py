@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from trt_perception.building.engine.inspector import inspect_engine, load_with_zero_inputs
-from trt_perception.building.engine.layers import (
+from trt_perception.building.engine.release import BuildGpu
+from trt_perception.building.inspection.inspector import inspect_engine, load_with_zero_inputs
+from trt_perception.building.inspection.layers import (
     LayerInfo,
     check_precision,
     layer_precisions,
     require_precision,
 )
-from trt_perception.building.engine.release import BuildGpu
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.gpu import Device, Event, Graph
@@ -135,7 +135,9 @@ def verify_engine(
     )
 
 
-def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) -> EngineLatency:
+def measure_latency(
+    model: ModelFile, device: Device, shape: tuple[int, ...] | None = None
+) -> EngineLatency:
     """Measure the GPU time of an engine alone, with zeros as input.
 
     Like the node, this function runs the engine as a CUDA graph if it can be captured. It also
@@ -144,7 +146,7 @@ def measure_latency(model: ModelFile, device: Device, shape: tuple[int, ...]) ->
     Args:
         model: the engine.
         device: the current GPU.
-        shape: shape of the image input, (N, 3, H, W).
+        shape: shape of the image input, (N, 3, H, W); None for the opt shape of the first profile.
 
     Raises:
         EngineError: the engine cannot run on this machine.

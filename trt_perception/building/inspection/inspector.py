@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trt_perception.building.engine.layers import LayerInfo, parse_layers
+from trt_perception.building.inspection.layers import LayerInfo, parse_layers
 from trt_perception.errors import EngineError
 from trt_perception.gpu import Device, DeviceBuffer, Stream, clear_async
 from trt_perception.model.files.model_file import ModelFile

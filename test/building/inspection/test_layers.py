@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trt_perception.building.engine.layers import (
+from trt_perception.building.inspection.layers import (
     LayerInfo,
     check_precision,
     layer_precisions,

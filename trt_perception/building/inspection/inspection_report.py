@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from trt_perception.building.engine.inspector import EngineInfo, LayerTime
-from trt_perception.building.engine.layers import layer_precisions
+from trt_perception.building.inspection.fusion import Fusion, compare_layers, read_fusion
+from trt_perception.building.inspection.inspector import EngineInfo, LayerTime
+from trt_perception.building.inspection.layers import layer_precisions
 from trt_perception.files.plain_text import size_text
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
@@ -20,6 +21,7 @@ from trt_perception.model.tensors import TensorSpec
 
 __all__ = [
     'EngineReport',
+    'format_comparison',
     'format_engine_report',
     'plan_compute_capabilities',
     'read_engine_report',
@@ -43,6 +45,7 @@ class EngineReport:
         engine_info: properties of the loaded engine; None if it was not loaded.
         why_not_loaded: why the engine was not loaded; empty if it was loaded.
         times: times of the layers, slowest first; empty if not measured.
+        engine_ms: time of the whole engine in milliseconds; None if not measured.
         recognised: properties that the node recognises in an ONNX model without a manifest;
             otherwise None.
     """
@@ -53,10 +56,20 @@ class EngineReport:
     engine_info: EngineInfo | None = None
     why_not_loaded: str = ''
     times: tuple[LayerTime, ...] = ()
+    engine_ms: float | None = None
     recognised: Manifest | None = None
+
+    @property
+    def fusion(self) -> Fusion | None:
+        """The ONNX nodes of the layers; None if the engine reports no layers."""
+        if self.engine_info is None:
+            return None
+        manifest = self.model.manifest
+        return read_fusion(self.engine_info, manifest.build if manifest else None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
+        fusion = self.fusion
         engine_info = None
         if self.engine_info is not None:
             engine_info = asdict(self.engine_info)
@@ -78,6 +91,8 @@ class EngineReport:
             'recognised': None if self.recognised is None else self.recognised.as_dict(),
             'engine': engine_info,
             'why_no_engine': self.why_not_loaded or None,
+            'fusion': fusion and fusion.as_dict(),
+            'engine_ms': self.engine_ms,
             'layer_times': [
                 {'name': row.layer.name, 'ms': row.ms, 'share': row.share} for row in self.times
             ],
@@ -139,7 +154,8 @@ def format_engine_report(report: EngineReport, *, layers: int) -> str:
     if report.engine_info is None:
         parts.append(f'not loaded: {report.why_not_loaded}')
     else:
-        parts += [_engine_text(report.engine_info), _layers_text(report, layers)]
+        engine = _format_rows(_engine_rows(report.engine_info))
+        parts += [f'engine\n{engine}', _layers_text(report, layers)]
     return '\n\n'.join(parts)
 
 
@@ -223,7 +239,7 @@ def _layer_count_text(counts: Mapping[str, int]) -> str:
     return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not reported'
 
 
-def _engine_text(engine_info: EngineInfo) -> str:
+def _engine_rows(engine_info: EngineInfo) -> list[tuple[str, str]]:
     rows = [
         *((f'input {tensor.name}', _tensor_text(tensor)) for tensor in engine_info.inputs),
         *((f'output {tensor.name}', _tensor_text(tensor)) for tensor in engine_info.outputs),
@@ -247,12 +263,13 @@ def _engine_text(engine_info: EngineInfo) -> str:
             f'{_layer_count_text(layer_precisions(engine_info.layers))}',
         ),
     ]
-    return 'engine\n' + _format_rows(rows)
+    return rows
 
 
 def _layers_text(report: EngineReport, max_layers: int) -> str:
     assert report.engine_info is not None
-    if not report.engine_info.layers and not report.times:
+    fusion = report.fusion
+    if fusion is None:
         return 'layers: not reported, because the engine was built with --profiling-verbosity none'
     timed = {row.layer.name: row for row in report.times}
     order = [row.layer for row in report.times] or list(report.engine_info.layers)
@@ -261,7 +278,7 @@ def _layers_text(report: EngineReport, max_layers: int) -> str:
         row = timed.get(layer.name)
         times = f'{row.ms:8.4f} {row.share:6.1%}' if row else f'{"":8} {"":6}'
         tactic = f' ({layer.tactic})' if layer.tactic else ''
-        nodes = f' <- {", ".join(layer.nodes)}' if layer.nodes else ''
+        nodes = f' <- {fusion.node_text(layer)}' if layer.nodes else ''
         lines.append(
             f'{times}  {layer.precision:<5} {layer.kind[:16]:<16} {layer.name}{tactic}{nodes}'
         )
@@ -269,4 +286,58 @@ def _layers_text(report: EngineReport, max_layers: int) -> str:
         lines.append(f'… and {len(order) - max_layers} more (--layers {len(order)})')
     total_ms = sum(row.ms for row in report.times)
     title = f'layers, slowest first; {total_ms:.3f} ms in total' if report.times else 'layers'
-    return '\n'.join([title, *lines])
+    return '\n'.join([title, *lines, '', 'fusion', _format_rows(_fusion_rows(report, fusion))])
+
+
+def _fusion_rows(report: EngineReport, fusion: Fusion) -> list[tuple[str, str]]:
+    rows = fusion.rows()
+    if report.engine_ms is not None:
+        layers_ms = sum(row.ms for row in report.times)
+        text = f'{report.engine_ms:.3f} ms for the engine, {layers_ms:.3f} ms for its layers'
+        rows.append(('time', text))
+    return rows
+
+
+def format_comparison(first: EngineReport, second: EngineReport, *, layers: int) -> str:
+    """Return what differs between two engines as text for a terminal.
+
+    Args:
+        first: findings about the first engine.
+        second: findings about the second engine.
+        layers: maximum number of layers.
+    """
+    reports = first, second
+    columns = [dict(_comparison_rows(report)) for report in reports]
+    rows = [
+        (name, f'{columns[0].get(name, "-")}  ->  {columns[1].get(name, "-")}')
+        for name in {**columns[0], **columns[1]}
+        if columns[0].get(name) != columns[1].get(name)
+    ]
+    parts = (
+        [f'{first.model.path} -> {second.model.path}', _format_rows(rows)]
+        if rows
+        else [f'{first.model.path} and {second.model.path} do not differ']
+    )
+    fusions = [report.fusion for report in reports]
+    if fusions[0] is not None and fusions[1] is not None:
+        lines = compare_layers(fusions[0], fusions[1], [report.times for report in reports])
+        title = f'layers that differ: {len(lines)} of {len(fusions[0].layers)}'
+        more = [f'… and {len(lines) - layers} more (--layers {len(lines)})']
+        parts.append('\n'.join([title, *lines[:layers], *more * (len(lines) > layers)]))
+    return '\n\n'.join(parts)
+
+
+def _comparison_rows(report: EngineReport) -> Iterator[tuple[str, str]]:
+    yield 'size', size_text(len(report.model.content))
+    yield 'built for', ', '.join(report.targets)
+    if report.header is not None:
+        yield 'built by', f'{report.header.module} {".".join(map(str, report.header.version))}'
+    manifest = report.model.manifest
+    if manifest is not None and manifest.build is not None:
+        yield from _build_rows(manifest.build)
+    if report.engine_info is not None:
+        for name, text in _engine_rows(report.engine_info):
+            if name != 'load':
+                yield name, text
+    if report.fusion is not None:
+        yield from _fusion_rows(report, report.fusion)

@@ -1,0 +1,1 @@
+"""What a built engine contains: its layers, their ONNX nodes and times."""
