@@ -256,6 +256,7 @@ def test_compute_capabilities_reach_tensorrt_rtx(version, capabilities):
         ('1.7.1.116', {'version_compatible': True}),
         ('1.7.1.116', {'timing_cache': 'times'}),
         ('1.7.1.116', {'dla_core': 0}),
+        ('1.7.1.116', {'plugins': ['none.so']}),
         ('1.4.0.76', {'precision': 'int8'}),
         ('1.6.0.1', {'precision': 'int8'}),
         ('1.4.0.76', {'compute_capabilities': ['12.1']}),

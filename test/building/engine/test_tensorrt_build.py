@@ -238,14 +238,6 @@ def test_invalid_model_is_refused(tensorrt, golden_messages):
         golden_messages.add(refusal(content, tensorrt))
 
 
-def test_invalid_plugin_library_is_refused(tensorrt, tmp_path, golden_messages):
-    path = tmp_path / 'plugin.so'
-    path.write_bytes(b'no library')
-    golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
-    path.chmod(0o666)
-    golden_messages.add(refusal(small(), tensorrt, plugins=[str(path)]))
-
-
 def test_tensorrt_rtx_builds_with_its_builder_options(tensorrt):
     built = build(
         small(),

@@ -185,24 +185,22 @@ def test_refused_build_prints_a_message_and_changes_no_file(tmp_path, build_erro
 
 
 @pytest.mark.parametrize(
-    ('is_rtx', 'release', 'plugins', 'operators', 'is_refused'),
+    ('is_rtx', 'release', 'operators', 'is_refused'),
     [
-        (True, (1, 7), (), ['Conv', 'NonZero'], True),
-        (True, (1, 4), (), ['NonZero'], True),
-        (True, (1, 8), (), ['NonZero'], False),
-        (True, (1, 7), ('own.so',), ['NonZero'], False),
-        (True, (1, 7), (), ['Conv'], False),
-        (False, (10, 3), (), ['NonZero'], False),
+        (True, (1, 7), ['Conv', 'NonZero'], True),
+        (True, (1, 4), ['NonZero'], True),
+        (True, (1, 8), ['NonZero'], False),
+        (True, (1, 7), ['Conv'], False),
+        (False, (10, 3), ['NonZero'], False),
     ],
 )
-def test_unsupported_operators_are_refused(is_rtx, release, plugins, operators, is_refused):
+def test_unsupported_operators_are_refused(is_rtx, release, operators, is_refused):
     tensorrt = SimpleNamespace(is_rtx=is_rtx, release=release, label='this one')
-    options = SimpleNamespace(plugins=plugins)
     expected = (
         pytest.raises(EngineError, match='NonZero') if is_refused else contextlib.nullcontext()
     )
     with expected:
-        check_operators(tensorrt, options, 'x.onnx', operators)
+        check_operators(tensorrt, 'x.onnx', operators)
 
 
 def test_model_that_the_loader_refuses_is_not_built(

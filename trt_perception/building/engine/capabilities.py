@@ -48,15 +48,11 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
         raise UnavailableError(tensorrt.label, errors)
 
 
-def check_operators(
-    tensorrt: TensorRt, options: BuildOptions, name: str, operators: Iterable[str]
-) -> None:
+def check_operators(tensorrt: TensorRt, name: str, operators: Iterable[str]) -> None:
     """Refuse a model with operators that this release lacks, before a long calibration starts.
 
     Args:
         tensorrt: TensorRT to build with.
-        options: build options. With plugins every model passes, because a plugin may implement
-            the operator.
         name: name of the model, for messages.
         operators: operators of the model.
 
@@ -64,12 +60,7 @@ def check_operators(
         EngineError: this release lacks an operator.
     """
     missing = sorted(set(operators).intersection(_OPERATORS_MISSING_IN_RTX))
-    if (
-        tensorrt.is_rtx
-        and tensorrt.release <= _LAST_RTX_WITHOUT_OPERATORS
-        and missing
-        and not options.plugins
-    ):
+    if tensorrt.is_rtx and tensorrt.release <= _LAST_RTX_WITHOUT_OPERATORS and missing:
         raise EngineError(
             name,
             f'{tensorrt.label} lacks these operators of the model: {", ".join(missing)}',
@@ -142,6 +133,7 @@ def _rtx_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
             'TensorRT-RTX runs on GPUs only',
             "leave the option out, or build with JetPack's TensorRT",
         ),
+        (bool(options.plugins), '--plugins', 'TensorRT-RTX has no plugins', 'use TensorRT'),
         (
             options.precision == 'int8' and tensorrt.release < _FIRST_RTX_WITH_INT8,
             '--precision int8',

@@ -123,7 +123,7 @@ def check_source(inputs: BuildInputs, log: BuildLog) -> None:
     with log.step('check') as step:
         warnings = check_model(source)
         operators = (node.op_type for node in source.model.graph.node)
-        check_operators(inputs.tensorrt, inputs.options, source.file.path.name, operators)
+        check_operators(inputs.tensorrt, source.file.path.name, operators)
         log.report.warn(*warnings)
         step.outcome = 'valid ONNX' if not warnings else 'has operators that ONNX does not define'
 
