@@ -15,28 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import (
-    closest_words,
-    names_mistake,
-    short_repr,
-)
+from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.model.class_filter import class_filter_ids
-from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import (
     ONNX_PROVIDERS,
     DecodingLimits,
     PipelineOptions,
 )
-from trt_perception.model.preprocessing import (
-    COLOR_ORDERS,
-    RESIZE_MODES,
-    input_size_mistake,
-    number_mistake,
-)
-from trt_perception.model.recognition.parameter_syntax import LAUNCH_SYNTAX, ROS_SYNTAX
-from trt_perception.model.recognition.recognise import ModelOverrides
-from trt_perception.model.tasks.table import TASK_KEYS, TASKS
+from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.parameters.frame import FrameParameters, Thresholds
+from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
     Parameter,
     check_value,
@@ -46,14 +34,13 @@ from trt_perception.parameters.row import (
 from trt_perception.parameters.rules import (
     HIGHEST_RATE_HZ,
     MAX_CAMERAS,
+    cached_names_mistake,
     cameras_mistake,
     devices_mistake,
     libraries_mistake,
     rate_mistake,
-    triple_mistake,
 )
 from trt_perception.parameters.triton import TritonParameters
-from trt_perception.process.tool_command import is_launched
 
 __all__ = [
     *('NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
@@ -67,9 +54,6 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'max_rate_hz'),
     }
 )
-# Each change of a parameter checks all values again. The cache avoids this check for equal names,
-# because a service must answer within 0.1 s even with 65536 names.
-_names_mistake: Final = functools.lru_cache(maxsize=4)(names_mistake)
 
 
 def manifest_only_fix(name: str) -> str:
@@ -79,7 +63,7 @@ def manifest_only_fix(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig(FrameParameters, TritonParameters):
+class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
     """The values of all parameters.
 
     Raises:
@@ -165,7 +149,7 @@ class DetectorConfig(FrameParameters, TritonParameters):
     class_filter: tuple[str, ...] = parameter_field(
         (),
         'Names of the classes to report. Empty: all classes.',
-        find_mistake=functools.partial(_names_mistake, distinct=False),
+        find_mistake=functools.partial(cached_names_mistake, distinct=False),
         live=True,
         per_camera=True,
     )
@@ -224,83 +208,6 @@ class DetectorConfig(FrameParameters, TritonParameters):
     autostart: bool = parameter_field(
         False, 'Configure and activate when the node starts, and again after a fault.'
     )
-    model_input_size: tuple[int, ...] = parameter_field(
-        (),
-        "Width and height of the network's input. Empty: from manifest or tensor.",
-        name='model.input_size',
-        unit='px',
-        find_mistake=lambda size: input_size_mistake(size) if size else None,
-    )
-    model_resize: str = parameter_field(
-        '',
-        'How an image is fitted into the input. Empty: from the manifest, else from the model.',
-        name='model.resize',
-        choices=('', *RESIZE_MODES),
-    )
-    model_antialias: int = parameter_field(
-        -1,
-        'Whether downscaling filters the image, as PIL and Hugging Face do: 1 yes, 0 no. -1: '
-        'from the manifest, else from the model.',
-        name='model.antialias',
-        minimum=-1,
-        maximum=1,
-    )
-    model_pad_value: int = parameter_field(
-        -1,
-        'Pixel value of the padding. -1: from the manifest, else from the model.',
-        name='model.pad_value',
-        minimum=-1,
-        maximum=255,
-    )
-    model_color_order: str = parameter_field(
-        '',
-        'Order of the input channels. Empty: from the manifest, else from the model.',
-        name='model.color_order',
-        choices=('', *COLOR_ORDERS),
-    )
-    model_scale: float = parameter_field(
-        0.0,
-        'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098. 0: from '
-        'the manifest, else from the model.',
-        name='model.scale',
-        minimum=0.0,
-        maximum=1000.0,
-        find_mistake=lambda scale: number_mistake('scale', (scale,)) if scale else None,
-    )
-    model_mean: tuple[float, ...] = parameter_field(
-        (),
-        'Mean per channel, subtracted after scaling, -1e6 to 1e6. Empty: from the manifest, '
-        'else 0.',
-        name='model.mean',
-        find_mistake=functools.partial(triple_mistake, 'mean'),
-    )
-    model_std: tuple[float, ...] = parameter_field(
-        (),
-        'Standard deviation per channel, divisor after the mean, 1e-6 to 1e6. Empty: from the '
-        'manifest, else 1.',
-        name='model.std',
-        find_mistake=functools.partial(triple_mistake, 'std'),
-    )
-    model_decoder: str = parameter_field(
-        '',
-        'How the outputs are read (docs/decoders.md). Empty: from the manifest, else from the '
-        'model.',
-        name='model.decoder',
-        choices=('', *PRESETS),
-    )
-    model_class_names: tuple[str, ...] = parameter_field(
-        (),
-        "Names of the classes in the network's order. Empty: from the manifest, else from the "
-        "model's metadata.",
-        name='model.class_names',
-        find_mistake=_names_mistake,
-    )
-    model_task: str = parameter_field(
-        '',
-        'What the model returns for each object. Empty: from the manifest, else from the model.',
-        name='model.task',
-        choices=('', *TASKS),
-    )
 
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
@@ -323,22 +230,6 @@ class DetectorConfig(FrameParameters, TritonParameters):
                 raise ConfigError(f'parameter {short_repr(name)}', 'unknown', fix=fix)
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
-
-    def model_overrides(self) -> ModelOverrides:
-        """Return the values of the ``model.*`` parameters that differ from the default."""
-        names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
-        values = {name: it for name in names if (it := getattr(self, f'model_{name}'))}
-        if self.model_pad_value >= 0:
-            values['pad_value'] = self.model_pad_value
-        if self.model_antialias >= 0:
-            values['antialias'] = bool(self.model_antialias)
-        return ModelOverrides(
-            values,
-            self.model_decoder,
-            self.model_class_names,
-            self.model_task,
-            syntax=LAUNCH_SYNTAX if is_launched() else ROS_SYNTAX,
-        )
 
     def pipeline_options(self) -> PipelineOptions:
         """Return the options of a pipeline on the first device."""
@@ -380,8 +271,10 @@ _KINDS: Final = {
 
 
 def _place(field: str) -> int:
-    """Return the place of a row in the table: the model first, the connection to a server last."""
-    return {'engine_path': 0}.get(field, 2 if field.startswith('triton_') else 1)
+    """Return the place of a row in the table: engine_path, general rows, model, Triton server."""
+    if field == 'engine_path':
+        return 0
+    return {'model': 2, 'triton': 3}.get(field.partition('_')[0], 1)
 
 
 def _rows() -> tuple[Parameter, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -16,8 +17,8 @@ from trt_perception.files.plain_text import (
 from trt_perception.model.preprocessing import number_mistake
 
 __all__ = [
-    *('HIGHEST_RATE_HZ', 'MAX_CAMERAS', 'cameras_mistake', 'devices_mistake'),
-    *('libraries_mistake', 'rate_mistake', 'triple_mistake'),
+    *('HIGHEST_RATE_HZ', 'MAX_CAMERAS', 'cached_names_mistake', 'cameras_mistake'),
+    *('devices_mistake', 'libraries_mistake', 'rate_mistake', 'triple_mistake'),
 ]
 
 # The period of a timer must fit into 64 bits of nanoseconds.
@@ -31,6 +32,9 @@ _HIGHEST_DEVICE: Final = 63
 _NODE_STATUS_NAME: Final = 'detector'
 # A camera's name is the first part of the names of its topics.
 _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
+# Each change of a parameter checks all values again. The cache avoids this check for equal names,
+# because a service must answer within 0.1 s even with 65536 names.
+cached_names_mistake: Final = functools.lru_cache(maxsize=4)(names_mistake)
 
 
 def rate_mistake(value: float) -> Mistake | None:
