@@ -95,7 +95,7 @@ CLASSES = {
 }
 # Words of other libraries that no import shows, and words of the project that only few releases of
 # TensorRT have.
-OTHERS = {'hexdigest', 'find', 'tactic'}
+OTHERS = {'hexdigest', 'find', 'tactic', 'CREATORS'}
 
 
 def last(name):

@@ -23,7 +23,7 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.stages.tensorrt_log import TensorRtLog
 
-__all__ = ['check_plugin_files', 'load_plugins']
+__all__ = ['check_plugin_files', 'load_plugins', 'read_plugin']
 
 _MAX_LIBRARY_BYTES: Final = 2 * 1024**3
 #: The dynamic linker replaces these texts with the folder of the library.
@@ -139,6 +139,24 @@ def _require_needed_libraries(
 def _open_library(path: Path) -> _Library:
     """Open a library and check it like an engine, because both are code."""
     subject = f'plugin library {path}'
+    file, content, resolved = read_plugin(path, subject)
+    if path.suffix == '.py' or _is_truncated(content):
+        file.close()
+        if path.suffix == '.py':
+            found, fix = 'a Python module, which only build_engine imports', 'see docs/plugins.md'
+            raise EngineError(subject, found, expected='a shared library', fix=fix)
+        raise EngineError(subject, 'is truncated', fix='copy it again')
+    identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), len(content))
+    needs_folder = any(origin in content for origin in _ORIGIN_VARIABLES)
+    return _Library(path, file, resolved, identity, needs_folder)
+
+
+def read_plugin(path: Path, subject: str) -> tuple[BinaryIO, bytes, Path]:
+    """Check and read a plugin file. Return the open file, its content and its resolved path.
+
+    Raises:
+        EngineError: the file is missing or writable for everybody, or belongs to another user.
+    """
     try:
         file, size, resolved = open_checked(path.expanduser(), _MAX_LIBRARY_BYTES)
     except EngineError as error:
@@ -146,15 +164,10 @@ def _open_library(path: Path) -> _Library:
     except RuntimeError as error:  # ~ cannot be replaced, because no home folder is known
         raise EngineError(subject, str(error)) from error
     try:
-        content = read_exactly(file, size, path)
-        if _is_truncated(content):
-            raise EngineError(subject, 'is truncated', fix='copy it again')
+        return file, read_exactly(file, size, path), resolved
     except BaseException:
         file.close()
         raise
-    identity = FileIdentity(path.name, hashlib.sha256(content).hexdigest(), size)
-    needs_folder = any(origin in content for origin in _ORIGIN_VARIABLES)
-    return _Library(path, file, resolved, identity, needs_folder)
 
 
 def _load_library(trt: Any, library: _Library) -> None:

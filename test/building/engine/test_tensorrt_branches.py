@@ -132,7 +132,7 @@ def test_all_options_reach_the_builder(version, tmp_path):
         optimization_level=5,
         hardware_compatibility='ampere_plus',
         profiling_verbosity='layer_names_only',
-        plugins=[str(plugin)],
+        plugins=[str(plugin), 'imported_before.py'],
         shapes=['1x3x8x8'],
     )
     expected = {'SPARSE_WEIGHTS', 'REFIT', 'VERSION_COMPATIBLE', 'GPU_FALLBACK'}

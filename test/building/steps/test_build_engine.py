@@ -86,12 +86,16 @@ def test_plugin_libraries_are_recorded_in_the_manifest(tmp_path, monkeypatch):
     # The builder refuses plugins with TensorRT-RTX, although the registry loads libraries.
     monkeypatch.setattr(capabilities, '_rtx_errors', lambda *_: ())
     path, library = write_detector(tmp_path), make_plugin_library(tmp_path, 'Recorded')
+    module, imported = tmp_path / 'creators.py', tmp_path / 'imported'
+    module.write_text(f'open({str(imported)!r}, "x")')
+    module.chmod(0o644)
     given = (
         '--onnx',
         path,
         *DECODER_AND_CLASSES_ARGUMENTS,
         '--plugins',
         library,
+        module,
         '--json',
         tmp_path / 'r.json',
     )
@@ -99,6 +103,7 @@ def test_plugin_libraries_are_recorded_in_the_manifest(tmp_path, monkeypatch):
     assert (
         run_build_engine(*given, '--precision', 'fp32') == 0
     )  # the registry refuses a library that is loaded already
+    assert imported.exists()
     content = library.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     expected = FileIdentity('libRecorded.so', digest, len(content))

@@ -167,7 +167,7 @@ class _PlanBuild:
         tensorrt, options, trt_log = self.tensorrt, self.options, self.trt_log
         start = time.perf_counter()
         builder, network = _create_network(tensorrt, trt_log, strongly_typed=self.strongly_typed)
-        plugins = load_plugins(tensorrt.module, trt_log, options.plugins)
+        plugins = load_plugins(tensorrt.module, trt_log, options.plugin_libraries)
         parse_onnx(tensorrt, network, trt_log, onnx_bytes, options.onnx.name)
         inputs, outputs = input_and_output_specs(network)
         config = builder.create_builder_config()

@@ -244,6 +244,8 @@ def build_remarks(
             'up to TensorRT 10, a DLA cannot run layers with Q/DQ nodes, so they run on the GPU: '
             'use --calibration-tool tensorrt'
         )
-    if options.plugins:
+    if options.plugin_libraries:
         remarks.append('the engine needs the same plugin libraries on each machine that runs it')
+    if options.plugin_modules:
+        remarks.append('the node runs only the ahead-of-time plugins of Python modules')
     return remarks

@@ -119,7 +119,7 @@ def verify_engine(
         CudaError: a CUDA call failed.
     """
     device = Device(0)
-    engine_info = inspect_engine(model, device, options.plugins)
+    engine_info = inspect_engine(model, device, options.plugin_libraries)
     deviations: Mapping[str, str] = {}
     if any(layer.precision for layer in engine_info.layers):
         check = check_precision(engine_info.layers, options.precision, nodes, excluded_nodes)

@@ -283,7 +283,8 @@ class BuildOptions:
     )
     plugins: FilePaths = option(
         'builder',
-        'Libraries with custom layers, which run as code at build time and at run time.',
+        'Libraries with custom layers, which run as code at build time and at run time, or Python '
+        'modules (.py), which run at build time.',
         default=(),
     )
     refit: bool = option(
@@ -339,6 +340,16 @@ class BuildOptions:
     def engine_path(self) -> Path:
         """Return the path of the engine."""
         return self.output or self.onnx.with_suffix(ENGINE_SUFFIXES[0])
+
+    @property
+    def plugin_modules(self) -> tuple[Path, ...]:
+        """The Python modules in ``plugins``."""
+        return tuple(path for path in self.plugins if path.suffix == '.py')
+
+    @property
+    def plugin_libraries(self) -> tuple[Path, ...]:
+        """The shared libraries in ``plugins``."""
+        return tuple(path for path in self.plugins if path.suffix != '.py')
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values of all options as JSON content, by option name."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from trt_perception.building.build_inputs import BuildInputs
+from trt_perception.building.engine.python_plugins import registered_creators
+from trt_perception.building.engine.release import TensorRt
+from trt_perception.building.graph.onnx_model import OnnxSource
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.output_files import check_output_paths, write_outputs
 from trt_perception.building.report import BuildLog, BuildReport, Step, StepProgress
@@ -52,9 +55,16 @@ def build(
 def _build(options: BuildOptions, log: BuildLog) -> None:
     log.report.configuration['options'] = options.as_dict()
     replaces = check_output_paths(options)
-    check_plugin_files(options.plugins)
+    check_plugin_files(options.plugin_libraries)
     source = model_steps.read_model(options, log)
     tensorrt = model_steps.choose_release(options, log)
+    with registered_creators(tensorrt.module, options.plugin_modules):
+        _build_model(options, source, tensorrt, replaces, log)
+
+
+def _build_model(
+    options: BuildOptions, source: OnnxSource, tensorrt: TensorRt, replaces: str, log: BuildLog
+) -> None:
     calibration, validation = model_steps.find_images(options, source, log.report)
     inputs = BuildInputs(options, source, tensorrt, calibration, validation)
 
