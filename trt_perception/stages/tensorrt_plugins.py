@@ -132,7 +132,7 @@ def _require_needed_libraries(
                 'none' if other is None else f'a library with SHA-256 {other[:16]}…',
                 expected=f'the plugin library {library.file} of its build, with SHA-256 '
                 f'{library.sha256[:16]}…',
-                fix='give the path of this library in plugin_libraries (docs/building.md)',
+                fix='give the path of this library in plugin_libraries (docs/plugins.md)',
             )
 
 
