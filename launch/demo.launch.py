@@ -72,7 +72,7 @@ def generate_launch_description():
             DeclareLaunchArgument(
                 'cameras',
                 default_value='',
-                description='Cameras of the node: names with commas between them, or a number. '
+                description='Cameras of the node: names separated by commas, or a number. '
                 'Empty: one camera.',
             ),
             LogInfo(

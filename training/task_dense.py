@@ -58,7 +58,7 @@ class TaskDetector:
         iou_threshold: float = 0.45,
         most: int = 100,
     ) -> Found:
-        """Detect in an RGB image (h, w, 3) uint8 of any size."""
+        """Detect objects in an RGB image of any size: uint8 (h, w, 3)."""
         boxed, geometry = letterbox.letterbox(image, self.input_wh)
         tensor = boxed.transpose(2, 0, 1)[None].astype(np.float32) / 255
         outputs = self.session.run(None, {'images': np.ascontiguousarray(tensor)})

@@ -171,7 +171,7 @@ def test_drop_is_0_if_no_model_finds_anything(tmp_path):
 
 
 @needs('pycocotools')
-def test_images_without_annotations_are_skipped(tmp_path):
+def test_images_that_the_annotation_file_does_not_list_are_skipped(tmp_path):
     paths = pictures(tmp_path, 4)
     annotations = written(tmp_path, truth([(1, 'cat', BOX)], images=3))
     model = WrittenModel({1: found(('cat', 0.9, BOX)), 3: found(('cat', 0.95, BOX))})

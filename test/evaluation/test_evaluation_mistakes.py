@@ -70,7 +70,7 @@ def test_detections_inside_a_crowd_are_not_mistakes():
     detections = found(('cat', 0.9, BOX), ('cat', 0.8, NEAR), ('dog', 0.7, ELSEWHERE))
     mistakes = match_detections(detections, [crowd], MAP)
     assert mistakes.ignored == (0, 1)
-    assert mistakes.false == (2,)  # a crowd of cats
+    assert mistakes.false == (2,)  # the dog is false, because the crowd consists of cats
     assert mistakes.missed == ()
     # At least half of the detection must be inside the crowd.
     for left, expected in ((250, (0,)), (260, ())):

@@ -18,7 +18,8 @@ from trt_perception.evaluation.coco.classes import read_class_map
 from trt_perception.evaluation.report.worst_images import write_worst_images
 from trt_perception.model.files.model_file import read_model_file
 
-# Each function moves the FIFO to the path of an expected file, and calls the reader.
+# Each function calls a reader with the FIFO in place of the file that it expects. If the reader
+# chooses the file's name, the function first gives the FIFO this name.
 
 
 def as_store_entry(fifo):
@@ -66,7 +67,7 @@ NO_FILES = {
     'store': as_store_entry,
     'calibration cache': as_calibration_cache,
     'profile': as_profile,
-    'list of pictures': as_image_report,
+    'list of worst images': as_image_report,
     'model': as_model,
     'config.json': as_config_json,
 }

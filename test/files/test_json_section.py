@@ -41,7 +41,7 @@ def test_invalid_values_raise_errors(ask, value, golden_messages):
         ask(section_with(value))
 
 
-def test_error_names_five_unknown_keys(golden_messages):
+def test_error_mentions_five_unknown_keys(golden_messages):
     with golden_messages.raises(ManifestError):
         JsonSection(dict.fromkeys('0123456'), 'x.json').finish()
 

@@ -257,7 +257,8 @@ def test_refused_json_has_a_message(text, golden_messages):
         parse_json(text)
 
 
-# Each text has 256 KiB or takes 0.3 s here, and some reader needed minutes for it.
+# Some reader needed minutes for each of these texts. A text has 256 KiB, or less if our reader
+# takes 0.3 s for it.
 LARGE = {
     'a list': 'a: [' + 'a,' * 130_000 + ']',
     'lines': 'a:\n' + '- a\n' * 25_000,

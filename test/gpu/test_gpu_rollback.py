@@ -232,7 +232,7 @@ def test_engine_with_a_second_input_is_refused(install_standins, config, golden_
 
 
 @pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
-def test_out_of_memory_error_names_the_amount_and_a_fix(
+def test_out_of_memory_error_mentions_the_amount_and_a_fix(
     install_standins, config, call, golden_messages
 ):
     recorder, _ = install_standins()

@@ -144,7 +144,7 @@ OUTPUTS_WITHOUT_PREPROCESSING = [TensorSpec('output0', (1, 100, 6), 'float32')]
 
 
 @pytest.mark.parametrize('missing', SUFFICIENT_VALUES)
-def test_error_names_each_unknown_value(missing):
+def test_error_mentions_each_unknown_value(missing):
     values = {**SUFFICIENT_VALUES, 'model.decoder': 'dense_transposed'}
     del values[missing]
     with pytest.raises(MissingModelInfoError) as caught:
@@ -310,7 +310,7 @@ def test_input_of_one_pixel_is_accepted():
     assert resolve(SUFFICIENT_VALUES, inputs=[tensor]).preprocessing.input_size == (1, 1)
 
 
-def test_error_names_expected_and_actual_data_type(golden_messages):
+def test_error_mentions_expected_and_actual_data_type(golden_messages):
     golden_messages.add(
         refusal(values=SUFFICIENT_VALUES, inputs=[TensorSpec('images', (1, 3, 48, 64), 'int64')])
     )

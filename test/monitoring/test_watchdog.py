@@ -302,7 +302,7 @@ def test_first_reported_rates_of_a_new_camera_are_correct(
     for finding in reported:
         golden_messages.add(finding.message)
     rated = [finding.message for finding in findings if ' Hz' in finding.message]
-    assert len(rated) == len(reported), 'a finding of another kind has a rate'
+    assert len(rated) == len(reported), 'not exactly the engine_slower findings have a rate'
 
 
 def test_no_rate_of_irregular_images_is_reported(golden_messages):

@@ -111,7 +111,7 @@ def test_pipes_and_missing_files_are_not_read(tmp_path):
     assert foreign_sections(tmp_path / 'missing', '/detector') == []
 
 
-def test_warning_names_the_file_its_nodes_and_the_fix(tmp_path, golden_messages):
+def test_warning_mentions_the_file_its_nodes_and_the_fix(tmp_path, golden_messages):
     mine = write(tmp_path / 'mine.yaml', '/**')
     other = write(tmp_path / 'other.yaml', 'camera', '/robot/detector')
     arguments = ['node', '--ros-args', '--params-file', str(other), '--params-file', str(mine)]

@@ -235,7 +235,7 @@ def test_empty_path_is_refused_with_an_example(golden_messages):
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])
 @pytest.mark.parametrize('has_driver', [True, False])
-def test_engine_without_cuda_bindings_names_the_missing_driver_or_package(
+def test_engine_without_cuda_bindings_mentions_the_missing_driver_or_package(
     tmp_path, suffix, has_driver, monkeypatch, golden_messages
 ):
     monkeypatch.setattr(bindings, '_has_driver', lambda: has_driver)

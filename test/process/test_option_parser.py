@@ -68,7 +68,7 @@ def test_package_uses_no_other_argument_parser():
     assert calls == []
 
 
-def test_usage_names_the_model_before_options_with_several_values():
+def test_usage_mentions_the_model_before_options_with_several_values():
     parser = OptionParser('tool', None, '')
     parser.add_argument('--source', nargs='+')
     parser.add_model('a model')

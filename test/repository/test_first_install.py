@@ -94,7 +94,7 @@ def test_checkout_has_all_packages_that_tests_need():
 
 @pytest.mark.ros  # the run also collects files that need ROS
 @pytest.mark.timeout(900)  # collects all files and runs some
-def test_every_file_collects_and_skip_reasons_name_the_package():
+def test_every_file_collects_and_skip_reasons_mention_the_package():
     process = run_after_first_install(
         '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-rs', '-k', SELECTED_TESTS
     )

@@ -266,7 +266,7 @@ def test_losses_of_the_node_are_unknown_if_losses_of_a_camera_are_unknown():
         ),
     ],
 )
-def test_node_status_names_cameras_with_problems(node_problem, cameras, level, expected_message):
+def test_node_status_shows_cameras_with_problems(node_problem, cameras, level, expected_message):
     facts = [
         camera_facts(name, Level(int(level[0])), text) for name, (level, text) in cameras.items()
     ]

@@ -238,7 +238,7 @@ def test_boxes_are_clipped_after_suppression():
     # After clipping, both boxes would be equal. Before clipping, their IoU is 1/2.
     anchors = [[0, 320, 100, 100, 0.9], [-50, 320, 200, 100, 0.8]]
     found = decode(anchors)
-    assert rounded_rows(found) == [([0, 270, 50, 370], 0.9, 0)]  # 1/2 > 0.45
+    assert rounded_rows(found) == [([0, 270, 50, 370], 0.9, 0)]  # 1/2 is above the threshold 0.45
     found = decode(anchors, iou_threshold=0.6)
     assert rounded_rows(found) == [([0, 270, 50, 370], 0.9, 0), ([0, 270, 50, 370], 0.8, 0)]
 

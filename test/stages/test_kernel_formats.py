@@ -49,7 +49,7 @@ def test_red_pixels_are_where_the_pattern_has_them():
         assert set(named) == {name for name, place in red.items() if place & shifted}
 
 
-def test_kernels_name_only_existing_formats():
+def test_kernels_use_only_existing_formats():
     named = {
         name
         for file in KERNELS.iterdir()

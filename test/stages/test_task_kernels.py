@@ -136,7 +136,7 @@ def test_kernels_and_host_find_the_same_invalid_outputs(name):
 
 
 def in_one_image(name, limits, passing, thresholds):
-    """Check that kernels and host find the same in one image. Return the detections."""
+    """Check that kernels and host give the same detections for one image; return them."""
     spec = spec_of(TASKS[name], (96, 64), 3, 1200)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
     kernels, sizes = emulated_kernels(spec, **vars(limits)), SIZES[:1]

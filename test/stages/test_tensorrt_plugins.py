@@ -227,7 +227,7 @@ def test_missing_library_of_an_engine_is_named(tmp_path, library, golden_message
     assert module.registry.libraries == [LIBRARY]
 
 
-def test_engine_whose_manifest_names_a_library_needs_it(tmp_path, library):
+def test_engine_whose_manifest_mentions_a_library_needs_it(tmp_path, library):
     needed = FileIdentity('libfancy.so', hashlib.sha256(LIBRARY).hexdigest(), len(LIBRARY))
 
     calls, refusal = open_twice(tmp_path, [needed])

@@ -441,8 +441,8 @@ def test_reference_model_finds_the_expected_detections(tmp_path):
     command = [sys.executable, script, path, '--precision', 'fp16', '--input-size', '160']
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr
-    # 160 x 160 is 1/16 of 640 x 640. It has 15 + 3 groups of overlapping boxes, because no group
-    # fits at stride 32.
+    # 640 x 640 has 240 + 48 + 12 groups of overlapping boxes at strides 8, 16 and 32. 160 x 160
+    # has 1/16 of them: 15 + 3, because no group fits at stride 32.
     lines = [line for line in result.stdout.splitlines() if ' of 525, ' in line]
     assert len(lines) == 6
     assert all(line.endswith(', 18 detections') for line in lines), lines

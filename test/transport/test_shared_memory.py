@@ -70,7 +70,7 @@ def test_missing_folder_has_no_ports(tmp_path):
     assert unfinished_ports(tmp_path / 'nothing') == []
 
 
-def test_repair_command_names_all_ports(tmp_path, write, golden_messages):
+def test_repair_command_mentions_all_ports(tmp_path, write, golden_messages):
     ports = [write('fastrtps_port1', b''), write('fastrtps_port2', port_in_state(1))]
     command = repair_command(unfinished_ports(tmp_path))
     assert all(str(port) in command for port in ports)

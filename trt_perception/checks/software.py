@@ -72,7 +72,9 @@ _JPEG_ON_CPU_NOTE: Final = (
     '(CUDA 12: nvidia-nvjpeg-cu12); on a Jetson: sudo apt install libnvjpeg-13-2, or the package '
     'of your CUDA version'
 )
-_WITHOUT_GPU_NOTE: Final = 'otherwise only ONNX models run, on the CPU'
+_WITHOUT_GPU_NOTE: Final = (
+    'without a GPU, the node runs only ONNX models on the CPU, and models on a Triton server'
+)
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ def _check_tensorrt(modules: Mapping[str, ModuleImport], bad: Level) -> Iterator
     if all(module.missing for module in there.values()):
         fix = (
             'JetPack: sudo apt install python3-libnvinfer; else python3 -m pip install tensorrt '
-            f'(or tensorrt-rtx-cu13); {_WITHOUT_GPU_NOTE}'
+            '(or tensorrt-rtx-cu13); without TensorRT, engines do not run, but ONNX models do'
         )
         found = 'neither tensorrt nor tensorrt_rtx is installed'
         yield Finding(_GPU_AREA, 'TensorRT', bad, found, fix)

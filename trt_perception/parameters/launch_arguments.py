@@ -55,14 +55,14 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     'integer': (int, 'a whole number'),
     'double': (float, 'a number'),
     'string': (str, 'text'),
-    'string[]': (_read_names, 'names with commas between them'),
+    'string[]': (_read_names, 'names separated by commas'),
     'integer[]': (
         lambda text: [int(word) for word in split_list(text)],
-        'whole numbers with commas between them',
+        'whole numbers separated by commas',
     ),
     'double[]': (
         lambda text: [float(word) for word in split_list(text)],
-        'numbers with commas between them',
+        'numbers separated by commas',
     ),
 }
 # Placeholder for the camera's name in image_topic.

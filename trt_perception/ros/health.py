@@ -83,9 +83,8 @@ class NodeHealth:
                 DiagnosticArray, '/diagnostics', QoSProfile(depth=10), event_callbacks=NO_EVENTS
             )
         timer = steady_timer(self._node, period_s, self.publish)
-        if (
-            self._timer is not None
-        ):  # destroyed last, so that the old timer stays if the new one fails
+        # Destroyed last, so that the old timer stays if the new one fails.
+        if self._timer is not None:
             self._node.destroy_timer(self._timer)
         self._timer = timer
 

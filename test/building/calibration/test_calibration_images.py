@@ -123,7 +123,7 @@ def test_source_without_images_is_refused(tmp_path, source, golden_messages):
     ('name', 'content'),
     [('a.png', b''), ('a.png', b'no picture'), ('a.jpg', b'\xff\xd8\xff\xe0 more \xff\xd9')],
 )
-def test_error_names_a_file_that_is_not_an_image(tmp_path, name, content, golden_messages):
+def test_error_mentions_a_file_that_is_not_an_image(tmp_path, name, content, golden_messages):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         read_image(tmp_path / name)

@@ -25,7 +25,7 @@ def test_auto_prefers_tensorrt_to_tensorrt_rtx(monkeypatch):
     assert find_tensorrt('auto').flavour == 'tensorrt_rtx'
 
 
-def test_missing_tensorrt_error_names_the_packages_to_install(monkeypatch, golden_messages):
+def test_missing_tensorrt_error_mentions_the_packages_to_install(monkeypatch, golden_messages):
     without(monkeypatch, 'tensorrt', 'tensorrt_rtx')
     with golden_messages.raises(EngineError):
         find_tensorrt('auto')

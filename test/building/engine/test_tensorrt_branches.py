@@ -340,7 +340,7 @@ def test_tensorrt_rtx_has_no_timing_cache(version):
     assert not [name for name, _ in module.calls if 'timing_cache' in name]
 
 
-def test_remarks_name_restrictions_of_the_engine(monkeypatch, golden_messages):
+def test_remarks_mention_the_restrictions_of_the_engine(monkeypatch, golden_messages):
     def add_remarks(version, **given):
         module, tensorrt = make_stand_in(version)
         module.dla_cores = 1

@@ -114,7 +114,7 @@ def test_requested_layers_stay_in_fp32(golden_messages):
         convert_precision(model, 'fp16', keep_fp32=['*'], strongly_typed=True)
 
 
-def test_weakly_typed_graph_keeps_its_types_and_names_fp32_nodes():
+def test_weakly_typed_graph_keeps_its_types_and_reports_fp32_nodes():
     model, layers, fixed = small_detectors.anchor_free()
     done = convert_precision(model, 'fp16', keep_fp32=[layers[0]], strongly_typed=False)
     assert done.model.graph.node == model.graph.node

@@ -306,7 +306,8 @@ def test_signal_stops_a_build_and_leaves_no_files(tmp_path_factory, tmp_path, nu
         command += ['--precision', 'int8', '--calibration-images', SCENES]
     program = Program(command, UNMEASURED)
     program.wait_for_output(step_output)
-    # launch and timeout send two signals. Two signals within a second count as one.
+    # Under `ros2 launch` or `timeout`, a process may get a signal twice. Two signals within a
+    # second count as one.
     program.send(number)
     program.send(signal.SIGTERM)
     assert program.wait() == 130
@@ -407,7 +408,7 @@ def test_driver_without_a_usable_gpu_is_reported(tmp_path, monkeypatch, capsys):
     assert 'the GPU of' in capsys.readouterr().out
 
 
-def test_help_names_the_options(capsys):
+def test_help_mentions_the_options(capsys):
     with pytest.raises(SystemExit) as caught:
         run_build_engine('--help')
     assert caught.value.code == 0

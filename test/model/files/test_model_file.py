@@ -206,7 +206,7 @@ def test_file_that_differs_from_its_manifest_is_refused(tmp_path, golden_message
     golden_messages.add(refusal(path, ManifestError))
 
 
-def test_refusal_of_a_changed_engine_names_the_build_command(tmp_path, golden_messages):
+def test_refusal_of_a_changed_engine_mentions_the_build_command(tmp_path, golden_messages):
     path = write_model(tmp_path, 'tiny.engine', onnx=file_identity('net.onnx', b'x'))
     path.write_bytes(b'b model')
     golden_messages.add(refusal(path, ManifestError))
@@ -239,7 +239,7 @@ def test_each_file_is_compared_with_its_own_entry(tmp_path):
         assert read_model_file(path).manifest.onnx.size_bytes == 9
 
 
-def test_error_names_the_broken_manifest(tmp_path, golden_messages):
+def test_error_mentions_the_broken_manifest(tmp_path, golden_messages):
     path = write_model(tmp_path)
     path.with_name('tiny.onnx.json').write_text('{')
     golden_messages.add(refusal(path, ManifestError))

@@ -105,7 +105,7 @@ TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs'])
 STAMPS = st.tuples(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**32 - 1))
 
 
-#: NumPy writes the numbers from 1 detection on, or from 128 detections on.
+#: The number of detections from which the serialiser uses NumPy.
 EITHER_WAY = pytest.mark.parametrize('many', [1, 128])
 
 

@@ -302,9 +302,8 @@ def test_each_camera_of_a_node_has_a_finding(client, other_node):
     assert findings_by_name['/a/detector: detector']['level'] == 'yellow'
     assert '/b/driver: front' not in findings_by_name
     assert findings_by_name[f'front: {space}/front/raw']['level'] == 'green', findings_by_name
-    assert (
-        '/test_client' in findings_by_name[f'rear: {space}/rear/raw']['found']
-    )  # the node that publishes another type
+    # The test client publishes another type.
+    assert '/test_client' in findings_by_name[f'rear: {space}/rear/raw']['found']
     for name in ('rear', 'top'):
         missing = findings_by_name[f'{name}: {space}/{name}/raw']
         assert missing['level'] == 'red'

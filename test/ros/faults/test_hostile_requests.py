@@ -131,7 +131,7 @@ def test_unknown_parameter_type_does_not_affect_other_parameters(detector):
     detector.set_or_fail(confidence_threshold=0.25, iou_threshold=0.45)
 
 
-def test_parameter_that_a_request_names_twice_is_refused(detector, golden_messages):
+def test_parameter_that_a_request_mentions_twice_is_refused(detector, golden_messages):
     again = [parameter('iou_threshold', 3, double_value=value) for value in (0.5, 0.25)]
     answer = ask(detector, 'set_parameters', parameters=again)
     assert [result.successful for result in answer.results] == [False, False]

@@ -148,7 +148,7 @@ def test_invalid_image_is_dropped_with_its_reason(active_detector, reason, image
     active_detector.camera.publish(image)
     _, values = active_detector.wait_for_status(
         lambda _, values: frame_counts(values)['received'] > before['received'],
-        'the count of the image',
+        'a status that counts the image as received',
     )
     counts = frame_counts(values)
     # The image may still be in flight in this status.

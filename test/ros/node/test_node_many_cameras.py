@@ -229,7 +229,7 @@ def test_images_arrive_after_a_camera_becomes_best_effort(cameras, detector):
     assert front.wait_for_status(lambda *_: True, 'a status')[1]['image reliability'] == 'reliable'
 
 
-def test_qos_mismatch_names_the_parameter_of_the_camera(cameras, detector):
+def test_qos_mismatch_mentions_the_parameter_of_the_camera(cameras, detector):
     _, rear, _ = cameras
     parameter = 'camera.rear.image_qos.reliability'
     detector.bring_to('unconfigured')

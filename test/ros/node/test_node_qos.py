@@ -104,7 +104,7 @@ def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, se
     detector.client.spin_until(reliable_again, 'a reliable subscription')
 
 
-def test_qos_mismatch_names_the_parameter(start_detector, settings):
+def test_qos_mismatch_mentions_the_parameter(start_detector, settings):
     settings['image_qos.reliability'] = 'reliable'
     detector = start_detector(settings, camera_qos=BEST_EFFORT)
     detector.wait_for_log('ERROR', RELIABILITY)

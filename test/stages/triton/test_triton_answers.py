@@ -215,7 +215,7 @@ def test_memory_of_a_request_that_the_server_may_still_run_is_not_used_again(
     assert not model._free_regions
     assert model._waiting_regions == set(model._regions)
 
-    server.regions.clear()  # the server is another process
+    server.regions.clear()  # as after a restart of the server, which loses all registrations
 
     wait_until(lambda: len(model._free_regions) == 4, 'regions that are used again')
     assert server.regions == {region.name for region in model._regions}
@@ -239,7 +239,7 @@ def test_request_that_fails_during_the_registration_keeps_its_memory(server, ope
         assert len(registered) < 4 or go_on.wait(DEADLINE_S)
 
     server.registers, server.infer = hold_the_last, grpc.StatusCode.UNAVAILABLE
-    server.regions.clear()  # the server is another process
+    server.regions.clear()  # as after a restart of the server, which loses all registrations
     wait_until(lambda: len(registered) == 4, 'the last registration')
     with pytest.raises(ServerError):
         model.run({'images': IMAGES})

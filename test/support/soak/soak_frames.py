@@ -19,7 +19,7 @@ from support.soak.soaks import Figure
 from trt_perception.ros.wire.cdr import read_image
 
 #: The camera of each event: reliability, rate in Hz (0: as fast as possible), alternating sizes,
-#: and share of the frames. `growth` sends at 10 Hz, because its largest image needs time.
+#: and share of the frames. `growth` sends at 10 Hz, because images of 25 MB need time to arrive.
 PARTS = {
     'overload': ('reliable', 0, ('800x600', '640x480'), 0.5),
     'growth, by a camera that starts again': (

@@ -120,7 +120,11 @@ class MagnitudeHistogram:
 
 
 def _divergence(counts: npt.NDArray[np.float64], bins: int) -> float:
-    """Return the divergence if values are clipped to ``bins`` bins and rounded to 128 levels."""
+    """Return how far clipping to ``bins`` bins and rounding to 128 levels change the distribution.
+
+    The result is the Kullback-Leibler divergence between the given and the rounded distribution;
+    infinity if no value remains.
+    """
     true = counts[:bins].copy()
     filled = true > 0
     level = np.arange(bins) * _LEVEL_COUNT // bins

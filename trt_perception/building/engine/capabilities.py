@@ -1,4 +1,4 @@
-"""Checks before a build that the TensorRT release and this machine support the build options."""
+"""Checks before a build that TensorRT and this machine support the options and the model."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ class EngineCheck:
 
     Attributes:
         layers: layers in order of execution; empty if the engine reports none.
-        deviations: type of each convolution and matrix product in a wider type than requested, by
-            name of the ONNX node or layer.
+        deviations: maps the name of an ONNX node or layer to its type, for each convolution and
+            matrix product whose type is wider than requested.
         context_bytes: memory of one execution context in bytes, for the largest profile.
         latency: GPU time of the network alone.
     """

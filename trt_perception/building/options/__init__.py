@@ -1,1 +1,4 @@
-"""The options of build_engine: the table of options, readers of values, and the two sources."""
+"""The options of build_engine: table, readers of values, and their sources.
+
+The sources are the options file and the command line.
+"""
