@@ -165,7 +165,7 @@ def run_processes(options, recorder, processes, logs):
     watch_cameras(recorder, processes, senders, logs)
     print()
     for name, process in processes.items():
-        check(process, name)
+        check_process(process, name)
     for camera in recorder.cameras.values():
         camera.diagnostics = {}  # Wait for new counts.
     patience = time.monotonic() + 4.0  # The middleware repeats a lost message within 3 s.
@@ -188,7 +188,7 @@ def run_processes(options, recorder, processes, logs):
                 file=sys.stderr,
             )
     stop(processes['detector_node'])
-    check(processes['detector_node'], 'detector_node')
+    check_process(processes['detector_node'], 'detector_node')
 
 
 def watch_cameras(recorder, processes, senders, logs):
@@ -201,7 +201,7 @@ def watch_cameras(recorder, processes, senders, logs):
     while not (len(off) == len(senders) and all(future.done() for future in off.values())):
         rclpy.spin_once(recorder, timeout_sec=0.1)
         for name, process in processes.items():
-            check(process, name)
+            check_process(process, name)
         for name, sender in senders.items():
             if name not in off and processes[sender].poll() is not None:
                 waited_s = time.monotonic() - ended_s.setdefault(name, time.monotonic())
@@ -228,7 +228,7 @@ def wait_for(recorder, processes, condition, seconds, what):
                 f'waited {seconds} s for {what}; the diagnostics say '
                 f'{said if any(said.values()) else "nothing"}'
             )
-        check(processes['detector_node'], 'detector_node')
+        check_process(processes['detector_node'], 'detector_node')
         rclpy.spin_once(recorder, timeout_sec=0.1)
 
 
@@ -242,7 +242,7 @@ def check_task(options, task):
     print(f'note: {said}: only its boxes are measured; use --task {task}', file=sys.stderr)
 
 
-def check(process, name):
+def check_process(process, name):
     """Fail if a process has ended with an error."""
     if process.poll():
         raise RuntimeError(

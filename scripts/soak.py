@@ -112,7 +112,7 @@ def plan(client, model, minutes, intake):
     }
 
 
-def run(options, folder):
+def run_soaks(options, folder):
     from support.nodes import graph_fixtures
 
     graph_fixtures.share_environment(folder)
@@ -180,7 +180,7 @@ def main():
     options = parse()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            results = run(options, Path(folder))
+            results = run_soaks(options, Path(folder))
         except KeyboardInterrupt:
             return 130
     kept = show(results)

@@ -28,8 +28,8 @@ from support import durations, golden, optional_packages
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
-TESTS = ROOT / 'test'
-ROS = TESTS / 'ros'
+TEST_FOLDER = ROOT / 'test'
+ROS_TEST_FOLDER = TEST_FOLDER / 'ros'
 #: Largest number of tests that may pass only when run again. A run with more such tests fails.
 MOST_RERUNS = 2
 STDERR = pytest.StashKey()
@@ -159,7 +159,11 @@ def side_by_side(items):
     for item in items:
         files.setdefault(item.path, []).append(item)
     order = sorted(files, key=lambda path: (durations.duration_of(path), len(files[path])))
-    waits = [path for path in order if ROS in path.parents or is_marked(files[path][0], 'ros')]
+    waits = [
+        path
+        for path in order
+        if ROS_TEST_FOLDER in path.parents or is_marked(files[path][0], 'ros')
+    ]
     works = [path for path in order if path not in waits]
     ordered = []
     while waits or works:
@@ -226,7 +230,7 @@ def pytest_addoption(parser):
 
 
 def pytest_ignore_collect(collection_path, config):
-    within_ros = collection_path == ROS or ROS in collection_path.parents
+    within_ros = collection_path == ROS_TEST_FOLDER or ROS_TEST_FOLDER in collection_path.parents
     is_file = collection_path.suffix == '.py'
     if config.getoption('--quick') and within_ros:
         return True
@@ -246,7 +250,9 @@ def files_of(share):
     than most tests.
     """
     number, count = map(int, share.split('/'))
-    paths = [path for path in TESTS.rglob('test_*.py') if ROS not in path.parents]
+    paths = [
+        path for path in TEST_FOLDER.rglob('test_*.py') if ROS_TEST_FOLDER not in path.parents
+    ]
     return durations.share_of(number, count, paths)
 
 

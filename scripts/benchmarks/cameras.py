@@ -24,7 +24,7 @@ import signal
 import sys
 
 from cameras_report import header, medians, ratio_rows, ratios, row
-from cameras_side import Case, measure, other_program
+from cameras_side import Case, measure, other_node_program
 from common import SHARE, launch_environment, save
 from host import host_settings
 
@@ -179,7 +179,7 @@ def parse_arguments():
     if options.other:
         options.sides.append('other')
         try:
-            options.other_program = other_program(options.other)
+            options.other_node_program = other_node_program(options.other)
         except ValueError as error:
             parser.error(f'--other: {error}')
     return options

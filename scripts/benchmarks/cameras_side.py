@@ -66,14 +66,14 @@ def start_node(children, options, case, side, cameras):
         return children.start(NODE, *words, environment=launch_environment(), answers=False)
     # Python finds the modules of the working folder first.
     return children.start(
-        *('-c', options.other_program, *words),
+        *('-c', options.other_node_program, *words),
         environment=launch_environment(),
         folder=options.other,
         answers=False,
     )
 
 
-def other_program(folder):
+def other_node_program(folder):
     """Return a Python program that runs the detector_node of an unpacked version of the package.
 
     Raises:

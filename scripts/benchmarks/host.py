@@ -18,7 +18,7 @@ _CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
 _HUGE_PAGES = Path('/sys/kernel/mm/transparent_hugepage')
 
 
-def read(path):
+def text_of(path):
     """Return the text of a file of the kernel; '-' if the file is missing."""
     try:
         return Path(path).read_text().strip()
@@ -28,7 +28,7 @@ def read(path):
 
 def field(path, name):
     """Return the value of a field, as in /proc/meminfo; '-' if it is missing."""
-    found = re.search(rf'^{name}\s*:\s*(.*)$', read(path), re.MULTILINE)
+    found = re.search(rf'^{name}\s*:\s*(.*)$', text_of(path), re.MULTILINE)
     return found[1] if found else '-'
 
 
@@ -42,16 +42,16 @@ def host_settings(environment):
     variables = {**os.environ, **environment}
     profiles = {variables[name] for name in PROFILE_VARIABLES if variables.get(name)}
     allocator = [f'{n}={v}' for n, v in sorted(variables.items()) if n.startswith('MALLOC_')]
-    huge_pages = (f'{name} {read(_HUGE_PAGES / name)}' for name in ('enabled', 'shmem_enabled'))
+    huge_pages = (f'{name} {text_of(_HUGE_PAGES / name)}' for name in ('enabled', 'shmem_enabled'))
     return {
         'processor': field('/proc/cpuinfo', 'model name'),
         'cores': f'{os.cpu_count()}, usable {len(os.sched_getaffinity(0))}',
-        'CPU quota': read('/sys/fs/cgroup/cpu.max'),
-        'CPU governor': read('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor'),
+        'CPU quota': text_of('/sys/fs/cgroup/cpu.max'),
+        'CPU governor': text_of('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor'),
         'load, 1 minute': f'{os.getloadavg()[0]:.1f}',
         'memory': field('/proc/meminfo', 'MemTotal'),
         'huge pages': ', '.join(huge_pages),
-        'net.core.rmem_max': read('/proc/sys/net/core/rmem_max'),
+        'net.core.rmem_max': text_of('/proc/sys/net/core/rmem_max'),
         '/dev/shm': f'{shared.total >> 20} MiB, free {shared.free >> 20} MiB',
         'transport profile': ', '.join(sorted(map(profile_text, profiles))) or '-',
         'allocator': ' '.join(allocator) or '-',
@@ -64,7 +64,7 @@ def host_settings(environment):
 
 def profile_text(path):
     """Return the name of a Fast DDS profile with the sizes of its shared memory."""
-    sizes = re.findall(r'<(segment_size|maxMessageSize)>\s*(\d+)', read(path))
+    sizes = re.findall(r'<(segment_size|maxMessageSize)>\s*(\d+)', text_of(path))
     return ' '.join([Path(path).name, *(f'{name} {size}' for name, size in sizes)])
 
 

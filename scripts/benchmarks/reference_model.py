@@ -111,7 +111,7 @@ def pictures():
     }
 
 
-def check(model, stages, preprocessing, batch):
+def print_activations(model, stages, preprocessing, batch):
     """Run the model; print each stage's spread of activations, the candidates and detections."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
@@ -158,7 +158,7 @@ def main():
         f'{options.onnx}: {network.parameters / 1e6:.2f} M parameters, '
         f'{2 * network.multiplications / 1e9:.2f} GFLOPs, {len(content) / 1e6:.1f} MB'
     )
-    check(model, network.stages, preprocessing, options.batch)
+    print_activations(model, network.stages, preprocessing, options.batch)
     return 0
 
 

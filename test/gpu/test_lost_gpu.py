@@ -61,7 +61,7 @@ def run_until_exit(argument, tmp_path):
     return node.returncode, text, diagnostics, died - started
 
 
-def check(code, text, diagnostics, seconds, limit_s=MAX_EXIT_S):
+def check_exit(code, text, diagnostics, seconds, limit_s=MAX_EXIT_S):
     print(f'exited after {seconds:.2f} s')
     assert code == 1
     assert 'GPU context is lost' in text
@@ -79,7 +79,7 @@ def check(code, text, diagnostics, seconds, limit_s=MAX_EXIT_S):
 
 def test_process_exits_after_a_lost_context(tmp_path):
     # A machine that runs other tests at the same time is slower.
-    check(*run_until_exit('pretend', tmp_path), limit_s=5 * MAX_EXIT_S)
+    check_exit(*run_until_exit('pretend', tmp_path), limit_s=5 * MAX_EXIT_S)
 
 
 @pytest.mark.skipif(bool(why_no_tensorrt()), reason=why_no_tensorrt())
@@ -95,4 +95,4 @@ def test_illegal_address_ends_the_process(tmp_path):
     size = os.stat(engine).st_size
     content['engine'] = {'file': engine.name, 'sha256': digest, 'size_bytes': size}
     engine.with_name('digits.engine.json').write_text(json.dumps(content))
-    check(*run_until_exit(str(engine), tmp_path))
+    check_exit(*run_until_exit(str(engine), tmp_path))

@@ -13,7 +13,7 @@ from trt_perception.errors import CudaError
 from trt_perception.gpu import nvjpeg
 from trt_perception.gpu.nvjpeg import NvJpeg, load_nvjpeg
 
-FILE = jpeg_fuzz.plain_jpegs()['35x23 420 0']
+SMALL_JPEG = jpeg_fuzz.plain_jpegs()['35x23 420 0']
 STREAM = SimpleNamespace(handle=77)
 
 
@@ -33,9 +33,9 @@ def empty_cache():
 
 def test_decode_passes_file_destination_and_stream(library):
     with NvJpeg() as opened, opened.decoder() as decoder:
-        assert decoder.decode((FILE,), (35, 23), 0x7000, 128, STREAM) == ''
+        assert decoder.decode((SMALL_JPEG,), (35, 23), 0x7000, 128, STREAM) == ''
         ((content, kind, pointer, pitch, stream, _),) = library.decoded
-    assert (content, kind, pointer, pitch, stream) == (FILE, 6, 0x7000, 128, 77)
+    assert (content, kind, pointer, pitch, stream) == (SMALL_JPEG, 6, 0x7000, 128, 77)
     assert not library.live
 
 
@@ -55,7 +55,7 @@ def test_chroma_is_interpolated_if_the_release_supports_it(library, monkeypatch,
 
 
 def test_refused_file_gives_a_reason(library, golden_messages):
-    parts = FILE[:100], memoryview(FILE)[100:]
+    parts = SMALL_JPEG[:100], memoryview(SMALL_JPEG)[100:]
     with NvJpeg() as opened, opened.decoder() as decoder:
         reason = decoder.decode(parts, (34, 23), 0x7000, 128, STREAM)
         assert reason
@@ -64,14 +64,14 @@ def test_refused_file_gives_a_reason(library, golden_messages):
         reason = decoder.decode(parts, (35, 23), 0x7000, 128, STREAM)
         assert reason == 'NVJPEG_STATUS_BAD_JPEG'
         library.status['nvjpegGetImageInfo'] = 99
-        assert decoder.decode((FILE,), (35, 23), 0x7000, 128, STREAM) == 'nvjpegStatus_t 99'
+        assert decoder.decode((SMALL_JPEG,), (35, 23), 0x7000, 128, STREAM) == 'nvjpegStatus_t 99'
     assert library.decoded == []
 
 
 def test_size_is_read_once_for_equal_headers(library):
     """The decoder asks again for another size, other headers, or a size that did not match."""
-    scan_offset = FILE.index(b'\xff\xda')
-    other_headers = FILE.replace(b'JFIF', b'JFI2')
+    scan_offset = SMALL_JPEG.index(b'\xff\xda')
+    other_headers = SMALL_JPEG.replace(b'JFIF', b'JFI2')
     requests = []
     answer = library.nvjpegGetImageInfo
     library.nvjpegGetImageInfo = lambda *arguments: (
@@ -79,8 +79,13 @@ def test_size_is_read_once_for_equal_headers(library):
     )
     with NvJpeg() as opened, opened.decoder() as decoder:
         for file, size, times in (
-            *((FILE, (35, 23), 1), (FILE, (35, 23), 0), (FILE, (34, 23), 1), (FILE, (34, 23), 1)),
-            *((FILE, (35, 23), 0), (other_headers, (35, 23), 1), (FILE, (35, 23), 1)),
+            *(
+                (SMALL_JPEG, (35, 23), 1),
+                (SMALL_JPEG, (35, 23), 0),
+                (SMALL_JPEG, (34, 23), 1),
+                (SMALL_JPEG, (34, 23), 1),
+            ),
+            *((SMALL_JPEG, (35, 23), 0), (other_headers, (35, 23), 1), (SMALL_JPEG, (35, 23), 1)),
         ):
             requests.clear()
             parts = file[:scan_offset], memoryview(file)[scan_offset:]
@@ -94,7 +99,7 @@ def test_file_parts_of_any_size_are_joined(library, monkeypatch):
     monkeypatch.setattr(nvjpeg, '_INITIAL_FILE_BUFFER_BYTES', 16)
     with NvJpeg() as opened, opened.decoder() as decoder:
         for middle_size in (0, 5000, 3, 70000, 0):
-            parts = FILE, memoryview(bytes(range(256)) * 300)[:middle_size], b'', b'\xff\xd9'
+            parts = SMALL_JPEG, memoryview(bytes(range(256)) * 300)[:middle_size], b'', b'\xff\xd9'
             assert decoder.decode(parts, (35, 23), 0x7000, 128, STREAM) == ''
             assert library.decoded[-1][0] == b''.join(parts)
 

@@ -18,13 +18,13 @@ from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
 from trt_perception.images.decoders import DecodedImage
 
 
-def array(content):
+def as_uint8(content):
     return np.frombuffer(content, np.uint8)
 
 
 def refusal(content, reason):
     with pytest.raises(ImageError) as caught:
-        decode_image_file(array(content))
+        decode_image_file(as_uint8(content))
     assert caught.value.reason == reason
     return str(caught.value)
 
@@ -90,9 +90,9 @@ WRITTEN = {
 
 @pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
 def test_size_and_pixels_equal_opencv(content):
-    expected = cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    expected = cv2.imdecode(as_uint8(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     assert expected.shape == (21, 37, 3)
-    assert (decode_image_file(array(content)) == expected).all()
+    assert (decode_image_file(as_uint8(content)) == expected).all()
 
 
 @pytest.mark.parametrize('content', WRITTEN.values(), ids=WRITTEN.keys())
@@ -270,6 +270,6 @@ def test_png_of_every_kind_equals_opencv(kind, bits):
         )
     )
 
-    bgr = decode_image_file(array(content))
+    bgr = decode_image_file(as_uint8(content))
 
-    assert (bgr == cv2.imdecode(array(content), cv2.IMREAD_COLOR)).all()
+    assert (bgr == cv2.imdecode(as_uint8(content), cv2.IMREAD_COLOR)).all()

@@ -19,16 +19,16 @@ from trt_perception.images.compressed import check_image_file
 from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 
 PLAIN = jpeg_fuzz.plain_jpegs()
-FILE = PLAIN['35x23 420 0']
+SMALL_JPEG = PLAIN['35x23 420 0']
 BGR = jpeg_fuzz.scene_bgr(40, 30)
 
 
-def array(content):
+def as_uint8(content):
     return np.frombuffer(content, np.uint8)
 
 
 def by_opencv(content):
-    return cv2.imdecode(array(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    return cv2.imdecode(as_uint8(content), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
 
 
 def by_pillow(content):
@@ -37,7 +37,7 @@ def by_pillow(content):
 
 
 def read(content):
-    return as_plain_jpeg(check_image_file(array(content)))
+    return as_plain_jpeg(check_image_file(as_uint8(content)))
 
 
 def written(mode='RGB', **options):
@@ -49,7 +49,7 @@ def written(mode='RGB', **options):
     return file.getvalue()
 
 
-def with_parts(change, content=FILE):
+def with_parts(change, content=SMALL_JPEG):
     """Return a file after changing its segments."""
     parts = jpeg_fuzz.segments(content)
     change(dict(reversed(parts)), parts)
@@ -74,7 +74,7 @@ USUAL = {
     'with bytes after its end': written() + bytes(4096),
     'with fill bytes': written().replace(b'\xff\xdb', b'\xff\xff\xff\xdb'),
     'without JFIF': with_parts(lambda _, parts: parts.pop(0)),
-    'extended sequential with 8 bits': FILE.replace(b'\xff\xc0', b'\xff\xc1'),
+    'extended sequential with 8 bits': SMALL_JPEG.replace(b'\xff\xc0', b'\xff\xc1'),
     'components 0, 1 and 2': with_parts(
         lambda body, _: (
             body[0xC0].__setitem__(slice(6, None, 3), b'\0\1\2'),
@@ -84,7 +84,7 @@ USUAL = {
     'two tables, of which the second is right': with_parts(
         lambda body, parts: parts.insert(0, [0xDB, b'\0' + bytes(range(1, 65))])
     ),
-    'without Huffman tables, as Motion JPEG': without_tables(FILE, 0xC4),
+    'without Huffman tables, as Motion JPEG': without_tables(SMALL_JPEG, 0xC4),
     "without chroma's tables for AC": with_parts(lambda _, parts: parts.pop(-3)),
     'grey without Huffman tables': without_tables(PLAIN['35x23 grey'], 0xC4),
     'a restart interval that a second segment sets to 0': with_parts(
@@ -181,7 +181,7 @@ OTHERS = {
         with_parts(append(0xC4, b'\x10\1' + bytes(15) + b'\x0b')),
     ],
     'JPEG without all its tables': [
-        without_tables(FILE, 0xDB),
+        without_tables(SMALL_JPEG, 0xDB),
         with_parts(set_body(0xC0, 8, b'\2')),
         with_parts(set_body(0xDA, 2, b'\x20')),
         with_parts(set_body(0xDA, 2, b'\x02')),
@@ -215,9 +215,15 @@ def test_unusual_file_is_not_rewritten(kind, content, golden_messages):
 
 def test_each_format_that_the_cpu_decodes_is_logged_once(caplog):
     frames = JpegFrameReader()
-    for content in (FILE, OTHERS['PNG'][0], OTHERS['progressive JPEG'][0], *OTHERS['PNG'], FILE):
-        frame = frames(array(content))
-        if content is FILE:
+    for content in (
+        SMALL_JPEG,
+        OTHERS['PNG'][0],
+        OTHERS['progressive JPEG'][0],
+        *OTHERS['PNG'],
+        SMALL_JPEG,
+    ):
+        frame = frames(as_uint8(content))
+        if content is SMALL_JPEG:
             assert not frame.is_decoded
         else:
             expected = by_opencv(content)
@@ -230,16 +236,22 @@ def test_reader_expects_the_decoding_speed_of_its_last_file():
     frames = JpegFrameReader()
     assert not frames.is_fast_to_decode
     png, large = OTHERS['PNG'][0], jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(2600, 1700))
-    for content, quick in ((FILE, True), (png, False), (FILE, True), (large, False), (FILE, True)):
-        frames(array(content))
+    for content, quick in (
+        (SMALL_JPEG, True),
+        (png, False),
+        (SMALL_JPEG, True),
+        (large, False),
+        (SMALL_JPEG, True),
+    ):
+        frames(as_uint8(content))
         assert frames.is_fast_to_decode is quick
     with pytest.raises(ImageError):
-        frames(array(FILE[:40]))
+        frames(as_uint8(SMALL_JPEG[:40]))
     assert not frames.is_fast_to_decode
 
 
 def test_reader_does_not_keep_long_headers():
-    file = array(with_comments(FILE, 10_000_000))
+    file = as_uint8(with_comments(SMALL_JPEG, 10_000_000))
     frames = JpegFrameReader()
 
     tracemalloc.start()
@@ -250,13 +262,13 @@ def test_reader_does_not_keep_long_headers():
         tracemalloc.stop()
 
     assert kept_bytes < 2**16
-    assert first == b''.join(frames(file).jpeg) == b''.join(read(FILE).jpeg)
+    assert first == b''.join(frames(file).jpeg) == b''.join(read(SMALL_JPEG).jpeg)
 
 
 def outcome(read, content):
     """Return the frame of a file, or the reason of the refusal."""
     try:
-        frame = read(array(content))
+        frame = read(as_uint8(content))
     except ImageError as error:
         return error.reason
     return frame.data.tobytes() if frame.is_decoded else b''.join(frame.jpeg)
@@ -268,7 +280,7 @@ def test_reused_headers_give_the_same_frame_as_a_new_reader(interval):
     file = jpeg_fuzz.encoded_jpeg(jpeg_fuzz.scene_bgr(320, 240), interval=interval)
     outcomes = Counter()
     frames = JpegFrameReader()
-    assert not frames(array(file)).is_decoded
+    assert not frames(as_uint8(file)).is_decoded
     for index in range(250):
         changed = bytearray(file)
         at = rng.randrange(len(file) // 2, len(file))
@@ -299,7 +311,7 @@ def test_pixels_of_changed_files_stay_the_same():
     for _ in range(2400):
         content = jpeg_fuzz.randomly_changed_jpeg(rng, PLAIN)
         try:
-            picture = check_image_file(array(content))
+            picture = check_image_file(as_uint8(content))
         except ImageError:
             outcomes['refused'] += 1
             continue

@@ -209,7 +209,7 @@ def test_rows_of_the_page_are_in_the_tested_table():
     assert [row for row in shown if row not in ROWS] == []
 
 
-def answer(case, preprocessing):
+def recognise_case(case, preprocessing):
     model = ModelInfo(
         'x.onnx',
         case.get('inputs', (IMAGE,)),
@@ -235,15 +235,15 @@ def test_recognition_matches_the_row(row, case, golden_messages):
     names = re.findall(r'`(\w+)`', chosen)
     if chosen.startswith('`'):
         (name,) = names
-        found = answer(case, {} if 'must be said' not in chosen else SAID)
+        found = recognise_case(case, {} if 'must be said' not in chosen else SAID)
         assert found.decoder == PRESETS[name].decoder
         assert any(sentence.endswith(f'-> {name}') for sentence in found.evidence)
         if 'must be said' in chosen:
             with golden_messages.raises(EngineError):
-                answer(case, {})
+                recognise_case(case, {})
     else:
         with pytest.raises(EngineError) as caught:
-            answer(case, {})
+            recognise_case(case, {})
         if 'which of' in chosen:
             # Check here too: a golden file can be rewritten with a decoder that does not fit.
             possible = set(re.findall(r'\w+', caught.value.missing['decoder'])) & PRESETS.keys()

@@ -27,16 +27,16 @@ def refusal(values):
 
 
 def test_node_without_cameras_has_no_camera_parameters():
-    configs = NodeConfig.from_values({'max_detections': 7})
-    assert configs.camera('') is configs.node
-    assert configs.node == DetectorConfig(max_detections=7)
-    assert not [name for name in configs.rows() if is_camera_parameter(name)]
+    node_config = NodeConfig.from_values({'max_detections': 7})
+    assert node_config.camera('') is node_config.node
+    assert node_config.node == DetectorConfig(max_detections=7)
+    assert not [name for name in node_config.rows() if is_camera_parameter(name)]
     with pytest.raises(KeyError):
-        configs.camera('front')
+        node_config.camera('front')
 
 
 def test_camera_has_the_nodes_values_except_its_own():
-    configs = NodeConfig.from_values(
+    node_config = NodeConfig.from_values(
         {
             **TWO_CAMERAS,
             'confidence_threshold': 0.5,
@@ -45,16 +45,16 @@ def test_camera_has_the_nodes_values_except_its_own():
             'camera.rear.class_filter': ['a', 'b'],
         }
     )
-    assert configs.camera('front') == configs.node
-    rear = configs.camera('rear')
+    assert node_config.camera('front') == node_config.node
+    rear = node_config.camera('rear')
     assert (rear.confidence_threshold, rear.image_qos_depth) == (0.75, 5)
     assert rear.class_filter == ('a', 'b')
-    assert rear.iou_threshold == configs.node.iou_threshold
-    values = configs.values()
+    assert rear.iou_threshold == node_config.node.iou_threshold
+    values = node_config.values()
     assert values['camera.front.confidence_threshold'] == 0.5
     assert values['camera.rear.confidence_threshold'] == 0.75
     assert values['camera.front.enabled'] is True
-    assert set(values) == set(configs.rows())
+    assert set(values) == set(node_config.rows())
     assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
 
 
@@ -125,8 +125,8 @@ def test_pipelines_decode_jpegs_if_any_camera_needs_it(node, own, jpeg):
 
 
 def test_pipelines_of_a_node_with_one_camera_use_the_nodes_parameters():
-    configs = NodeConfig.from_values({'image_transport': 'auto'})
-    assert configs.pipeline_options() == configs.node.pipeline_options()
+    node_config = NodeConfig.from_values({'image_transport': 'auto'})
+    assert node_config.pipeline_options() == node_config.node.pipeline_options()
 
 
 def test_camera_parameter_without_cameras_is_refused(golden_messages):
@@ -135,46 +135,52 @@ def test_camera_parameter_without_cameras_is_refused(golden_messages):
 
 
 def test_changed_node_value_applies_to_cameras_without_an_own_value(golden_messages):
-    configs = NodeConfig.from_values({**TWO_CAMERAS, 'camera.rear.enabled': False})
-    configs = configs.with_changes(
+    node_config = NodeConfig.from_values({**TWO_CAMERAS, 'camera.rear.enabled': False})
+    node_config = node_config.with_changes(
         {'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {}
     )
-    assert configs.camera('front').confidence_threshold == 0.5
-    assert configs.camera('rear').confidence_threshold == 0.5
-    assert (configs.camera('front').max_rate_hz, configs.camera('rear').max_rate_hz) == (5, 0)
-    assert (configs.camera('front').enabled, configs.camera('rear').enabled) == (True, False)
+    assert node_config.camera('front').confidence_threshold == 0.5
+    assert node_config.camera('rear').confidence_threshold == 0.5
+    assert (node_config.camera('front').max_rate_hz, node_config.camera('rear').max_rate_hz) == (
+        5,
+        0,
+    )
+    assert (node_config.camera('front').enabled, node_config.camera('rear').enabled) == (
+        True,
+        False,
+    )
     # rear now has its own value, although the value equals the node's.
-    configs = configs.with_changes({'camera.rear.confidence_threshold': 0.5}, {})
-    configs = configs.with_changes({'confidence_threshold': 0.6}, {})
-    assert configs.camera('front').confidence_threshold == 0.6
-    assert configs.camera('rear').confidence_threshold == 0.5
+    node_config = node_config.with_changes({'camera.rear.confidence_threshold': 0.5}, {})
+    node_config = node_config.with_changes({'confidence_threshold': 0.6}, {})
+    assert node_config.camera('front').confidence_threshold == 0.6
+    assert node_config.camera('rear').confidence_threshold == 0.5
     with golden_messages.raises(ConfigError):
-        configs.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
+        node_config.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
 
 
 def test_camera_added_again_has_its_start_values(golden_messages):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
-    configs = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
-    configs = configs.with_changes({'camera.front.max_rate_hz': 9.0}, given)
-    configs = configs.with_changes({'cameras': ('top', 'rear')}, given)
-    assert set(configs.camera_values) == {'camera.top.max_rate_hz'}
+    node_config = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
+    node_config = node_config.with_changes({'camera.front.max_rate_hz': 9.0}, given)
+    node_config = node_config.with_changes({'cameras': ('top', 'rear')}, given)
+    assert set(node_config.camera_values) == {'camera.top.max_rate_hz'}
     # A camera that is added again has its initial values, without later changes.
-    configs = configs.with_changes({'cameras': ('front',)}, given)
-    assert configs.camera_values == {'camera.front.enabled': False}
+    node_config = node_config.with_changes({'cameras': ('front',)}, given)
+    assert node_config.camera_values == {'camera.front.enabled': False}
     with golden_messages.raises(ConfigError):
-        configs.with_changes({'camera.rear.enabled': True}, given)
+        node_config.with_changes({'camera.rear.enabled': True}, given)
 
 
 def test_rule_is_checked_once_for_each_different_config(golden_messages):
-    configs = NodeConfig.from_values(
+    node_config = NodeConfig.from_values(
         {'cameras': ['a', 'b', 'c'], 'camera.b.class_filter': ['dog', 'pig']}
     )
     checked = []
-    configs.check(checked.append)
-    assert checked == [configs.node, configs.camera('b')]
+    node_config.check(checked.append)
+    assert checked == [node_config.node, node_config.camera('b')]
     with golden_messages.raises(ConfigError):
-        configs.check(lambda config: config.thresholds(('cat', 'dog')))
-    wrong = configs.with_changes({'class_filter': ('fox',)}, {})
+        node_config.check(lambda config: config.thresholds(('cat', 'dog')))
+    wrong = node_config.with_changes({'class_filter': ('fox',)}, {})
     with golden_messages.raises(ConfigError):
         wrong.check(lambda config: config.thresholds(('cat', 'dog')))
 
@@ -194,17 +200,17 @@ VALUES = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=200)
 @given(st.lists(VALUES, max_size=6))
 def test_random_changes_give_each_camera_the_expected_values(requests):
-    configs = NodeConfig.from_values({'cameras': list(NAMES)})
+    node_config = NodeConfig.from_values({'cameras': list(NAMES)})
     node = {'max_rate_hz': 0.0, 'enabled': True}
     own = {}
     for request in requests:
-        configs = configs.with_changes(request, {})
+        node_config = node_config.with_changes(request, {})
         for name, value in request.items():
             (own if is_camera_parameter(name) else node)[name] = value
         for camera, row in itertools.product(NAMES, node):
             expected = own.get(f'camera.{camera}.{row}', node[row])
-            assert getattr(configs.camera(camera), row) == expected
-            assert configs.values()[f'camera.{camera}.{row}'] == expected
+            assert getattr(node_config.camera(camera), row) == expected
+            assert node_config.values()[f'camera.{camera}.{row}'] == expected
 
 
 def test_64_cameras_keep_their_own_values():
@@ -213,6 +219,6 @@ def test_64_cameras_keep_their_own_values():
     rng = random.Random(5)
     for name in names:
         values[f'camera.{name}.class_filter'] = [f'class {rng.randrange(10**9)}']
-    configs = NodeConfig.from_values(values)
+    node_config = NodeConfig.from_values(values)
     for name in names:
-        assert list(configs.camera(name).class_filter) == values[f'camera.{name}.class_filter']
+        assert list(node_config.camera(name).class_filter) == values[f'camera.{name}.class_filter']

@@ -11,7 +11,7 @@ from trt_perception.parameters.sections import cameras_of_file, foreign_sections
 pytestmark = pytest.mark.ros
 
 
-def write(path, *keys):
+def write_sections(path, *keys):
     """Write a file with sections of these names. A tuple is a chain of nested keys."""
     lines = []
     for key in keys:
@@ -44,7 +44,7 @@ def file(tmp_path):
     ],
 )
 def test_sections_for_this_node_are_not_foreign(file, keys):
-    assert foreign_sections(write(file, *keys), '/front/detector') == []
+    assert foreign_sections(write_sections(file, *keys), '/front/detector') == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_sections_for_this_node_are_not_foreign(file, keys):
     ],
 )
 def test_sections_for_other_nodes_are_foreign(file, keys, found):
-    assert foreign_sections(write(file, *keys), '/front/detector') == found
+    assert foreign_sections(write_sections(file, *keys), '/front/detector') == found
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_pipes_and_missing_files_are_not_read(tmp_path):
 
 
 def test_warning_mentions_the_file_its_nodes_and_the_fix(tmp_path, golden_messages):
-    mine = write(tmp_path / 'mine.yaml', '/**')
-    other = write(tmp_path / 'other.yaml', 'camera', '/robot/detector')
+    mine = write_sections(tmp_path / 'mine.yaml', '/**')
+    other = write_sections(tmp_path / 'other.yaml', 'camera', '/robot/detector')
     arguments = ['node', '--ros-args', '--params-file', str(other), '--params-file', str(mine)]
     [sentence] = unused_parameters(arguments, '/detector')
     golden_messages.add(sentence)
@@ -129,7 +129,7 @@ def test_parameter_of_another_node_on_the_command_line_gives_a_warning(option, g
 
 
 def test_section_name_with_control_characters_is_escaped(file):
-    write(file, 'a\\u001b[31m\\nfatal')
+    write_sections(file, 'a\\u001b[31m\\nfatal')
     [sentence] = unused_parameters(['--params-file', str(file)], '/detector')
     assert sentence.isprintable()
 
@@ -154,7 +154,7 @@ def test_rcl_uses_a_file_exactly_if_its_sections_are_not_foreign(file, create_no
         cut = choose.randint(1, len(parts))
         name = choose.choice(['', '/']) + '/'.join(parts[:cut])
         below = '/'.join(parts[cut:])
-        write(file, (name, below) if below else name)
+        write_sections(file, (name, below) if below else name)
         namespace = choose.choice(['/', '/front', '/front/rear'])
         try:
             with create_node(namespace, file) as node:

@@ -30,7 +30,7 @@ def enqueue(pipeline, slot, frames):
     pipeline.enqueue(slot, frames, [Thresholds()] * len(frames))
 
 
-def check(gpu, pipeline, slot, frames, results):
+def check_tensors(gpu, pipeline, slot, frames, results):
     """Compare the tensor of each place with its frame. None stands for an unreadable file."""
     assert len(results) == len(frames)
     for place, (frame, result) in enumerate(zip(frames, results, strict=True)):
@@ -63,7 +63,7 @@ def test_jpegs_and_raw_frames_share_a_batch(open_jpeg_pipeline, library, integra
         enqueue(pipeline, slot, frames)
         results = pipeline.collect(slot)
         assert pipeline.is_done(slot)
-        check(gpu, pipeline, slot, frames, results)
+        check_tensors(gpu, pipeline, slot, frames, results)
 
 
 def test_unreadable_jpeg_affects_no_other_frame(open_jpeg_pipeline, library):
@@ -73,12 +73,12 @@ def test_unreadable_jpeg_affects_no_other_frame(open_jpeg_pipeline, library):
         submitted = [bad(at) if at == place else frame for at, frame in enumerate(frames)]
         enqueue(pipeline, 0, submitted)
         left = [None if at == place else frame for at, frame in enumerate(frames)]
-        check(gpu, pipeline, 0, left, pipeline.collect(0))
+        check_tensors(gpu, pipeline, 0, left, pipeline.collect(0))
     # A file that only nvJPEG refuses does not affect any frame.
     library.status['nvjpegDecode'] = BAD_JPEG
     frames = [undecoded_jpeg_frame(at) for at in range(6)]
     enqueue(pipeline, 0, frames)
-    check(gpu, pipeline, 0, frames, pipeline.collect(0))
+    check_tensors(gpu, pipeline, 0, frames, pipeline.collect(0))
 
 
 def test_batch_of_unreadable_files_does_not_run_the_engine(open_jpeg_pipeline, library):
@@ -91,11 +91,11 @@ def test_batch_of_unreadable_files_does_not_run_the_engine(open_jpeg_pipeline, l
     for count in (1, 3, 2):
         enqueue(pipeline, 0, [bad(at) for at in range(count)])
         wait_until(lambda: pipeline.is_done(0))
-        check(gpu, pipeline, 0, [None] * count, pipeline.collect(0))
+        check_tensors(gpu, pipeline, 0, [None] * count, pipeline.collect(0))
     assert not launched
     frames = [undecoded_jpeg_frame(7), noise(3)]
     enqueue(pipeline, 0, frames)
-    check(gpu, pipeline, 0, frames, pipeline.collect(0))
+    check_tensors(gpu, pipeline, 0, frames, pipeline.collect(0))
     assert len(launched) == 1
 
 
@@ -105,7 +105,7 @@ def test_files_of_a_batch_are_decoded_in_parallel(open_jpeg_pipeline, library):
     library.on_decode = lambda: together.wait(30)
     frames = [undecoded_jpeg_frame(at) for at in range(8)]
     enqueue(pipeline, 0, frames)
-    check(gpu, pipeline, 0, frames, pipeline.collect(0))
+    check_tensors(gpu, pipeline, 0, frames, pipeline.collect(0))
     # No decoder is used by two threads at once, and each frame has its own place.
     assert len({state for *_, state in library.decoded}) == 4
     assert len({place for _, _, place, *_ in library.decoded}) == 8

@@ -99,14 +99,14 @@ def test_all_files_are_read_in_threads_or_in_the_worker(
         pipeline.enqueue(slot, frames, [Thresholds()] * count)
         flying.append((slot, frames, tensors))
         while flying and (len(flying) == 2 or rng.random() < 0.6):
-            check(gpu, pipeline, *flying.popleft())
+            collect_and_check(gpu, pipeline, *flying.popleft())
     worker_thread = threading.current_thread().name
     assert worker_thread in Message.threads
     assert all(name.startswith('jpeg_') for name in Message.threads if name != worker_thread)
     assert len({name for name in Message.threads if name != worker_thread}) > 1
 
 
-def check(gpu, pipeline, slot, frames, tensors):
+def collect_and_check(gpu, pipeline, slot, frames, tensors):
     """Collect a slot. Compare each frame with its tensor; None stands for an unreadable file."""
     wait_until(lambda: pipeline._jpeg.has_started(slot))
     results = pipeline.collect(slot)

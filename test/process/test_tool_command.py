@@ -23,7 +23,7 @@ def write_program(path, script):
 
 
 @pytest.fixture
-def reader(tmp_path, monkeypatch):
+def only_path_folder(tmp_path, monkeypatch):
     """Return the only folder on PATH. It contains the programs ``echo`` and ``tr``."""
     folder = tmp_path / 'reader'
     folder.mkdir()
@@ -41,30 +41,32 @@ def output_of(command):
     return ended.stdout
 
 
-def test_command_uses_the_script_that_started_the_process(reader, monkeypatch):
-    script = reader / 'a folder' / 'run'
+def test_command_uses_the_script_that_started_the_process(only_path_folder, monkeypatch):
+    script = only_path_folder / 'a folder' / 'run'
     write_program(script, 'shift 3; ' + TOOL)
     monkeypatch.setenv(RUN_VARIABLE, f"'{script}' --distro kilted")
-    write_program(reader / 'tool', 'exit 3')
+    write_program(only_path_folder / 'tool', 'exit 3')
     assert output_of(tool_command('tool', '1 2', "it's")) == "tool runs with 1 2 and it's\n"
 
 
-def test_command_uses_ros2_if_it_finds_the_package(reader, tmp_path, monkeypatch):
-    write_program(reader / 'ros2', ROS2)
+def test_command_uses_ros2_if_it_finds_the_package(only_path_folder, tmp_path, monkeypatch):
+    write_program(only_path_folder / 'ros2', ROS2)
     write_program(tmp_path / 'lib/trt_perception/tool', TOOL)
     monkeypatch.setenv('AMENT_PREFIX_PATH', f'{tmp_path}{os.pathsep}/opt/other')
     assert output_of(tool_command('tool', '1 2', '$3')) == 'tool runs with 1 2 and $3\n'
 
 
-def test_command_uses_a_console_script_if_ros2_does_not_find_the_package(reader, monkeypatch):
-    write_program(reader / 'ros2', 'exit 3')
-    write_program(reader / 'tool', TOOL)
+def test_command_uses_a_console_script_if_ros2_does_not_find_the_package(
+    only_path_folder, monkeypatch
+):
+    write_program(only_path_folder / 'ros2', 'exit 3')
+    write_program(only_path_folder / 'tool', TOOL)
     monkeypatch.setenv('AMENT_PREFIX_PATH', '/opt/other')
     assert output_of(tool_command('tool', '1', '2')) == 'tool runs with 1 and 2\n'
 
 
 @pytest.mark.parametrize('tool', ['benchmark_engine', 'build_engine', 'write_manifest'])
-def test_command_runs_the_module_if_nothing_is_on_the_path(reader, tool, monkeypatch):
+def test_command_runs_the_module_if_nothing_is_on_the_path(only_path_folder, tool, monkeypatch):
     package = Path(trt_perception.__file__).parents[1]
     monkeypatch.setenv('PYTHONPATH', f'{package}{os.pathsep}{os.environ.get("PYTHONPATH", "")}')
     command = tool_command(tool, '--help')

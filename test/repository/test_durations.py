@@ -45,8 +45,8 @@ def test_shares_are_even_without_engine_builds():
 def test_durations_are_stored_by_file(tmp_path, monkeypatch):
     (tmp_path / 'test_kept.py').touch()
     (tmp_path / 'durations.json').write_text('{"test_kept.py": [7, 7], "test_gone.py": [8, 8]}')
-    monkeypatch.setattr(durations, 'TESTS', tmp_path)
-    monkeypatch.setattr(durations, 'FILE', tmp_path / 'durations.json')
+    monkeypatch.setattr(durations, 'TEST_FOLDER', tmp_path)
+    monkeypatch.setattr(durations, 'DURATIONS_FILE', tmp_path / 'durations.json')
     durations.stored.cache_clear()
     recorder = durations.Recorder()
     for name, keywords in (('plain', {}), ('builds', {'engine_build': 1})):

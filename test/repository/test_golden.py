@@ -8,7 +8,7 @@ import pytest
 
 from support import golden
 
-TESTS = Path(__file__).parents[1]
+TEST_FOLDER = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +129,6 @@ def test_unused_file_is_found(tmp_path):
 
 
 def test_each_golden_file_is_used():
-    unused = golden.unused(TESTS / 'golden', TESTS.rglob('test_*.py'))
+    unused = golden.unused(TEST_FOLDER / 'golden', TEST_FOLDER.rglob('test_*.py'))
 
     assert not unused, f'type: git rm {" ".join(f"test/golden/{name}" for name in unused)}'

@@ -36,7 +36,7 @@ class FakeNode:
     """Replaces the lifecycle node and the AutostartOwner. Steps fail with the prepared errors."""
 
     def __init__(self):
-        self.configs = NodeConfig(AUTOSTART)
+        self.node_config = NodeConfig(AUTOSTART)
         self.state_label = 'unconfigured'
         self.needs_parameter = self.is_gpu_lost = False
         self.errors = {}  # Errors to raise, by step: 'open', 'configure' or 'activate'.
@@ -95,12 +95,12 @@ class FakeNode:
 
     # Methods of the AutostartOwner.
 
-    def open_model(self, configs):
+    def open_model(self, node_config):
         assert self.may_open.wait(20)
         if 'open' in self.errors:
             raise self.errors['open']
         pipeline = Pipeline()
-        self.opened.append((configs.node.engine_path, pipeline))
+        self.opened.append((node_config.node.engine_path, pipeline))
         return OpenModel(None, [pipeline], 0.1)
 
     def close_model(self, model):
@@ -234,7 +234,7 @@ def test_parameters_that_change_during_the_load_are_used(node):
     node.may_open.clear()
     node.autostart.start()
     node.fire()
-    node.configs = NodeConfig(DetectorConfig(autostart=True, engine_path='other.onnx'))
+    node.node_config = NodeConfig(DetectorConfig(autostart=True, engine_path='other.onnx'))
     node.may_open.set()
 
     node.run_executor()
@@ -249,7 +249,7 @@ def test_live_parameters_do_not_load_the_model_again(node):
     node.may_open.clear()
     node.autostart.start()
     node.fire()
-    node.configs = NodeConfig(DetectorConfig(autostart=True, confidence_threshold=0.7))
+    node.node_config = NodeConfig(DetectorConfig(autostart=True, confidence_threshold=0.7))
     node.may_open.set()
 
     node.run_executor()
@@ -260,7 +260,7 @@ def test_live_parameters_do_not_load_the_model_again(node):
 
 def test_autostart_that_is_switched_off_ends_the_attempts(active):
     active.break_down()
-    active.configs = NodeConfig(DetectorConfig())
+    active.node_config = NodeConfig(DetectorConfig())
 
     active.autostart.on_parameters_changed()
 
@@ -272,7 +272,7 @@ def test_autostart_that_is_switched_off_during_the_load_ends_the_attempts(active
     active.break_down()
     active.may_open.clear()
     active.fire()
-    active.configs = NodeConfig(DetectorConfig())
+    active.node_config = NodeConfig(DetectorConfig())
     active.autostart.on_parameters_changed()
     active.may_open.set()
 
@@ -328,7 +328,7 @@ def test_failed_activation_is_tried_again_with_the_loaded_model(node):
 
 
 def test_node_without_autostart_stays_unconfigured_after_a_fault(node):
-    node.configs = NodeConfig(DetectorConfig())
+    node.node_config = NodeConfig(DetectorConfig())
 
     node.break_down()
 

@@ -27,7 +27,7 @@ MISTAKES = [
     *('engine_pth:=a.onnx', 'model.mean:=[a]'),
 ]
 #: A user's launch file that includes detect.launch.py by INCLUDE, and declares arguments by MORE.
-USER_FILE = """
+USER_LAUNCH_FILE = """
 from launch import LaunchDescription
 from launch.actions import *
 from launch.launch_description_sources import PythonLaunchDescriptionSource
@@ -52,12 +52,12 @@ def generate_launch_description():
         INCLUDE,
     ])
 """
-CLASH = "[DeclareLaunchArgument('device_ids', default_value='/dev/video0')]"
-FORWARDS_NOTHING = (
+CLASHING_ARGUMENT = "[DeclareLaunchArgument('device_ids', default_value='/dev/video0')]"
+GROUP_WITHOUT_FORWARDING = (
     'GroupAction([include], forwarding=False, launch_configurations='
     "{'confidence': LaunchConfiguration('confidence')})"
 )
-PUSHED = """
+XML_LAUNCH_FILE = """
 <launch>
   <group>
     <push_ros_namespace namespace="outer"/>
@@ -72,7 +72,7 @@ PUSHED = """
   </group>
 </launch>
 """
-MINE = """
+USER_PARAMETERS = """
 /**:
   ros__parameters:
     cameras: [wrong]
@@ -83,7 +83,7 @@ MINE = """
   ros__parameters:
     cameras: [left, right]
 """
-[EXAMPLE] = re.findall(
+[DOCUMENTED_LAUNCH_FILE] = re.findall(
     r'^```xml\n(.*?)^```',
     Path(__file__).parents[2].joinpath('docs', 'operation.md').read_text(encoding='utf-8'),
     re.DOTALL | re.MULTILINE,
@@ -91,13 +91,19 @@ MINE = """
 
 
 def user_launch_file(include='include', more='[]'):
-    return USER_FILE.replace('INCLUDE', include).replace('MORE', more)
+    return USER_LAUNCH_FILE.replace('INCLUDE', include).replace('MORE', more)
 
 
 # engine_paths, confidence and imag_topic resemble arguments of detect.launch.py; rviz does not.
 # The user's file declares engine_paths, confidence and rviz. It uses the name `undeclared` without
 # declaring it.
-TYPED = ('engine_paths:=7', 'confidence:=0.3', 'imag_topic:=x', 'rviz:=false', 'undeclared:=5')
+TYPED_ARGUMENTS = (
+    'engine_paths:=7',
+    'confidence:=0.3',
+    'imag_topic:=x',
+    'rviz:=false',
+    'undeclared:=5',
+)
 #: By name of the scene: a launch file's name or text, and the arguments that the user types.
 SCENES = {
     **{f'{file} {mistake}': (file, mistake) for file in (DETECT, DEMO) for mistake in MISTAKES},
@@ -123,22 +129,22 @@ SCENES = {
     'demo': (DEMO, 'rate:=10'),
     'demo of two cameras': (DEMO, 'cameras:=2', 'transport_profile:=none'),
     'demo of named cameras': (DEMO, 'cameras:=front,rear'),
-    'included': (user_launch_file(), *TYPED),
+    'included': (user_launch_file(), *TYPED_ARGUMENTS),
     'included by a timer': (
         user_launch_file('TimerAction(period=0.01, actions=[include])'),
-        *TYPED,
+        *TYPED_ARGUMENTS,
     ),
     # In this case, launch does not report which file was launched.
     'included after a process': (
-        *(user_launch_file("ExecuteProcess(cmd=['true'], on_exit=[include])"), *TYPED),
+        *(user_launch_file("ExecuteProcess(cmd=['true'], on_exit=[include])"), *TYPED_ARGUMENTS),
     ),
-    'included, argument clashes': (user_launch_file(more=CLASH), 'confidence:=0.3'),
+    'included, argument clashes': (user_launch_file(more=CLASHING_ARGUMENT), 'confidence:=0.3'),
     'included, group forwards nothing': (
-        user_launch_file(FORWARDS_NOTHING, CLASH),
+        user_launch_file(GROUP_WITHOUT_FORWARDING, CLASHING_ARGUMENT),
         'confidence:=0.3',
     ),
-    'included in a namespace that another file pushed': (PUSHED,),
-    'included by the example of the page': (EXAMPLE,),
+    'included in a namespace that another file pushed': (XML_LAUNCH_FILE,),
+    'included by the example of the page': (DOCUMENTED_LAUNCH_FILE,),
 }
 
 
@@ -162,7 +168,7 @@ def launch_file(tmp_path, monkeypatch, caplog, _launch_logs):
 
     The log lines are warnings and errors. The nodes are not started.
     """
-    (tmp_path / 'mine.yaml').write_text(MINE)
+    (tmp_path / 'mine.yaml').write_text(USER_PARAMETERS)
     for name in (*PROFILE_VARIABLES, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
 

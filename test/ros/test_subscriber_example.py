@@ -47,7 +47,7 @@ def detect_in_process(parameters, bgr):
     return detect_one(pipeline, frame_from_bgr(bgr), thresholds).detections, pipeline.spec
 
 
-def lines_of(found, class_names):
+def expected_lines(found, class_names):
     """Return the lines that the example must print, one for each object."""
     masks = None if found.masks is None else found.masks.whole()
     for i in range(len(found)):
@@ -76,7 +76,7 @@ def test_example_prints_the_objects_of_each_task(client, start_example, tmp_path
     told = recorded_values(f'ultralytics_{export}')
     values = {**write_export(told, tmp_path / 'model.onnx'), 'confidence_threshold': 0.02}
     found, spec = detect_in_process(values, told['image'])
-    expected = list(lines_of(found, spec.class_names))
+    expected = list(expected_lines(found, spec.class_names))
     assert len(expected) > 2
     height, width = told['image'].shape[:2]
     node = Detector(client, {**values, 'autostart': True})

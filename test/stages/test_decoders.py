@@ -50,7 +50,7 @@ def spec_for(name, outputs, names=NAMES):
     )
 
 
-def run(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
+def decode_outputs(name, outputs, letterboxes, thresholds=None, names=NAMES, **limits):
     spec = spec_for(name, outputs, names)
     image_thresholds = [thresholds or Thresholds()] * len(letterboxes)
     return results_without_errors(
@@ -71,7 +71,7 @@ def test_known_boxes_of_a_batch_are_decoded(name, mode):
     letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
     image_outputs = [random_objects(rng, count) for count in (6, 3)]
     outputs = batched(name, [OUTPUTS[name](rng, *values) for values in image_outputs])
-    found = run(name, outputs, letterboxes)
+    found = decode_outputs(name, outputs, letterboxes)
     assert len(found) == 2
     for detections, letterbox, (xyxy, scores, labels) in zip(
         found, letterboxes, image_outputs, strict=True
@@ -84,7 +84,7 @@ def test_boxes_below_the_threshold_are_dropped(name):
     rng = np.random.default_rng(12)
     outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng))])
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
-    (found,) = run(name, outputs, [same], Thresholds(confidence_threshold=0.96))
+    (found,) = decode_outputs(name, outputs, [same], Thresholds(confidence_threshold=0.96))
     assert len(found) == 0
     assert (found.xyxy.shape, found.xyxy.dtype) == ((0, 4), np.float32)
     assert (found.scores.dtype, found.class_ids.dtype) == (np.float32, np.int32)
@@ -113,7 +113,7 @@ def test_outputs_without_rows_give_no_boxes(name):
         key: np.zeros(shape, values.dtype if values.dtype.kind == 'i' else np.float32)
         for (key, values), shape in zip(outputs_with_rows.items(), NO_ROWS[name], strict=True)
     }
-    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    (found,) = decode_outputs(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert (found.xyxy.shape, found.class_ids.dtype) == ((0, 4), np.int32)
 
 
@@ -124,7 +124,7 @@ def test_half_precision_outputs_are_decoded(name):
     image_outputs = OUTPUTS[name](rng, xyxy, scores, labels)
     outputs = batched(name, [image_outputs], np.float16)
     same = Letterbox.fit(NETWORK, NETWORK, 'stretch')
-    (found,) = run(name, outputs, [same])
+    (found,) = decode_outputs(name, outputs, [same])
     # float16 has 11 significant bits: half a pixel for a coordinate up to 640. The error of a raw
     # grid is larger, because its sides are logarithms.
     assert_found(found, xyxy, scores, labels, 0.5, 2e-3)
@@ -136,14 +136,16 @@ def test_limits_and_filters_apply_to_all_decoders(name):
     xyxy, scores, labels = random_objects(rng)
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    (found,) = run(name, outputs, same, max_detections=2)
+    (found,) = decode_outputs(name, outputs, same, max_detections=2)
     assert_found(found, xyxy[:2], scores[:2], labels[:2])
-    (found,) = run(name, outputs, same, max_candidates=3)
+    (found,) = decode_outputs(name, outputs, same, max_candidates=3)
     assert_found(found, xyxy[:3], scores[:3], labels[:3])
-    (found,) = run(name, outputs, same, Thresholds(confidence_threshold=float(scores[3])))
+    (found,) = decode_outputs(
+        name, outputs, same, Thresholds(confidence_threshold=float(scores[3]))
+    )
     assert_found(found, xyxy[:3], scores[:3], labels[:3])
     keep = labels == labels[0]
-    (found,) = run(name, outputs, same, Thresholds(class_ids=(int(labels[0]),)))
+    (found,) = decode_outputs(name, outputs, same, Thresholds(class_ids=(int(labels[0]),)))
     assert_found(found, xyxy[keep], scores[keep], labels[keep])
 
 
@@ -156,10 +158,10 @@ def test_only_families_that_need_nms_suppress_boxes(name):
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     kept = [0, 2] if PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
-    (found,) = run(name, outputs, same)
+    (found,) = decode_outputs(name, outputs, same)
     assert_found(found, xyxy[kept], scores[kept], labels[kept])
     kept = [0] if PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
-    (found,) = run(name, outputs, same, class_agnostic=True)
+    (found,) = decode_outputs(name, outputs, same, class_agnostic=True)
     assert_found(found, xyxy[kept], scores[kept], labels[kept])
 
 
@@ -183,7 +185,7 @@ def test_invalid_values_are_removed(name):
             assert np.isfinite(found.xyxy).all()
             assert np.isfinite(found.scores).all()
             assert ((found.scores > 0.25) & (found.scores <= 1)).all()
-    (found,) = run(name, outputs, same)
+    (found,) = decode_outputs(name, outputs, same)
     assert_found(found, *good)
 
 
@@ -197,10 +199,10 @@ def test_scores_above_1_are_refused(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, 8 * scores, labels)])
     with golden_messages.raises(OutputError):
-        run(name, outputs, same)
+        decode_outputs(name, outputs, same)
     # Rounding and quantisation may give scores up to 1.05.
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores / scores.max() * 1.05, labels)])
-    assert len(run(name, outputs, same)[0]) > 0
+    assert len(decode_outputs(name, outputs, same)[0]) > 0
 
 
 WITH_LABELS = [
@@ -221,16 +223,20 @@ def test_class_without_a_name_is_an_error(name, golden_messages):
     labels[3] = 7
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     with golden_messages.raises(UnnamedClassError):
-        run(name, outputs, same)
+        decode_outputs(name, outputs, same)
     # Labels of boxes below the threshold are not checked.
     assert (
-        len(run(name, outputs, same, Thresholds(confidence_threshold=float(scores[2] - 0.01)))[0])
+        len(
+            decode_outputs(
+                name, outputs, same, Thresholds(confidence_threshold=float(scores[2] - 0.01))
+            )[0]
+        )
         == 3
     )
     labels[3] = -1
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     with golden_messages.raises(EngineError):
-        run(name, outputs, same)
+        decode_outputs(name, outputs, same)
 
 
 PIXELS = [
@@ -256,7 +262,7 @@ def scaled(name, factor):
 def test_normalised_boxes_are_refused_if_pixels_are_expected(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     with golden_messages.raises(EngineError):
-        run(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
+        decode_outputs(name, scaled(name, (1 / NETWORK[0], 1 / NETWORK[1])), same)
     # One box in pixels is enough, because the other boxes may really be small.
     outputs = scaled(name, (1 / NETWORK[0], 1 / NETWORK[1]))
     for key, value in outputs.items():
@@ -266,23 +272,23 @@ def test_normalised_boxes_are_refused_if_pixels_are_expected(name, golden_messag
             if name.startswith('onnx_nms'):
                 first = int(outputs['selected_indices'][0, 2])
             rows[first, :4] = 100, 100, 200, 200
-    assert len(run(name, outputs, same)[0]) > 0
+    assert len(decode_outputs(name, outputs, same)[0]) > 0
 
 
 @pytest.mark.parametrize('name', NORMALISED)
 def test_pixel_boxes_are_refused_if_normalised_boxes_are_expected(name, golden_messages):
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     with golden_messages.raises(EngineError):
-        run(name, scaled(name, NETWORK), same)
+        decode_outputs(name, scaled(name, NETWORK), same)
     # Boxes may extend beyond the input.
-    assert len(run(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
+    assert len(decode_outputs(name, scaled(name, (1.5, 1.5)), same)[0]) > 0
 
 
 @pytest.mark.parametrize('name', [*PIXELS, *NORMALISED])
 def test_unit_of_boxes_is_not_checked_without_boxes(name):
     rng = np.random.default_rng(23)
     outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng, 0))])
-    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    (found,) = decode_outputs(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert len(found) == 0
 
 
@@ -296,7 +302,7 @@ def test_box_count_is_limited_to_the_available_rows(name, reported, count):
     boxes = next(key for key in outputs if 'boxes' in key)
     unit = 1 if name == 'tensorflow' else 480
     outputs[boxes][:, :, :2], outputs[boxes][:, :, 2:] = 0.1 * unit, 0.9 * unit
-    (found,) = run(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    (found,) = decode_outputs(name, outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert len(found) == count
 
 
@@ -310,7 +316,7 @@ def test_nan_box_count_gives_no_boxes():
         ],
     )
     outputs['num_detections'][:] = NAN
-    (found,) = run('tensorflow', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    (found,) = decode_outputs('tensorflow', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
     assert len(found) == 0
 
 
@@ -319,20 +325,20 @@ def test_query_with_two_sigmoid_classes_gives_two_detections():
     logits[0, 0, [1, 3]] = 2, 1
     boxes = np.full((1, 2, 4), 0.5, np.float32)
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    (found,) = run('rtdetr', {'logits': logits, 'pred_boxes': boxes}, same)
+    (found,) = decode_outputs('rtdetr', {'logits': logits, 'pred_boxes': boxes}, same)
     assert found.class_ids.tolist() == [1, 3]
 
 
 def test_raw_grid_with_wrong_strides_is_refused(golden_messages):
     output = {'output': np.zeros((1, 100, 10), np.float32)}
     with golden_messages.raises(EngineError):
-        run('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+        decode_outputs('yolox_raw', output, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
 
 
 def test_distances_from_a_cell_are_clipped_to_the_input():
     logits = np.zeros((1, 6380, 37), np.float32)
     logits[0, 0, 2] = 0.9  # the first cell: its sides have equal weights for 0 to 7 strides
-    (found,) = run(
+    (found,) = decode_outputs(
         'nanodet_plus', {'output': logits}, [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
     )
     assert_found(found, [[0, 0, 3.5 * 8, 3.5 * 8]], np.array([0.9]), np.array([2]))
@@ -344,7 +350,9 @@ def test_indices_without_a_box_are_ignored():
     outputs = batched('onnx_nms_xyxy', [OUTPUTS['onnx_nms_xyxy'](rng, *boxes)])
     wrong = [[-1, -1, -1], [0, -1, 3], [0, 5, 3], [0, 0, 50], [0, 0, -1], [1, 0, 0]]
     outputs['selected_indices'] = np.concatenate([outputs['selected_indices'], wrong])
-    (found,) = run('onnx_nms_xyxy', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')])
+    (found,) = decode_outputs(
+        'onnx_nms_xyxy', outputs, [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
+    )
     assert_found(found, *boxes)
 
 

@@ -16,8 +16,10 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.parameters.frame import Thresholds
 
 NETWORK = (640, 640)
-SAME = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
-HD = Letterbox.fit((1920, 1080), NETWORK, 'letterbox')  # scale 1/3, padding of 140 rows above
+UNCHANGED_LETTERBOX = Letterbox.fit(NETWORK, NETWORK, 'letterbox')
+FULL_HD_LETTERBOX = Letterbox.fit(
+    (1920, 1080), NETWORK, 'letterbox'
+)  # scale 1/3, padding of 140 rows above
 NAN, INF = math.nan, math.inf
 DENSE = [name for name, preset in PRESETS.items() if isinstance(preset.decoder, Dense)]
 
@@ -33,7 +35,7 @@ def output(anchors, decoder='dense', dtype=np.float32):
     return (table if PRESETS[decoder].decoder.transposed else table.T)[None]
 
 
-def decode(anchors, letterbox=SAME, decoder='dense', dtype=np.float32, **options):
+def decode(anchors, letterbox=UNCHANGED_LETTERBOX, decoder='dense', dtype=np.float32, **options):
     names = {field.name for field in dataclasses.fields(Thresholds)} & options.keys()
     live = {name: options.pop(name) for name in names}
     options.setdefault('max_detections', 300)
@@ -76,7 +78,7 @@ def test_known_boxes_are_decoded(decoder):
     boxes = [[320, 320, 100, 50], [60.5, 400.25, 33, 17.5]]
     middle = [[0.5]] if PRESETS[decoder].decoder.objectness else [[]]
     anchors = [box + middle[0] + score for box, score in zip(boxes, scores, strict=True)]
-    found = decode(anchors, HD, decoder)
+    found = decode(anchors, FULL_HD_LETTERBOX, decoder)
     factor = 0.5 if PRESETS[decoder].decoder.objectness else 1
     assert rounded_rows(found) == [
         ([810, 465, 1110, 615], 0.9 * factor, 0),
@@ -230,8 +232,8 @@ def test_default_is_1024_candidates_and_nms_per_class():
 def test_max_detections_also_counts_boxes_outside_the_image():
     # The box is in the padding above the image. After clipping it is empty.
     outside, inside = [320, 50, 20, 20, 0.9], [320, 320, 20, 20, 0.8]
-    assert len(decode([outside, inside], HD)) == 1
-    assert len(decode([outside, inside], HD, max_detections=1)) == 0
+    assert len(decode([outside, inside], FULL_HD_LETTERBOX)) == 1
+    assert len(decode([outside, inside], FULL_HD_LETTERBOX, max_detections=1)) == 0
 
 
 def test_boxes_are_clipped_after_suppression():
@@ -255,7 +257,9 @@ def test_decoding_does_not_change_the_output():
     tensor = output([[50, 50, 9, 9, 0.9], [NAN, 1, 1, 1, 0.8]])
     before = tensor.copy()
     tensor.flags.writeable = False
-    decode_dense(tensor, PRESETS['dense'].decoder, SAME, Thresholds(), max_detections=9)
+    decode_dense(
+        tensor, PRESETS['dense'].decoder, UNCHANGED_LETTERBOX, Thresholds(), max_detections=9
+    )
     assert np.array_equal(tensor, before, equal_nan=True)
 
 

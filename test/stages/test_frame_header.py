@@ -10,7 +10,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
-CHANGED = {'confidence_threshold': 0.5, 'iou_threshold': 0.6, 'class_ids': (2, 33)}
+CHANGED_THRESHOLDS = {'confidence_threshold': 0.5, 'iou_threshold': 0.6, 'class_ids': (2, 33)}
 
 
 def written(thresholds, pixels=0):
@@ -23,11 +23,11 @@ def written(thresholds, pixels=0):
 
 
 def test_each_threshold_changes_the_header():
-    contents = {written(Thresholds(**{name: value})) for name, value in CHANGED.items()}
+    contents = {written(Thresholds(**{name: value})) for name, value in CHANGED_THRESHOLDS.items()}
     # Kernels that read headers do not depend on wants_masks.
     names = {field.name for field in dataclasses.fields(Thresholds)} - {'wants_masks'}
-    assert names == set(CHANGED)
-    assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED)
+    assert names == set(CHANGED_THRESHOLDS)
+    assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED_THRESHOLDS)
 
 
 @pytest.mark.parametrize('pixels', [0, 256, 260, -(2**40) - 4, 2**40 + 8])

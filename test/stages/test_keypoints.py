@@ -34,7 +34,7 @@ def keypoints_of(index, values):
     return keypoints[:, :values]
 
 
-def run(name, values, change=None, class_filter=()):
+def decode_boxes(name, values, change=None, class_filter=()):
     """Return the detections of BOXES."""
     rows = []
     for index, (x, y, width, height, score, label) in enumerate(BOXES):
@@ -82,11 +82,11 @@ def expected(indices, values):
 @pytest.mark.parametrize(('name', 'values'), FORMS)
 def test_keypoints_stay_with_their_boxes(name, values):
     order = [2, 1, 0] if name == 'end_to_end' else [2, 0]
-    found = run(name, values)
+    found = decode_boxes(name, values)
     assert found.scores.tolist() == pytest.approx([BOXES[index][4] for index in order])
     assert found.keypoints.dtype == np.float32
     assert np.allclose(found.keypoints, expected(order, values), atol=1e-5)
-    found = run(name, values, class_filter=(1,))
+    found = decode_boxes(name, values, class_filter=(1,))
     assert np.allclose(found.keypoints, expected([0], values), atol=1e-5)
 
 
@@ -101,26 +101,26 @@ def test_keypoints_are_clipped_to_the_image(name):
         (8, 1.05, (0, 2), 1),
         (8, -0.5, (0, 2), 0),
     ]:
-        found = run(name, 3, (2, column, value))
+        found = decode_boxes(name, 3, (2, column, value))
         assert found.keypoints[0][place] == clipped
 
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize('name', ['dense', 'end_to_end'])
 def test_box_with_an_invalid_keypoint_is_removed_before_nms(name, bad):
-    found = run(name, 3, (2, 9, bad))
+    found = decode_boxes(name, 3, (2, 9, bad))
     assert found.scores.tolist() == pytest.approx([0.5, 0.3])
     assert np.allclose(found.keypoints, expected([1, 0], 3), atol=1e-5)
 
 
 def test_empty_result_has_an_empty_keypoint_array():
-    found = run('dense', 3, (slice(None), slice(4, 6), 0))
+    found = decode_boxes('dense', 3, (slice(None), slice(4, 6), 0))
     assert len(found) == 0
     assert found.keypoints.shape == (0, 2, 3)
 
 
 def test_selected_detections_keep_their_keypoints():
-    found = run('end_to_end', 3)
+    found = decode_boxes('end_to_end', 3)
     some = found.take(np.array([2, 0]))
     assert np.array_equal(some.keypoints, found.keypoints[[2, 0]])
     assert np.array_equal(some.xyxy, found.xyxy[[2, 0]])
@@ -130,7 +130,7 @@ def test_selected_detections_keep_their_keypoints():
 
 @pytest.mark.parametrize('shape', [(2, 2, 3), (1, 2, 2), (1, 6)])
 def test_keypoints_of_a_wrong_shape_are_refused(shape, golden_messages):
-    detections = run('end_to_end', 3).take(np.array([0]))
+    detections = decode_boxes('end_to_end', 3).take(np.array([0]))
     with golden_messages.raises(ValueError):
         Detections(
             detections.xyxy, detections.scores, detections.class_ids, np.zeros(shape, np.float32)

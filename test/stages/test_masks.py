@@ -21,7 +21,7 @@ from trt_perception.stages.decode import decode
 NETWORK = (64, 48)
 
 
-def run(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbox'):
+def decode_masks(source, boxes, coefficients, prototypes, confidence=0.25, mode='letterbox'):
     """Return the detections of boxes (left, top, right, bottom) in network pixels."""
     rows = [
         [*box, 0.9 - 0.1 * index, 0, *coefficients_of_box]
@@ -66,7 +66,7 @@ def smooth(seed=3, count=4):
 def test_logits_are_interpolated_with_half_pixel_centres(source, rows):
     """The result equals OpenCV's if the padding is whole prototype pixels."""
     prototypes, coefficients = smooth(), np.array([1, -0.5, 2, 0.25], np.float32)
-    found = run(source, [[0, 0, 64, 48]], [coefficients], prototypes)
+    found = decode_masks(source, [[0, 0, 64, 48]], [coefficients], prototypes)
     logits = np.tensordot(coefficients, prototypes, axes=1)[rows]
     expected = cv2.resize(logits, source, interpolation=cv2.INTER_LINEAR) > 0
     assert 0.1 < expected.mean() < 0.9
@@ -76,7 +76,7 @@ def test_logits_are_interpolated_with_half_pixel_centres(source, rows):
 
 def test_mask_is_cut_off_at_its_box():
     ones = np.ones((1, 12, 16), np.float32)
-    found = run((64, 48), [[10.2, 5, 20, 30.7]], [[1]], ones)
+    found = decode_masks((64, 48), [[10.2, 5, 20, 30.7]], [[1]], ones)
     left, top, part = found.masks.one(0)
     assert (left, top, part.shape) == (11, 5, (26, 9)), 'pixels from 10.2 on, and before 20'
     assert part.all()
@@ -88,10 +88,14 @@ def test_mask_is_cut_off_at_its_box():
 @pytest.mark.parametrize('source', [(64, 48), (61, 47), (7, 90), (90, 7), (1, 1), (333, 77)])
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
 def test_masks_fit_images_of_any_size(source, mode):
-    found = run(source, [[0, 0, 64, 48], [3, 3, 60, 44]], np.eye(2, 4), smooth(), mode=mode)
+    found = decode_masks(
+        source, [[0, 0, 64, 48], [3, 3, 60, 44]], np.eye(2, 4), smooth(), mode=mode
+    )
     masks = found.masks.whole()
     assert masks.shape == (len(found), source[1], source[0])
-    ones = run(source, [[0, 0, 64, 48]], [[1]], np.ones((1, 12, 16), np.float32), mode=mode)
+    ones = decode_masks(
+        source, [[0, 0, 64, 48]], [[1]], np.ones((1, 12, 16), np.float32), mode=mode
+    )
     assert ones.masks.whole().all()
 
 
@@ -100,7 +104,7 @@ def test_prototypes_may_be_finer_than_the_input(source):
     fine = np.stack(
         [cv2.resize(prototype, (128, 96), interpolation=cv2.INTER_CUBIC) for prototype in smooth()]
     )
-    found = run(source, [[0, 0, 64, 48]], [[1, -0.5, 2, 0.25]], fine, mode='stretch')
+    found = decode_masks(source, [[0, 0, 64, 48]], [[1, -0.5, 2, 0.25]], fine, mode='stretch')
     logits = np.tensordot(np.array([1, -0.5, 2, 0.25], np.float32), fine, axes=1)
     expected = cv2.resize(logits, source, interpolation=cv2.INTER_LINEAR) > 0
     (mask,) = found.masks.whole()
@@ -110,13 +114,16 @@ def test_prototypes_may_be_finer_than_the_input(source):
 def test_prototypes_without_a_pixel_are_refused(golden_messages):
     nothing = np.zeros((1, 0, 16), np.float32)
     with golden_messages.raises(OutputError):
-        run((64, 48), [[0, 0, 64, 48]], [[1]], nothing)
-    assert len(run((64, 48), [[0, 0, 64, 48]], [[1]], np.zeros((1, 0, 0)), confidence=0.95)) == 0
+        decode_masks((64, 48), [[0, 0, 64, 48]], [[1]], nothing)
+    assert (
+        len(decode_masks((64, 48), [[0, 0, 64, 48]], [[1]], np.zeros((1, 0, 0)), confidence=0.95))
+        == 0
+    )
 
 
 def test_better_detection_covers_the_worse_one():
     ones = np.ones((1, 12, 16), np.float32)
-    found = run((64, 48), [[0, 0, 20, 20], [10, 10, 30, 30]], [[1], [1]], ones)
+    found = decode_masks((64, 48), [[0, 0, 20, 20], [10, 10, 30, 30]], [[1], [1]], ones)
     numbers = np.full((48, 64), 7, np.uint16)
     found.masks.number(numbers)
     assert numbers[15, 15] == 1
@@ -130,14 +137,14 @@ def test_better_detection_covers_the_worse_one():
 @pytest.mark.parametrize('bad', [np.nan, -np.inf])
 def test_invalid_logit_is_in_no_mask(bad):
     prototypes = np.full((1, 12, 16), bad, np.float32)
-    found = run((64, 48), [[0, 0, 64, 48]], [[1]], prototypes)
+    found = decode_masks((64, 48), [[0, 0, 64, 48]], [[1]], prototypes)
     assert len(found) == 1
     assert not found.masks.whole().any()
-    assert len(run((64, 48), [[0, 0, 64, 48]], [[np.inf]], np.ones((1, 12, 16)))) == 0
+    assert len(decode_masks((64, 48), [[0, 0, 64, 48]], [[np.inf]], np.ones((1, 12, 16)))) == 0
 
 
 def test_empty_output_gives_an_empty_result():
-    found = run((64, 48), [[0, 0, 9, 9]], [[1]], smooth(count=1), confidence=0.95)
+    found = decode_masks((64, 48), [[0, 0, 9, 9]], [[1]], smooth(count=1), confidence=0.95)
     assert len(found.masks) == 0
     assert found.masks.whole().shape == (0, 48, 64)
     numbers = np.ones((48, 64), np.uint16)

@@ -109,7 +109,7 @@ def test_suppressed_boxes_suppress_others():
     assert kept.tolist() == [0]
 
 
-def run(name, rows, angles, scores, change=None):
+def decode_oriented(name, rows, angles, scores, change=None):
     """Return the detections of boxes (centre x, centre y, width, height) in network pixels."""
     if name == 'dense':
         output = np.column_stack([rows, scores, angles]).astype(np.float32)
@@ -141,7 +141,7 @@ FORMS = ['dense', 'end_to_end']
     [(0.0, 0.0), (0.5, 0.5), (2.0, 2.0 - np.pi), (-1.0, -1.0), (10.0, 10 - 3 * np.pi)],
 )
 def test_boxes_are_mapped_to_image_pixels(name, angle, expected):
-    found = run(name, [[30, 24, 20, 10]], [angle], [0.9])
+    found = decode_oriented(name, [[30, 24, 20, 10]], [angle], [0.9])
     assert np.allclose(found.oriented, [[60, 32, 40, 20, expected]], atol=1e-4)
     outline = cv2.boxPoints(((60, 32), (40, 20), math.degrees(expected)))
     low, high = outline.min(axis=0), outline.max(axis=0)
@@ -150,7 +150,7 @@ def test_boxes_are_mapped_to_image_pixels(name, angle, expected):
 
 @pytest.mark.parametrize('name', FORMS)
 def test_box_with_its_centre_outside_the_image_keeps_its_geometry(name):
-    found = run(name, [[66, 5, 30, 10]], [0.0], [0.9])
+    found = decode_oriented(name, [[66, 5, 30, 10]], [0.0], [0.9])
     assert np.allclose(found.oriented, [[132, -6, 60, 20, 0]])
     assert np.allclose(found.xyxy, [[102, 0, 128, 4]])
 
@@ -183,14 +183,14 @@ def test_boxes_that_do_not_touch_the_image_are_dropped():
     assert 50 < sum(touching[at] == 0 for at in clear) < 350
 
     for at in clear:
-        found = run('end_to_end', [rows[at]], [angles[at]], [0.9])
+        found = decode_oriented('end_to_end', [rows[at]], [angles[at]], [0.9])
         assert len(found) == (touching[at] > 0), at
 
 
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('angle', [1e4, -1e7, 1e12, 3e38])
 def test_angle_is_reduced_to_a_half_turn(name, angle):
-    found = run(name, [[30, 24, 20, 10]], [angle], [0.9])
+    found = decode_oriented(name, [[30, 24, 20, 10]], [angle], [0.9])
     assert abs(found.oriented[0, 4]) <= np.float32(np.pi / 2)
     assert np.isfinite(oriented_corners(found.oriented)).all()
 
@@ -201,23 +201,23 @@ def test_invalid_box_is_removed(name):
     rows = [[30, 24, 20, 10], [30, 24, 20, 10], [30, 24, 0, 10], [30, 24, 20, -1]]
     scores = [0.9, 0.8, 0.7, 0.6]
     for bad in (np.nan, np.inf):
-        found = run(name, rows, [0.1] * 4, scores, (0, angle, bad))
+        found = decode_oriented(name, rows, [0.1] * 4, scores, (0, angle, bad))
         assert found.scores.tolist() == pytest.approx([0.8])
 
 
 @pytest.mark.parametrize('name', FORMS)
 @pytest.mark.parametrize('size', [3e38, 1e38])
 def test_box_with_a_size_beyond_float32_is_removed(name, size):
-    found = run(name, [[30, 24, size, 10], [30, 24, 20, 10]], [0.1] * 2, [0.9, 0.8])
+    found = decode_oriented(name, [[30, 24, size, 10], [30, 24, 20, 10]], [0.1] * 2, [0.9, 0.8])
     assert np.isfinite(found.oriented).all()
     assert found.scores.tolist() == pytest.approx([0.8] if size > 2e38 else [0.9, 0.8])
 
 
 def test_suppression_depends_on_the_angle():
     rows, scores = [[30, 24, 30, 4], [30, 24, 30, 4], [31, 24, 30, 4]], [0.9, 0.8, 0.7]
-    found = run('dense', rows, [0.0, np.pi / 2, np.pi], scores)
+    found = decode_oriented('dense', rows, [0.0, np.pi / 2, np.pi], scores)
     assert found.scores.tolist() == pytest.approx([0.9, 0.8]), 'crossed boxes are two objects'
-    assert len(run('end_to_end', rows, [0.0, np.pi / 2, np.pi], scores)) == 3
+    assert len(decode_oriented('end_to_end', rows, [0.0, np.pi / 2, np.pi], scores)) == 3
 
 
 def test_corners_of_oriented_boxes_equal_opencv():
@@ -231,12 +231,12 @@ def test_corners_of_oriented_boxes_equal_opencv():
 
 
 def test_empty_output_gives_an_empty_result():
-    found = run('dense', [[30, 24, 20, 10]], [0.1], [0.1])
+    found = decode_oriented('dense', [[30, 24, 20, 10]], [0.1], [0.1])
     assert found.oriented.shape == (0, 5)
 
 
 def test_oriented_boxes_of_a_wrong_shape_are_refused(golden_messages):
-    detections = run('dense', [[30, 24, 20, 10]], [0.1], [0.9])
+    detections = decode_oriented('dense', [[30, 24, 20, 10]], [0.1], [0.9])
     with golden_messages.raises(ValueError):
         Detections(
             detections.xyxy,

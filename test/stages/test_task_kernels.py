@@ -28,7 +28,7 @@ pytestmark = needs_compiler
 
 SIZES = [(333, 277), (64, 48), (97, 301)]
 #: For each frame parameter, a value that changes the boxes.
-CHANGED = {'confidence_threshold': 0.6, 'iou_threshold': 0.9}
+CHANGED_THRESHOLDS = {'confidence_threshold': 0.6, 'iou_threshold': 0.9}
 THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
 
@@ -151,7 +151,7 @@ def in_one_image(name, limits, passing, thresholds):
 @pytest.mark.parametrize('name', ['detect', 'obb'])
 @pytest.mark.parametrize('parameter', FRAME_PARAMETERS)
 def test_kernels_obey_each_frame_parameter(parameter, name):
-    changed = Thresholds(**{parameter: CHANGED[parameter]})
+    changed = Thresholds(**{parameter: CHANGED_THRESHOLDS[parameter]})
     counts = [
         len(in_one_image(name, DecodingLimits(300), 300, thresholds))
         for thresholds in (Thresholds(), changed)

@@ -14,7 +14,7 @@ FILES = {'detections.json', 'results.json', 'summary.json'}
 COLORS = {'a.png': (255, 0, 0), 'b.jpg': (0, 255, 128), 'black.bmp': (0, 0, 0)}
 
 
-def run(*arguments):
+def run_detect_images(*arguments):
     """Return the exit code, including argparse's exit codes."""
     try:
         return detect_images.main([str(argument) for argument in arguments])

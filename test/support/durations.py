@@ -8,28 +8,29 @@ import functools
 import json
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
-FILE = TESTS / 'durations.json'
+TEST_FOLDER = Path(__file__).resolve().parents[1]
+DURATIONS_FILE = TEST_FOLDER / 'durations.json'
 #: Duration of an unmeasured file, and the shortest time to collect a file, in seconds.
 LEAST_S = 0.3
 
 
 @functools.cache
 def stored():
-    return json.loads(FILE.read_text(encoding='utf-8'))
+    return json.loads(DURATIONS_FILE.read_text(encoding='utf-8'))
 
 
 def duration_of(path, *, builds=True):
     """Return the duration of a test file in seconds, with or without its engine builds."""
-    name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ''
+    name = path.relative_to(TEST_FOLDER).as_posix() if path.is_relative_to(TEST_FOLDER) else ''
     all_s, quick_s = stored().get(name, (LEAST_S, LEAST_S))
     return max(LEAST_S, all_s if builds else quick_s)
 
 
 def share_of(number, count, paths):
-    """Return one share of test files, such as 1 of 2, balanced without engine builds.
+    """Return the test files of one share, such as share 1 of 2.
 
-    Each file, longest first, goes to the share with the shortest total.
+    The shares have equal durations without engine builds. Each file, longest first, goes to
+    the share with the shortest total.
     """
     shares = [(0.0, index, []) for index in range(count)]
     for path in sorted(paths, key=lambda path: (-duration_of(path, builds=False), path)):
@@ -53,7 +54,7 @@ class Recorder:
 
     def pytest_sessionfinish(self):
         measured = {name: [round(one, 1) for one in two] for name, two in self._seconds.items()}
-        kept = {name: two for name, two in stored().items() if (TESTS / name).is_file()}
+        kept = {name: two for name, two in stored().items() if (TEST_FOLDER / name).is_file()}
         entries = sorted({**kept, **measured}.items())
         lines = [f'{json.dumps(name)}: {json.dumps(two)}' for name, two in entries]
-        FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n', encoding='utf-8')
+        DURATIONS_FILE.write_text('{\n' + ',\n'.join(lines) + '\n}\n', encoding='utf-8')

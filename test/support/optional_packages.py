@@ -13,7 +13,7 @@ OPTIONAL = frozenset(
         *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient'),
     ]
 )
-TESTS = Path(__file__).resolve().parents[1]
+TEST_FOLDER = Path(__file__).resolve().parents[1]
 #: The part of the package that may import optional packages when it is imported.
 BUILDING = ('trt_perception', 'building')
 
@@ -44,12 +44,12 @@ def _is_excused(error):
     traceback = error.__traceback__
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)
-        if TESTS in path.parents or BUILDING[0] in path.parts:
+        if TEST_FOLDER in path.parents or BUILDING[0] in path.parts:
             importer = path
         traceback = traceback.tb_next
     if importer is None:
         return False
-    if TESTS in importer.parents:
+    if TEST_FOLDER in importer.parents:
         return True
     parts = importer.parts
     return BUILDING in itertools.pairwise(parts)

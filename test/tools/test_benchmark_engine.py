@@ -32,7 +32,7 @@ from trt_perception.benchmarking.measure import (
     StageTime,
     TimeStatistics,
 )
-from trt_perception.benchmarking.model import ModelReport, TimeRatios
+from trt_perception.benchmarking.model import EngineComparison, ModelReport
 from trt_perception.benchmarking.report import comparison_text, model_text
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.tensors import TensorSpec
@@ -111,7 +111,7 @@ def engine_report():
         encodings={'bgr8': EncodingTime(192, 1.0, 1.0)},
         candidates=(1,),
         pipelines=pipelines,
-        ratios=(TimeRatios(1, 1.0, 1.0, 1.0),),
+        ratios=(EngineComparison(1, 1.0, 1.0, 1.0),),
     )
 
 

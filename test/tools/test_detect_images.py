@@ -7,7 +7,15 @@ import cv2
 import numpy as np
 import pytest
 
-from support.detect_runs import COLORS, FILES, as_expected, detections, drawn, picture, run
+from support.detect_runs import (
+    COLORS,
+    FILES,
+    as_expected,
+    detections,
+    drawn,
+    picture,
+    run_detect_images,
+)
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.support_models import file_identity
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
@@ -20,7 +28,7 @@ pytest_plugins = ['support.detect_fixtures']
 
 def test_folder_of_images_is_processed(tiny, pictures, tmp_path, capfd):
     out = tmp_path / 'out'
-    assert run('--engine', tiny, '--source', pictures, '--output', out) == 0
+    assert run_detect_images('--engine', tiny, '--source', pictures, '--output', out) == 0
     output, error = capfd.readouterr()  # capfd also captures OpenCV's messages
     assert error == ''
     names = {path.name for path in out.iterdir()}
@@ -53,19 +61,19 @@ def test_skipped_folders_are_named(tiny, pictures, tmp_path, capsys):
     for name in ('night', '.thumbnails'):
         cv2.imwrite(str(pictures / name / 'd.PNG'), picture((0, 0, 255)))
     arguments = ('--engine', tiny, '--no-pictures', '--output')
-    assert run(*arguments, tmp_path / '1', '--source', pictures) == 0
+    assert run_detect_images(*arguments, tmp_path / '1', '--source', pictures) == 0
     assert set(detections(tmp_path / '1')) == set(COLORS)
     error = capsys.readouterr().err
     expected = f"{pictures}: its subfolders were not read: night; '{pictures}/**' includes them\n"
     assert error == f'detect_images: {expected}'
-    assert run(*arguments, tmp_path / '2', '--source', f'{pictures}/**') == 0
+    assert run_detect_images(*arguments, tmp_path / '2', '--source', f'{pictures}/**') == 0
     assert set(detections(tmp_path / '2')) == {*COLORS, 'night/d.PNG'}
     assert capsys.readouterr().err == ''
 
 
 def test_tilde_is_the_home_folder(tiny, pictures, tmp_path, monkeypatch):
     monkeypatch.setenv('HOME', str(tmp_path))
-    assert run('--engine', tiny, '--source', pictures, '--output', '~/found') == 0
+    assert run_detect_images('--engine', tiny, '--source', pictures, '--output', '~/found') == 0
     assert (tmp_path / 'found' / 'detections.json').is_file()
 
 
@@ -74,7 +82,10 @@ def test_batch_model_finds_the_same_objects(tiny, pictures, clip, tmp_path):
     found = []
     for path, out in ((tiny, tmp_path / 'one'), (several, tmp_path / 'four')):
         sources = ('--source', pictures, clip)
-        assert run('--engine', path, *sources, '--output', out, '--confidence', '0.01') == 0
+        assert (
+            run_detect_images('--engine', path, *sources, '--output', out, '--confidence', '0.01')
+            == 0
+        )
         found.append(detections(out))
     assert found[0] == found[1]  # less than one batch of images, three batches of video frames
     assert sum(map(len, found[1].values())) == 20
@@ -83,7 +94,10 @@ def test_batch_model_finds_the_same_objects(tiny, pictures, clip, tmp_path):
 @needs('pycocotools')
 def test_detections_can_be_read_as_annotations(tiny, pictures, tmp_path):
     out = tmp_path / 'out'
-    assert run('--engine', tiny, '--source', pictures, '--output', out, '--no-pictures') == 0
+    assert (
+        run_detect_images('--engine', tiny, '--source', pictures, '--output', out, '--no-pictures')
+        == 0
+    )
     assert {path.name for path in out.iterdir()} == FILES
     annotations = read_annotations(out / 'detections.json')
     assert list(annotations.categories.values()) == list(CLASS_NAMES)
@@ -104,14 +118,14 @@ def test_detections_can_be_read_as_annotations(tiny, pictures, tmp_path):
 
 def test_class_and_threshold_options_apply(tiny, pictures, tmp_path):
     arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output']
-    assert run(*arguments, tmp_path / '1', '--classes', 'blue', 'red') == 0
+    assert run_detect_images(*arguments, tmp_path / '1', '--classes', 'blue', 'red') == 0
     assert [row[0] for row in detections(tmp_path / '1')['b.jpg']] == ['blue']
-    assert run(*arguments, tmp_path / '2', '--confidence', '0.95') == 0
+    assert run_detect_images(*arguments, tmp_path / '2', '--confidence', '0.95') == 0
     as_expected(detections(tmp_path / '2')['a.png'], COLORS['a.png'], threshold=0.95)
     # The two red boxes of a.png overlap with an IoU of 1/3.
-    assert run(*arguments, tmp_path / '3', '--iou', '0.3') == 0
+    assert run_detect_images(*arguments, tmp_path / '3', '--iou', '0.3') == 0
     assert len(detections(tmp_path / '3')['a.png']) == 1
-    assert run(*arguments, tmp_path / '4', '--max-detections', '1') == 0
+    assert run_detect_images(*arguments, tmp_path / '4', '--max-detections', '1') == 0
     assert {name: len(rows) for name, rows in detections(tmp_path / '4').items()} == {
         'a.png': 1,
         'b.jpg': 1,
@@ -131,13 +145,13 @@ def test_model_without_a_manifest_runs_with_parameters(pictures, tmp_path, capsy
     parameters += ['class_names=[red, green, blue]']
     for value in parameters:
         arguments[2:2] = ['--param', f'model.{value}']
-    assert run(*arguments, tmp_path / 'out') == 0
+    assert run_detect_images(*arguments, tmp_path / 'out') == 0
     as_expected(detections(tmp_path / 'out')['a.png'], COLORS['a.png'])
 
 
 def test_video_is_written_with_boxes(tiny, clip, tmp_path, capsys):
     out = tmp_path / 'out'
-    assert run('--engine', tiny, '--source', clip, '--output', out) == 0
+    assert run_detect_images('--engine', tiny, '--source', clip, '--output', out) == 0
     assert ' 12 of 12 images' in capsys.readouterr().out
     found = detections(out)
     assert list(found) == [f'colors.avi#{number:06d}' for number in range(12)]
@@ -170,7 +184,7 @@ def test_several_sources_keep_separate_folders(tiny, pictures, tmp_path):
     cv2.imwrite(str(other / 'a.png'), picture((0, 0, 255)))
     out = tmp_path / 'out'
     sources = [pictures, f'{tmp_path}/more/**/*.png', pictures / 'a.png']  # a.png twice
-    assert run('--engine', tiny, '--source', *sources, '--output', out) == 0
+    assert run_detect_images('--engine', tiny, '--source', *sources, '--output', out) == 0
     assert set(detections(out)) == {
         'images/a.png',
         'images/b.jpg',
@@ -190,6 +204,9 @@ def test_engine_gives_the_same_detections(tiny, pictures, tmp_path):
     del manifest['onnx']
     manifest['engine'] = file_identity(engine.name, plan)
     engine.with_name('tiny.engine.json').write_text(json.dumps(manifest))
-    assert run('--engine', engine, '--source', pictures, '--output', tmp_path / 'out') == 0
+    assert (
+        run_detect_images('--engine', engine, '--source', pictures, '--output', tmp_path / 'out')
+        == 0
+    )
     for name, rgb in COLORS.items():
         as_expected(detections(tmp_path / 'out')[name], rgb)

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.detect_runs import COLORS, as_expected, detections, run
+from support.detect_runs import COLORS, as_expected, detections, run_detect_images
 from trt_perception.tools import detect_images
 
 pytest_plugins = ['support.detect_fixtures']
@@ -16,7 +16,7 @@ pytest_plugins = ['support.detect_fixtures']
 
 def test_unknown_class_is_refused(tiny, pictures, tmp_path, capsys, golden_messages):
     arguments = ['--engine', tiny, '--source', pictures, '--output', tmp_path / 'out']
-    assert run(*arguments, '--classes', 'purple') == 1
+    assert run_detect_images(*arguments, '--classes', 'purple') == 1
     golden_messages.add(capsys.readouterr().err)
     assert not (tmp_path / 'out').exists()
 
@@ -24,7 +24,7 @@ def test_unknown_class_is_refused(tiny, pictures, tmp_path, capsys, golden_messa
 def test_truncated_video_gives_its_readable_frames(tiny, clip, tmp_path, capsys):
     content = clip.read_bytes()
     clip.write_bytes(content[: len(content) * 2 // 3])
-    code = run('--engine', tiny, '--source', clip, '--output', tmp_path / 'out')
+    code = run_detect_images('--engine', tiny, '--source', clip, '--output', tmp_path / 'out')
     frames = len(detections(tmp_path / 'out'))
     assert 0 < frames < 12
     error = capsys.readouterr().err
@@ -40,7 +40,7 @@ def test_truncated_video_gives_its_readable_frames(tiny, clip, tmp_path, capsys)
 def test_unreadable_image_is_skipped(tiny, pictures, tmp_path, capsys, content, golden_messages):
     (pictures / 'a.png').write_bytes(content)
     out = tmp_path / 'out'
-    assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
+    assert run_detect_images('--engine', tiny, '--source', pictures, '--output', out) == 1
     golden_messages.add(capsys.readouterr().err)
     assert set(detections(out)) == {'b.jpg', 'black.bmp'}
     as_expected(detections(out)['b.jpg'], COLORS['b.jpg'])
@@ -54,13 +54,13 @@ def test_results_are_replaced_only_with_overwrite(
 ):
     out = tmp_path / 'out'
     arguments = ['--engine', tiny, '--source', pictures, '--output', out]
-    assert run(*arguments) == 0
+    assert run_detect_images(*arguments) == 0
     before = {path: path.read_bytes() for path in out.iterdir()}
     (out / 'mine.txt').write_text('kept')
-    assert run(*arguments, '--confidence', '0.95') == 2
+    assert run_detect_images(*arguments, '--confidence', '0.95') == 2
     golden_messages.add(capsys.readouterr().err)
     assert all(path.read_bytes() == content for path, content in before.items())
-    assert run(*arguments, '--confidence', '0.95', '--overwrite') == 0
+    assert run_detect_images(*arguments, '--confidence', '0.95', '--overwrite') == 0
     assert (out / 'detections.json').read_bytes() != before[out / 'detections.json']
     assert (out / 'mine.txt').read_text() == 'kept'
 
@@ -72,7 +72,7 @@ def test_sources_are_never_replaced(tiny, pictures, overwrite, tmp_path, capsys,
     link.symlink_to(pictures)
     for folder in (pictures, link):
         arguments = ['--engine', tiny, '--source', pictures, '--output', folder]
-        assert run(*arguments, *overwrite) == 2
+        assert run_detect_images(*arguments, *overwrite) == 2
         golden_messages.add(capsys.readouterr().err)
     assert {path: path.read_bytes() for path in pictures.iterdir()} == before
 
@@ -88,7 +88,7 @@ def test_interrupt_leaves_only_complete_files(tiny, pictures, clip, tmp_path, mo
         add(*arguments)
 
     monkeypatch.setattr(detect_images.VideoOutput, 'add', add_or_interrupt)
-    assert run('--engine', tiny, '--source', pictures, clip, '--output', out) == 130
+    assert run_detect_images('--engine', tiny, '--source', pictures, clip, '--output', out) == 130
     assert 'interrupted' in capsys.readouterr().err
     remaining = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
     assert remaining == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
@@ -130,8 +130,8 @@ def test_unwritable_output_folder_is_reported(tiny, pictures, tmp_path, capsys, 
     blocked = tmp_path / 'file'
     blocked.touch()
     out = blocked / 'out'
-    assert run('--engine', tiny, '--source', pictures, '--output', out) == 1
+    assert run_detect_images('--engine', tiny, '--source', pictures, '--output', out) == 1
     golden_messages.add(capsys.readouterr().err)
     arguments = ['--engine', tiny, '--source', pictures, '--no-pictures', '--output', '/proc']
-    assert run(*arguments) == 1
+    assert run_detect_images(*arguments) == 1
     assert 'detect_images: /proc: ' in capsys.readouterr().err

@@ -20,7 +20,7 @@ SIZE = (320, 240)
 USUAL = ('--engine', 'MODEL', '--images', 'IMAGES', '--annotations', 'TRUTH')
 
 
-def run(*arguments):
+def run_evaluate_engine(*arguments):
     """Run the command. Return its exit code, also if argparse exits."""
     try:
         return evaluate_engine.main([str(argument) for argument in arguments])
@@ -54,7 +54,7 @@ def evaluation_inputs(tmp_path):
 
 
 def run_usual(evaluation_inputs, *arguments):
-    return run(
+    return run_evaluate_engine(
         *('--engine', evaluation_inputs['model'], '--images', evaluation_inputs['images']),
         *('--annotations', evaluation_inputs['truth'], *arguments),
     )
@@ -171,7 +171,9 @@ def test_two_models_are_compared_without_annotations(evaluation_inputs, capsys):
     (evaluation_inputs['folder'] / 'other').mkdir()
     other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'second.onnx')
     assert (
-        run('--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images'])
+        run_evaluate_engine(
+            '--engine', evaluation_inputs['model'], other, '--images', evaluation_inputs['images']
+        )
         == 0
     )
     output = capsys.readouterr().out
@@ -190,11 +192,11 @@ def test_evaluation_of_digits_writes_report_worst_images_and_plot(
         (images / path.name).symlink_to(path)
     arguments = ['--engine', ROOT / 'models' / 'digits.onnx', '--images', images]
     arguments += ['--annotations', ROOT / 'demo' / 'truth.json']
-    assert run(*arguments) == 2
+    assert run_evaluate_engine(*arguments) == 2
     golden_messages.add(capsys.readouterr().err.replace(str(ROOT), 'ROOT'))
     arguments += ['--allow-missing', '--plot', tmp_path / 'plot.png']
     arguments += ['--worst', tmp_path / 'worst', '--json', tmp_path / 'report.json']
-    assert run(*arguments, '--worst-count', '2') == 0
+    assert run_evaluate_engine(*arguments, '--worst-count', '2') == 0
     output, error = capsys.readouterr()
     assert 'saved 2 images' in output
     golden_messages.add(error.replace(str(ROOT), 'ROOT'))

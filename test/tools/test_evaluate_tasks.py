@@ -21,7 +21,7 @@ FAMILIES = {
 }
 
 
-def run(main, *words):
+def exit_code_of(main, *words):
     try:
         return main([str(word) for word in words])
     except SystemExit as end:
@@ -39,7 +39,7 @@ def evaluation_inputs(request, tmp_path_factory):
     images.mkdir()
     cv2.imwrite(str(images / 'a.png'), recording['image'])
     words = ['--engine', model, '--source', images, '--output', tmp_path / 'found']
-    assert run(detect_images, *words, '--confidence', confidence) == 0
+    assert exit_code_of(detect_images, *words, '--confidence', confidence) == 0
     truth = tmp_path / 'found' / 'detections.json'
     content = json.loads(truth.read_text())
     # Omit objects with an empty mask, because no model can find them.
@@ -57,7 +57,7 @@ def evaluation_inputs(request, tmp_path_factory):
 
 
 def evaluate(evaluation_inputs, *arguments, truth=None, models=()):
-    return run(
+    return exit_code_of(
         evaluate_engine,
         *('--engine', evaluation_inputs['model'], *models),
         *('--images', evaluation_inputs['images']),
@@ -180,7 +180,9 @@ def test_two_models_of_one_task_are_compared(evaluation_inputs, capsys):
         '--images',
         evaluation_inputs['images'],
     ]
-    assert run(evaluate_engine, *words, '--confidence', evaluation_inputs['confidence']) == 0
+    assert (
+        exit_code_of(evaluate_engine, *words, '--confidence', evaluation_inputs['confidence']) == 0
+    )
     assert re.search(r'other\.onnx +1\.0000 +1\.0000', capsys.readouterr().out)
 
 

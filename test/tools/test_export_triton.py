@@ -66,7 +66,7 @@ def write_engine(path, *, profiles=(), content=PLAN, dtype='float32'):
     return path
 
 
-def run(*words):
+def run_export_triton(*words):
     try:
         return main([str(word) for word in words])
     except SystemExit as end:
@@ -89,7 +89,7 @@ def stored_manifest(folder):
 
 
 def test_files_are_complete(in_folder, capsys, golden_messages):
-    assert run('digits.onnx', '--repository', 'models') == 0
+    assert run_export_triton('digits.onnx', '--repository', 'models') == 0
     golden_messages.add(capsys.readouterr().out)
     folder = in_folder / 'models/digits'
     files = {path.relative_to(folder).as_posix() for path in folder.rglob('*') if path.is_file()}
@@ -108,7 +108,7 @@ def test_options_describe_a_model_without_a_manifest(in_folder):
     words += ['--param', 'model.decoder=dense', '--param', 'model.resize=letterbox']
     words += ['--param', 'model.color_order=bgr', '--name', 'named', '--model-version', '3']
     words += ['--queue-delay-ms', '7', '--queue-timeout-ms', '9', '--no-warm-up']
-    assert run('plain.onnx', '--repository', '.', *words) == 0
+    assert run_export_triton('plain.onnx', '--repository', '.', *words) == 0
     manifest = stored_manifest(in_folder / 'named')
     assert manifest.class_names == (*NAMES, *'4567890')
     assert manifest.preprocessing.scale == 0.5
@@ -129,7 +129,7 @@ def test_weights_of_another_file_become_part_of_the_model(in_folder):
     image, output = ('images', (1, 3, 480, 640)), ('output0', (1, 14, 6000))
     path, names = in_folder / 'outside.onnx', tuple('0123456789')
     write_manifest(path, (640, 480), (*image, 'float32'), (*output, 'float32'), DENSE, names)
-    assert run('outside.onnx', '--repository', '.', '--name', 'whole') == 0
+    assert run_export_triton('outside.onnx', '--repository', '.', '--name', 'whole') == 0
     served = onnx.load('whole/1/model.onnx', load_external_data=False)
     assert not has_external_tensor(served)
     found = [numpy_helper.to_array(each) for each in served.graph.initializer]
@@ -141,7 +141,7 @@ def test_weights_of_another_file_become_part_of_the_model(in_folder):
 def test_engine_gets_its_profiles_and_gpus(in_folder, capsys, golden_messages):
     engine = write_engine(in_folder / 'a.engine', profiles=[(1, 2), (3, 6)])
     words = ['--cuda-graphs', '--gpus', '0', '2', '--instances', '2']
-    assert run(engine, '--repository', 'models', *words) == 0
+    assert run_export_triton(engine, '--repository', 'models', *words) == 0
     golden_messages.add(capsys.readouterr().out)
     config = configuration(in_folder / 'models/a')
     assert config.max_batch_size == 6
@@ -193,8 +193,11 @@ def test_output_without_open_batch_or_values_prevents_batches(in_folder, decoder
 
 
 def test_overwrite_replaces_an_export(in_folder):
-    assert run('digits.onnx', '--repository', '.') == 0
-    assert run('digits.onnx', '--repository', '.', '--overwrite', '--input', 'uint8') == 0
+    assert run_export_triton('digits.onnx', '--repository', '.') == 0
+    assert (
+        run_export_triton('digits.onnx', '--repository', '.', '--overwrite', '--input', 'uint8')
+        == 0
+    )
     (image,) = configuration(in_folder / 'digits').input
     assert image.data_type == model_config_pb2.TYPE_UINT8
     model = in_folder / 'digits/1/model.onnx'
@@ -214,7 +217,7 @@ def test_failed_write_leaves_nothing(in_folder, monkeypatch, capsys):
 
     original = atomic_files.Path.replace
     monkeypatch.setattr(atomic_files.Path, 'replace', rename)
-    assert run('digits.onnx', '--repository', 'models') == 1
+    assert run_export_triton('digits.onnx', '--repository', 'models') == 1
     assert WriteError.__name__ not in capsys.readouterr().err
     assert sorted(in_folder.rglob('*')) == before
 
@@ -248,7 +251,7 @@ def test_wrong_command_writes_nothing(in_folder, capsys, golden_messages, words,
     write_engine(in_folder / 'profile.engine', profiles=[(1, 2)])
     write_engine(in_folder / 'bf16.engine', profiles=[(1, 2)], dtype='bfloat16')
     before = sorted(in_folder.rglob('*'))
-    assert run(*words.split(), '--repository', 'models') == code
+    assert run_export_triton(*words.split(), '--repository', 'models') == code
     assert sorted(in_folder.rglob('*')) == before
     golden_messages.add(capsys.readouterr().err)
 
@@ -256,7 +259,7 @@ def test_wrong_command_writes_nothing(in_folder, capsys, golden_messages, words,
 def test_existing_model_and_unusable_folder_are_refused(in_folder, capsys, golden_messages):
     (in_folder / 'digits').mkdir()
     for repository in ('.', 'gone/models', 'digits.onnx'):
-        assert run('digits.onnx', '--repository', repository) == 2
+        assert run_export_triton('digits.onnx', '--repository', repository) == 2
         golden_messages.add(capsys.readouterr().err)
     assert list((in_folder / 'digits').iterdir()) == []
 
@@ -265,15 +268,15 @@ def test_only_a_changed_model_needs_onnx(in_folder, monkeypatch, capsys, golden_
     monkeypatch.setitem(sys.modules, 'onnx', None)
     for name in ('graph.onnx_model', 'triton.uint8_input'):
         monkeypatch.delitem(sys.modules, f'trt_perception.building.{name}', raising=False)
-    assert run('digits.onnx', '--repository', 'models') == 0
+    assert run_export_triton('digits.onnx', '--repository', 'models') == 0
     words = ['--name', 'bytes', '--input', 'uint8']
-    assert run('digits.onnx', '--repository', 'models', *words) == 1
+    assert run_export_triton('digits.onnx', '--repository', 'models', *words) == 1
     assert not (in_folder / 'models/bytes').exists()
     golden_messages.add(capsys.readouterr().err)
 
 
 def test_missing_client_is_reported(in_folder, monkeypatch, capsys, golden_messages):
     monkeypatch.setitem(sys.modules, 'tritonclient.grpc', None)
-    assert run('digits.onnx', '--repository', 'models') == 1
+    assert run_export_triton('digits.onnx', '--repository', 'models') == 1
     assert not (in_folder / 'models').exists()
     golden_messages.add(capsys.readouterr().err)

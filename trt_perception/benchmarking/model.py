@@ -40,7 +40,7 @@ from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
-__all__ = ['BenchmarkOptions', 'BestSetting', 'ModelReport', 'TimeRatios', 'measure_model']
+__all__ = ['BenchmarkOptions', 'BestSetting', 'EngineComparison', 'ModelReport', 'measure_model']
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,8 @@ class BenchmarkOptions:
 
 
 @dataclass(frozen=True)
-class TimeRatios:
-    """Ratios of the times of a pipeline and its engine.
+class EngineComparison:
+    """Compares a pipeline with its engine alone.
 
     Attributes:
         depth: batches in flight.
@@ -138,7 +138,7 @@ class ModelReport:
             encoding; empty if only one encoding was requested.
         candidates: number of boxes above the threshold before NMS, for each frame.
         pipelines: one entry for each depth and batch.
-        ratios: one entry for each depth, for batches of one frame.
+        ratios: one comparison with the engine for each depth, for batches of one frame.
         most_at_once: largest batch that the pipelines accepted, which is the model's maximum if
             batches were left out; 0 if no pipeline was opened.
         left_out: requested batches above ``most_at_once``, which were not measured.
@@ -159,7 +159,7 @@ class ModelReport:
     encodings: dict[str, EncodingTime]
     candidates: tuple[int, ...]
     pipelines: tuple[PipelineReport, ...] = ()
-    ratios: tuple[TimeRatios, ...] = ()
+    ratios: tuple[EngineComparison, ...] = ()
     most_at_once: int = 0
     left_out: tuple[int, ...] = ()
     best: BestSetting | None = None
@@ -220,7 +220,7 @@ def measure_model(
     report = replace(
         report,
         pipelines=tuple(pipelines),
-        ratios=tuple(_time_ratios(pipeline, report.engine_ms) for pipeline in singles),
+        ratios=tuple(_compare_with_engine(pipeline, report.engine_ms) for pipeline in singles),
         most_at_once=most,
         left_out=tuple(batch for batch in options.batches if 0 < most < batch),
         best=_best_setting(pipelines, None),
@@ -390,9 +390,9 @@ def _allocate_for_largest(
         collect_all(pipeline, slot)
 
 
-def _time_ratios(report: PipelineReport, engine_ms: float) -> TimeRatios:
+def _compare_with_engine(report: PipelineReport, engine_ms: float) -> EngineComparison:
     latency = report.latency_ms
-    return TimeRatios(
+    return EngineComparison(
         depth=report.depth,
         throughput_x_engine=report.frames_per_s * engine_ms / 1e3,
         p50_minus_engine_ms=latency.p50 - engine_ms,

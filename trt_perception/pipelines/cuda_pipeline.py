@@ -148,19 +148,19 @@ class CudaPipeline:
                 slot = CudaSlot(self._device, stream, contexts, kernels, headers, mask_images)
                 self._closing.callback(slot.close)
                 self.slots.append(slot)
-            self._prepare(use_graph=options.use_cuda_graph)
+            self._warm_up_slots(use_graph=options.use_cuda_graph)
             if self._jpeg is not None:
                 self._closing.callback(self._jpeg.stop)
             engine.save_runtime_cache()
             undo.pop_all()
 
-    def _prepare(self, *, use_graph: bool) -> None:
+    def _warm_up_slots(self, *, use_graph: bool) -> None:
         """Run each slot once and capture its graphs."""
         with copy_to_pipeline_memory(self, [grey_frame()]) as (grey,):
             for slot in self.slots:
                 check_interruption()
                 # If the capture fails in one slot, it would fail and warn in the others, too.
-                use_graph = slot.prepare(grey, use_graph)
+                use_graph = slot.warm_up(grey, use_graph)
 
     def _open_contexts(
         self, engine: TensorRtEngine, spec: ModelSpec, stream: Stream, max_batch: int

@@ -169,7 +169,7 @@ class CudaSlot:
         """The execution context of the last batch."""
         return self._size.context
 
-    def prepare(self, frame: Frame, use_graph: bool) -> bool:
+    def warm_up(self, frame: Frame, use_graph: bool) -> bool:
         """Run a frame once in each size without a graph, then capture the graph of this size.
 
         Args:

@@ -50,23 +50,23 @@ class OpenModel:
     frame_time_s: float
 
 
-def open_model(configs: NodeConfig, open_pipeline: OpenPipeline) -> OpenModel:
+def open_model(node_config: NodeConfig, open_pipeline: OpenPipeline) -> OpenModel:
     """Open the model of a node on each GPU, and run it once in each slot.
 
     Args:
-        configs: parameters of the node.
+        node_config: parameters of the node.
         open_pipeline: opens a model file.
 
     Raises:
         TrtPerceptionError: the model cannot be used. All pipelines are closed.
     """
-    config = configs.node
+    config = node_config.node
     # Before the file is read, so that any later write counts as a change.
     file = FileWatch(config.engine_path)
     # doctor makes the same calls, so that it finds the same faults.
     pipelines, frame_time_s = open_warm_pipelines(
         config.engine_path,
-        configs.pipeline_options(),
+        node_config.pipeline_options(),
         open_pipeline,
         device_ids=config.device_ids,
         cameras=max(1, len(config.cameras)),
@@ -84,7 +84,7 @@ class AutostartOwner(Protocol):
     needs_parameter: bool
 
     @property
-    def configs(self) -> NodeConfig:
+    def node_config(self) -> NodeConfig:
         """The current values of the parameters. A change replaces the object."""
 
     @property
@@ -95,7 +95,7 @@ class AutostartOwner(Protocol):
     def is_gpu_lost(self) -> bool:
         """Whether only a new process can use the GPU."""
 
-    def open_model(self, configs: NodeConfig) -> OpenModel:
+    def open_model(self, node_config: NodeConfig) -> OpenModel:
         """Open the model with these parameters. Called in a thread. Raises if this fails."""
 
     def close_model(self, model: OpenModel) -> None:
@@ -109,7 +109,7 @@ class AutostartOwner(Protocol):
 class _Opening:
     """A model that a thread opens, and the result of the thread."""
 
-    configs: NodeConfig
+    node_config: NodeConfig
     thread: threading.Thread | None = None
     is_done: bool = False
     model: OpenModel | None = None
@@ -151,7 +151,7 @@ class Autostart:
 
     def on_fault(self) -> None:
         """Start the attempts after a fault, if the parameter autostart is true."""
-        if self._owner.configs.node.autostart:
+        if self._owner.node_config.node.autostart:
             self._schedule()
 
     def on_parameters_changed(self) -> None:
@@ -159,7 +159,7 @@ class Autostart:
 
         If autostart was switched off, end the attempts.
         """
-        if not self._owner.configs.node.autostart:
+        if not self._owner.node_config.node.autostart:
             if self._opening is None:  # otherwise `_on_opened` ends them when the thread is done
                 self.stop()
         elif self._waits_for_parameter:
@@ -203,7 +203,7 @@ class Autostart:
 
     def _attempt(self) -> None:
         self._stop_timer()
-        if not self._owner.configs.node.autostart:
+        if not self._owner.node_config.node.autostart:
             self.stop()
             return
         if self._owner.state_label == 'inactive':
@@ -214,7 +214,7 @@ class Autostart:
             self._show(f'attempt {self._failures}: loading the model')
         else:
             self._owner.show_attempt('loading the model')
-        opening = self._opening = _Opening(self._owner.configs)
+        opening = self._opening = _Opening(self._owner.node_config)
         thread = threading.Thread(
             target=self._open_model, args=(opening,), name='open_model', daemon=True
         )
@@ -228,7 +228,7 @@ class Autostart:
     def _open_model(self, opening: _Opening) -> None:
         """Open the model. This method runs in a thread."""
         try:
-            opening.model = self._owner.open_model(opening.configs)
+            opening.model = self._owner.open_model(opening.node_config)
         except BaseException as error:
             opening.error = error
         opening.is_done = True
@@ -238,7 +238,7 @@ class Autostart:
         opening = self._opening
         if opening is None or not opening.is_done:
             return  # the signal belongs to a discarded model
-        if opening.configs.fixed_values() != self._owner.configs.fixed_values():
+        if opening.node_config.fixed_values() != self._owner.node_config.fixed_values():
             self._discard_model()
             self._attempt()
             return

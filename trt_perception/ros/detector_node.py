@@ -132,9 +132,9 @@ class DetectorNode(LifecycleNode):
         return self._node_parameters.config
 
     @property
-    def configs(self) -> NodeConfig:
+    def node_config(self) -> NodeConfig:
         """The current values of the parameters of the node and of each camera."""
-        return self._node_parameters.configs
+        return self._node_parameters.node_config
 
     @property
     def _camera_names(self) -> tuple[str, ...]:
@@ -155,10 +155,10 @@ class DetectorNode(LifecycleNode):
         names = self._camera_names
         check_topics(self, names)
         self._health.start_publishing(self.config.diagnostics_period_s)
-        model = self._autostart.pop_opened_model() or self.open_model(self.configs)
+        model = self._autostart.pop_opened_model() or self.open_model(self.node_config)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
-        self._participants.start(self.configs)
-        self.configs.check(self._check_parameters)
+        self._participants.start(self.node_config)
+        self.node_config.check(self._check_parameters)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             config = self._node_parameters.camera_config(name)
@@ -183,7 +183,7 @@ class DetectorNode(LifecycleNode):
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         self._clear_fault()
         decodes_jpeg = self._pipelines[0].decodes_jpeg
-        choices = choose_transports(self, self.configs.plans(), decodes_jpeg=decodes_jpeg)
+        choices = choose_transports(self, self.node_config.plans(), decodes_jpeg=decodes_jpeg)
         self._detector = Detector(
             self._pipelines,
             [
@@ -292,10 +292,10 @@ class DetectorNode(LifecycleNode):
 
     # Steps of the transitions.
 
-    def open_model(self, configs: NodeConfig) -> OpenModel:
+    def open_model(self, node_config: NodeConfig) -> OpenModel:
         """Open the model with these parameters. Any thread may call this method."""
         self._log.clear_shown_warnings()
-        return open_model(configs, self._open_pipeline)
+        return open_model(node_config, self._open_pipeline)
 
     def close_model(self, model: OpenModel) -> None:
         """Close all pipelines of a model that *configure* did not take. Reports errors."""

@@ -62,7 +62,7 @@ class NodeParameters:
             configuration of the node.
 
     Attributes:
-        configs: the current values of the node and of each camera.
+        node_config: the current values of the node and of each camera.
 
     Raises:
         ConfigError: start values are unknown, of the wrong type or out of range; one line for
@@ -81,8 +81,8 @@ class NodeParameters:
         self._is_configured = is_configured
         self._check = check
         self._apply = apply
-        self.configs = self._accepted = _read_start_values(node)
-        self._start_values = dict(self.configs.camera_values)
+        self.node_config = self._accepted = _read_start_values(node)
+        self._start_values = dict(self.node_config.camera_values)
         # The parameters that are declared in ROS, and their values there.
         self._declared: dict[str, Parameter] = {}
         self._ros_values: dict[str, Any] = {}
@@ -95,7 +95,7 @@ class NodeParameters:
     @property
     def config(self) -> DetectorConfig:
         """The current values of the node."""
-        return self.configs.node
+        return self.node_config.node
 
     def camera_config(self, name: str) -> DetectorConfig:
         """Return the current values of a camera. The name '' gives the values of the node.
@@ -103,7 +103,7 @@ class NodeParameters:
         Raises:
             KeyError: the node has no camera of this name.
         """
-        return self.configs.camera(name)
+        return self.node_config.camera(name)
 
     def reset_camera_values(self) -> list[str]:
         """Reset camera parameters to their start values. Return the names of changed parameters.
@@ -112,12 +112,12 @@ class NodeParameters:
         """
         rows = camera_rows(self.config.cameras)
         own = {name: value for name, value in self._start_values.items() if name in rows}
-        before = self.configs
+        before = self.node_config
         if own == before.camera_values:
             return []
         self._accepted = NodeConfig(self.config, own)
         self._apply_accepted()
-        then, now = before.values(), self.configs.values()
+        then, now = before.values(), self.node_config.values()
         return [name for name in before.camera_values if then[name] != now[name]]
 
     def find_mistake(self, changes: list[RosParameter]) -> str:
@@ -154,7 +154,9 @@ class NodeParameters:
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
         """Return a sentence about camera parameters that override these changes; '' if none do."""
         names = [
-            name for change in changes for name in self.configs.camera_overrides_of(change.name)
+            name
+            for change in changes
+            for name in self.node_config.camera_overrides_of(change.name)
         ]
         return f'cameras keep their own values: {join_first_items(names)}' if names else ''
 
@@ -172,13 +174,13 @@ class NodeParameters:
         if self._is_updating:
             return SetParametersResult(successful=True)
         try:
-            configs = self._with_changes(changes)
+            node_config = self._with_changes(changes)
             if self._is_configured():
-                self._check_live(configs)
-            configs.check(self._check)
+                self._check_live(node_config)
+            node_config.check(self._check)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        self._accepted = configs
+        self._accepted = node_config
         return SetParametersResult(successful=True)
 
     def _with_changes(self, changes: list[RosParameter]) -> NodeConfig:
@@ -188,10 +190,10 @@ class NodeParameters:
             for change in changes
             if change.name in rows
         }
-        return self.configs.with_changes(values, self._start_values)
+        return self.node_config.with_changes(values, self._start_values)
 
-    def _check_live(self, configs: NodeConfig) -> None:
-        now, wanted = self.configs.values(), configs.values()
+    def _check_live(self, node_config: NodeConfig) -> None:
+        now, wanted = self.node_config.values(), node_config.values()
         for name, row in self._declared.items():
             if not row.live and wanted.get(name, now[name]) != now[name]:
                 node = self._node.get_fully_qualified_name()
@@ -212,9 +214,9 @@ class NodeParameters:
 
     def _apply_accepted(self) -> None:
         """Make the accepted configuration the current one, and report the change."""
-        before, self.configs = self.configs, self._accepted
+        before, self.node_config = self.node_config, self._accepted
         self._update_declarations()
-        self._apply(before.node, self.configs.node)
+        self._apply(before.node, self.node_config.node)
 
     def _update_declarations(self) -> None:
         """Declare new parameters, undeclare old ones, and set the current values in ROS.
@@ -222,7 +224,7 @@ class NodeParameters:
         ROS would not answer a request for a declared parameter without a value. The executor
         answers no request during this call, so that no client sees this state.
         """
-        rows, values = self.configs.rows(), self.configs.values()
+        rows, values = self.node_config.rows(), self.node_config.values()
         self._is_updating = True
         try:
             for name in self._declared.keys() - rows.keys():

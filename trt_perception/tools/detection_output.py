@@ -192,14 +192,14 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._writer.release()
         try:
             if kind is None:
-                self._check_file()
+                self._check_written_frames()
                 self._temporary_path.replace(self._path)
         except OSError as error:
             raise ConfigError(str(self._path), f'cannot be written: {error.strerror}') from error
         finally:
             self._temporary_path.unlink(missing_ok=True)
 
-    def _check_file(self) -> None:
+    def _check_written_frames(self) -> None:
         """Count the frames of the written file, because OpenCV does not report a full disk."""
         found = _count_frames(self._temporary_path, self._written)
         if found < self._written:

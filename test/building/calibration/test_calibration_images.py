@@ -15,13 +15,13 @@ from trt_perception.model.preprocessing import Preprocessing
 NAMES = ['img1.png', 'img2.png', 'img10.png', 'img20.jpg', 'sub/img3.png', 'sub/IMG4.PNG']
 
 
-def make_image(seed, size=(48, 64)):
+def random_image(seed, size=(48, 64)):
     """Return an image whose large parts depend on the seed."""
     coarse = np.random.default_rng(seed).integers(0, 255, (6, 8, 3)).astype(np.uint8)
     return cv2.resize(coarse, size[::-1], interpolation=cv2.INTER_NEAREST)
 
 
-def write(path, image):
+def write_image(path, image):
     path.parent.mkdir(parents=True, exist_ok=True)
     assert cv2.imwrite(str(path), image)
 
@@ -29,8 +29,8 @@ def write(path, image):
 @pytest.fixture
 def folder(tmp_path):
     for index, name in enumerate(random.Random(1).sample(NAMES, len(NAMES))):
-        write(tmp_path / name, make_image(index))
-    write(tmp_path / '.hidden/no.png', make_image(9))
+        write_image(tmp_path / name, random_image(index))
+    write_image(tmp_path / '.hidden/no.png', random_image(9))
     (tmp_path / 'labels.txt').write_text('1 2 3')
     return tmp_path
 
@@ -39,7 +39,7 @@ def names(images, folder):
     return [str(path.relative_to(folder)) for path in images.paths]
 
 
-def check(images, input_size=(64, 48)):
+def read_and_check(images, input_size=(64, 48)):
     """Read all images, and return the warnings."""
     done = []
     checked = CalibrationImages(
@@ -83,7 +83,7 @@ def test_list_file_selects_images_relative_to_its_folder(folder, golden_messages
 
 def test_selection_depends_on_the_seed(folder):
     for index in range(40):
-        write(folder / f'more/{index}.png', make_image(index))
+        write_image(folder / f'more/{index}.png', random_image(index))
     chosen = select_images(folder, 10, seed=3)
     assert chosen == select_images(folder, 10, seed=3)
     assert chosen.found == 46
@@ -107,7 +107,7 @@ def test_hash_depends_on_contents_and_order_only(folder, tmp_path_factory):
     assert select_images(moved).sha256 == before
     (moved / 'img1.png').rename(moved / 'img99.png')
     assert select_images(moved).sha256 != before
-    write(folder / 'img1.png', make_image(77))
+    write_image(folder / 'img1.png', random_image(77))
     assert select_images(folder).sha256 != before
 
 
@@ -134,7 +134,7 @@ def test_error_mentions_a_file_that_is_not_an_image(tmp_path, name, content, gol
 @pytest.mark.parametrize('share', [0.3, 0.9])
 def test_truncated_image_is_refused(tmp_path, suffix, share):
     path = tmp_path / f'cut{suffix}'
-    write(path, make_image(0, (480, 640)))
+    write_image(path, random_image(0, (480, 640)))
     content = path.read_bytes()
     read_image(path)
     path.write_bytes(content[: int(share * len(content))])
@@ -143,7 +143,7 @@ def test_truncated_image_is_refused(tmp_path, suffix, share):
 
 
 def test_grey_image_becomes_bgr_and_frame_keeps_pixels(tmp_path):
-    write(tmp_path / 'grey.png', make_image(0)[..., 0])
+    write_image(tmp_path / 'grey.png', random_image(0)[..., 0])
     bgr = read_image(tmp_path / 'grey.png')
     assert bgr.shape == (48, 64, 3)
     frame = frame_from_bgr(bgr[:, ::2])
@@ -153,44 +153,44 @@ def test_grey_image_becomes_bgr_and_frame_keeps_pixels(tmp_path):
 
 def fill(folder, count, make):
     for index in range(count):
-        write(folder / f'{index}.png', make(index))
+        write_image(folder / f'{index}.png', make(index))
     return select_images(folder)
 
 
 def test_too_few_images_are_refused(tmp_path, golden_messages):
     with golden_messages.raises(ConfigError):
-        check(fill(tmp_path, 7, make_image))
-    (few,) = check(fill(tmp_path, 8, make_image))
+        read_and_check(fill(tmp_path, 7, random_image))
+    (few,) = read_and_check(fill(tmp_path, 8, random_image))
     golden_messages.add(few)
-    assert check(fill(tmp_path, 100, make_image)) == ()
+    assert read_and_check(fill(tmp_path, 100, random_image)) == ()
 
 
 def test_images_that_are_alike_are_refused(tmp_path, golden_messages):
     rng = np.random.default_rng(0)
     for name, make in {
-        'same': lambda _: make_image(0),
+        'same': lambda _: random_image(0),
         # Images of a fixed camera differ only by noise.
-        'noise': lambda _: make_image(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
+        'noise': lambda _: random_image(0) // 2 + rng.integers(0, 9, (48, 64, 3)),
         'flat': lambda number: np.full((48, 64, 3), 20 * number, np.uint8),
     }.items():
         with golden_messages.raises(ConfigError):
-            check(fill(tmp_path / name, 9, make))
+            read_and_check(fill(tmp_path / name, 9, make))
 
 
 def test_warnings_count_duplicate_flat_and_small_images(tmp_path, golden_messages):
     def make(index):
         if index < 3:
-            return make_image(0)
-        return np.full((48, 64, 3), 128, np.uint8) if index == 3 else make_image(index)
+            return random_image(0)
+        return np.full((48, 64, 3), 128, np.uint8) if index == 3 else random_image(index)
 
-    warnings = check(fill(tmp_path, 100, make), input_size=(130, 100))
+    warnings = read_and_check(fill(tmp_path, 100, make), input_size=(130, 100))
     golden_messages.add('\n'.join(warnings))
     assert len(warnings) == 3
-    assert check(select_images(tmp_path), input_size=(128, 200))[2:] == ()
+    assert read_and_check(select_images(tmp_path), input_size=(128, 200))[2:] == ()
 
 
 def test_unreadable_image_stops_the_iteration(tmp_path, golden_messages):
-    images = fill(tmp_path, 8, make_image)
+    images = fill(tmp_path, 8, random_image)
     images.paths[5].write_bytes(b'gone bad')
     with golden_messages.raises(ConfigError):
-        check(images)
+        read_and_check(images)

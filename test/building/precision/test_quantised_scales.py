@@ -113,16 +113,16 @@ def test_scale_too_small_for_fp16_is_raised(scale, of, explicit):
 
 
 def test_scales_of_a_wrong_shape_are_not_changed():
-    from trt_perception.building.precision.quantise_scales import fit_scales
+    from trt_perception.building.precision.quantise_scales import adjust_scales
 
     model, *_ = quantised(1e-12, of='weights')
     (scale,) = (t for t in model.graph.initializer if t.name == 'given')
     before = model.SerializeToString()
     for value in (np.full(7, 1e-12), np.full((2, 16), 1e-12), np.zeros(0), np.full(1, 1e-12)):
         scale.CopyFrom(numpy_helper.from_array(value.astype(np.float32), 'given'))
-        fit_scales(model)
+        adjust_scales(model)
         same = model.SerializeToString()
-        fit_scales(model)
+        adjust_scales(model)
         assert model.SerializeToString() == same
         model.ParseFromString(before)
         (scale,) = (t for t in model.graph.initializer if t.name == 'given')

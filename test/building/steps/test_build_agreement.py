@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from support.building.messages import without_variable_text
 from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
-from support.models.detector_models import file_contents, read_report
+from support.models.detector_models import contents_by_path, read_report
 from support.models.digits import (
     CALIBRATION_IMAGES,
     DIGITS,
@@ -95,11 +95,11 @@ def test_f1_of_a_build_equals_that_of_evaluate_engine(build, monkeypatch):
 
 def test_bad_quantisation_is_an_error(build, clip_quantisation, tmp_path, capsys, golden_messages):
     clip_quantisation(0.2)
-    before = sorted(path for path in file_contents(tmp_path))
+    before = sorted(path for path in contents_by_path(tmp_path))
     result = build(*INT8_ARGUMENTS)
     assert result.code == 1
     assert result.manifest is None
-    assert sorted(file_contents(tmp_path)) == [*before, 'r.json']
+    assert sorted(contents_by_path(tmp_path)) == [*before, 'r.json']
     found = result.report['agreement']
     assert found['f1'] < 0.5
     assert found['reference_detections'] > 100

@@ -17,7 +17,7 @@ from support.models.detector_models import (
     CLASS_NAMES,
     DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
-    file_contents,
+    contents_by_path,
     int8_arguments,
     parsed_models,
     read_manifest_beside,
@@ -243,7 +243,7 @@ def test_existing_engine_is_replaced_atomically_without_leftover_files(tmp_path,
     assert 'replaces' in capsys.readouterr().out
     assert (tmp_path / 'net.engine').read_bytes() != first
     read_model_file(tmp_path / 'net.engine')
-    assert sorted(file_contents(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
+    assert sorted(contents_by_path(tmp_path)) == ['net.engine', 'net.engine.json', 'net.onnx']
 
 
 def test_command_line_overrides_the_options_file(tmp_path):
@@ -314,7 +314,7 @@ def test_signal_stops_a_build_and_leaves_no_files(tmp_path_factory, tmp_path, nu
     assert program.count('stopping') == 1
     assert f'; {report} ' in program.output
     assert 'Traceback' not in program.output
-    assert sorted(file_contents(tmp_path)) == ['names.txt', 'r.json']
+    assert sorted(contents_by_path(tmp_path)) == ['names.txt', 'r.json']
     content = read_report(report)
     assert content['status'] == 'interrupted'
     last = content['steps'][-1]

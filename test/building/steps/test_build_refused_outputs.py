@@ -9,7 +9,7 @@ from support import golden
 from support.building.messages import text_of_messages
 from support.models.detector_models import (
     DECODER_AND_CLASSES_ARGUMENTS,
-    file_contents,
+    contents_by_path,
     run_build_engine,
     write_detector,
     write_images,
@@ -46,7 +46,7 @@ def test_invalid_path_of_the_quantised_model_is_refused(tmp_path, build_error):
 
 def test_full_disk_is_reported(tmp_path):
     path = write_detector(tmp_path)
-    before = file_contents(tmp_path)
+    before = contents_by_path(tmp_path)
 
     done = subprocess.run(
         [executable('build_engine'), '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS],
@@ -59,7 +59,7 @@ def test_full_disk_is_reported(tmp_path):
     assert 'net.engine: ' in done.stderr
     assert 'File too large' in done.stderr
     assert ' MiB free' in done.stderr
-    assert file_contents(tmp_path) == before
+    assert contents_by_path(tmp_path) == before
 
 
 def test_output_paths_that_cannot_be_written_are_refused(tmp_path, build_error):
@@ -80,7 +80,7 @@ def test_folder_without_permission_is_refused(tmp_path, capsys, golden_messages)
     path = write_detector(tmp_path)
     folder = tmp_path / 'locked'
     folder.mkdir(mode=0o555)
-    before = file_contents(tmp_path)
+    before = contents_by_path(tmp_path)
     command = [executable('build_engine'), '--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS]
     if os.geteuid() == 0:  # root needs this capability to ignore permissions
         command = ['setpriv', '--bounding-set', '-dac_override', *command]
@@ -95,7 +95,7 @@ def test_folder_without_permission_is_refused(tmp_path, capsys, golden_messages)
         == 2
     )
     assert 'build_engine: /proc/x.engine: ' in capsys.readouterr().err
-    assert file_contents(tmp_path) == before
+    assert contents_by_path(tmp_path) == before
 
 
 def test_other_files_are_not_overwritten(tmp_path, build_error):

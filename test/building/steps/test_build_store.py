@@ -11,7 +11,7 @@ from support.models.detector_models import (
     CLASS_NAMES,
     DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
-    file_contents,
+    contents_by_path,
     int8_arguments,
     parsed_models,
     read_manifest_beside,
@@ -38,7 +38,7 @@ def test_same_build_comes_from_the_store(tmp_path, capsys, monkeypatch):
         '--no-compare-fp16',
     )
     assert run_build_engine(*arguments) == 0
-    first = file_contents(tmp_path)
+    first = contents_by_path(tmp_path)
     parsed = parsed_models(monkeypatch)
     engine = tmp_path / 'other.engine'
     assert run_build_engine(*arguments, '--output', engine) == 0

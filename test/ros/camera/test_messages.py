@@ -93,10 +93,15 @@ def test_message_with_one_detection_has_all_fields():
     assert_same_message(content, expected_message(header_of(), rows))
 
 
-SIDES = st.floats(0, 32767, width=32)
+BOX_NUMBERS = st.floats(0, 32767, width=32)
 ROWS = st.lists(
     st.tuples(
-        SIDES, SIDES, SIDES, SIDES, st.floats(0, 1, width=32), st.integers(0, len(CLASS_NAMES) - 1)
+        BOX_NUMBERS,
+        BOX_NUMBERS,
+        BOX_NUMBERS,
+        BOX_NUMBERS,
+        st.floats(0, 1, width=32),
+        st.integers(0, len(CLASS_NAMES) - 1),
     ),
     max_size=12,
 )
@@ -137,7 +142,8 @@ def test_serialised_detections_equal_the_message_of_rclpy(count):
 @settings(deadline=None)
 @given(
     oriented=st.lists(
-        st.tuples(SIDES, SIDES, SIDES, SIDES, st.floats(-2, 2, width=32)), max_size=5
+        st.tuples(BOX_NUMBERS, BOX_NUMBERS, BOX_NUMBERS, BOX_NUMBERS, st.floats(-2, 2, width=32)),
+        max_size=5,
     ),
     stamp=STAMPS,
 )

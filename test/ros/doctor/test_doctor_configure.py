@@ -137,11 +137,11 @@ def test_doctor_is_red_exactly_if_configure_fails(name, tmp_path, modules):
     values = {**parameters, 'engine_path': str(path)}
     configure_error = ''
     try:
-        configs = NodeConfig.from_values(values)
-        with contextlib.closing(open_by_parameters(configs.node)) as pipeline:
+        node_config = NodeConfig.from_values(values)
+        with contextlib.closing(open_by_parameters(node_config.node)) as pipeline:
             warm_up(pipeline)
-            for camera in ('', *configs.node.cameras):
-                configs.camera(camera).thresholds(pipeline.spec.class_names)
+            for camera in ('', *node_config.node.cameras):
+                node_config.camera(camera).thresholds(pipeline.spec.class_names)
     except Exception as error:
         configure_error = str(error)
     findings = []

@@ -208,13 +208,13 @@ def test_failure_to_create_a_participant_is_logged_once(client, monkeypatch):
 def test_failure_of_an_earlier_start_is_not_logged_after_a_later_one(client, monkeypatch):
     node, logged = Node('main', context=client.context), []
     monkeypatch.setattr(node, 'get_logger', lambda: Log(logged))
-    configs = NodeConfig.from_values({'cameras': ['a', 'b']})
+    node_config = NodeConfig.from_values({'cameras': ['a', 'b']})
     created = ImageParticipants(node)
     with monkeypatch.context() as failing:
         failing.setattr(participants, '_create_hidden_node', lambda *_: 1 / 0)
-        created.start(configs)
+        created.start(node_config)
         created.close()
-    created.start(configs)
+    created.start(node_config)
     try:
         assert len(created.ready()) == 2
         assert not logged

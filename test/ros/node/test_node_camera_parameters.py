@@ -86,7 +86,7 @@ def test_every_camera_parameter_has_a_value_of_its_type(make_holder):
     assert (
         ros_values['camera.front.class_filter'] == ros_values['camera.rear.class_filter'] == ['a']
     )
-    values = holder.parameters.configs.values()
+    values = holder.parameters.node_config.values()
     assert {name: values[name] for name in ros_values} == {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in ros_values.items()

@@ -113,14 +113,14 @@ def number_in(result):
     return round((box[0] + box[2]) / 2 * 255 / WIDTH) - 20
 
 
-def answer(pipeline, number):
+def answered_number(pipeline, number):
     return number_in(detect_one(pipeline, numbered_frame(number), Thresholds()))
 
 
 def failure(pipeline):
     """Send a frame. Return the error that the server caused; None if it answered correctly."""
     try:
-        assert answer(pipeline, 7) == 7
+        assert answered_number(pipeline, 7) == 7
     except ServerError as error:
         return error
     return None
@@ -171,7 +171,7 @@ def test_tensors_above_the_usual_limit_of_messages_arrive_unchanged(server, dtyp
 def test_late_answers_never_become_results_of_other_frames(server, open_model):
     # The limit is half of the time that the server sleeps.
     pipeline = open_model(server, 'tiny', **TINY, pipeline_depth=2, **{'triton.timeout_ms': 300.0})
-    assert answer(pipeline, 3) == 3
+    assert answered_number(pipeline, 3) == 3
     served = pipeline._served
     results, waiting = [], []
     for number in range(40):
@@ -200,10 +200,10 @@ def test_frames_fail_while_the_server_is_killed_and_succeed_after_its_restart(
 ):
     pipeline = open_model(own_server, 'tiny', **TINY)
     for _ in range(2):
-        assert answer(pipeline, 3) == 3
+        assert answered_number(pipeline, 3) == 3
         own_server.end()
         with pytest.raises(ServerError):
-            answer(pipeline, 4)
+            answered_number(pipeline, 4)
         own_server.start(wait=False)
         assert wait_for_answer(pipeline) > 0
     # The regions were registered with the new process.
@@ -213,10 +213,10 @@ def test_frames_fail_while_the_server_is_killed_and_succeed_after_its_restart(
 
 def test_frames_are_late_while_the_server_is_stopped(own_server, open_model):
     pipeline = open_model(own_server, 'tiny', **TINY, **{'triton.timeout_ms': 1000.0})
-    assert answer(pipeline, 3) == 3
+    assert answered_number(pipeline, 3) == 3
     own_server.send_signal(signal.SIGSTOP)
     with pytest.raises(ServerTimeoutError):
-        answer(pipeline, 4)
+        answered_number(pipeline, 4)
     own_server.send_signal(signal.SIGCONT)
     wait_for_answer(pipeline)
 
@@ -228,14 +228,14 @@ def test_server_accepts_the_pings_during_a_long_request(tmp_path, open_model, mo
     server = TritonServer(tmp_path / 'models').start()
     try:
         # 6 periods of pings, as in a request of 30 s with the usual period.
-        assert answer(open_model(server, 'tiny', **TINY), 3) == 3
+        assert answered_number(open_model(server, 'tiny', **TINY), 3) == 3
     finally:
         server.end()
 
 
 def test_the_server_answers_again_after_an_outage_of_a_minute(own_server, open_model):
     pipeline = open_model(own_server, 'tiny', **TINY)
-    assert answer(pipeline, 3) == 3
+    assert answered_number(pipeline, 3) == 3
     own_server.end()
     end = time.monotonic() + 60.0
     while time.monotonic() < end:
@@ -247,7 +247,7 @@ def test_the_server_answers_again_after_an_outage_of_a_minute(own_server, open_m
 
 def test_other_tensors_under_the_same_name_are_a_fault(own_server, open_model, tmp_path):
     pipeline = open_model(own_server, 'tiny', **TINY)
-    assert answer(pipeline, 3) == 3
+    assert answered_number(pipeline, 3) == 3
     own_server.end()
     file = identity_model(tmp_path / 'identity.onnx', 'FLOAT', [1, 3, HEIGHT, WIDTH])
     write_model(tmp_path / 'models', 'tiny', file)
@@ -285,7 +285,7 @@ def test_shared_memory_of_a_killed_process_is_removed(server, open_model):
 
 def test_closed_pipeline_leaves_no_shared_memory(server, open_model):
     pipeline = open_model(server, 'tiny', **TINY)
-    assert answer(pipeline, 3) == 3
+    assert answered_number(pipeline, 3) == 3
     names = {region.name for region in pipeline._served._regions}
     assert names
     connection = pipeline._served._connection

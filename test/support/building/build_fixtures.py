@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from support.models.detector_models import file_contents, read_report, run_build_engine
+from support.models.detector_models import contents_by_path, read_report, run_build_engine
 from support.models.digits import DIGITS
 from trt_perception.building.engine import capabilities
 from trt_perception.building.engine.verify import EngineCheck, EngineLatency
@@ -125,10 +125,10 @@ def build_error(tmp_path, capsys):
     """
 
     def refuse(*arguments, code=1):
-        before = file_contents(tmp_path)
+        before = contents_by_path(tmp_path)
         capsys.readouterr()
         assert run_build_engine(*arguments) == code
-        assert file_contents(tmp_path) == before
+        assert contents_by_path(tmp_path) == before
         message = capsys.readouterr().err
         assert message.startswith('build_engine: ')
         assert 'Traceback' not in message

@@ -125,7 +125,7 @@ def read_report(path):
     return json.loads(path.read_text())
 
 
-def file_contents(folder):
+def contents_by_path(folder):
     """Return the contents of all files below a folder by path."""
     return {
         str(path.relative_to(folder)): path.read_bytes()

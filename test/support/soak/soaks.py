@@ -34,7 +34,7 @@ from support.programs import UNMEASURED, Program, executable, run_tied, script
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 
-TESTS = Path(__file__).resolve().parents[2]
+TEST_FOLDER = Path(__file__).resolve().parents[2]
 PICTURE = picture_of((0, 0, 0), frame_id=HANDSHAKE)
 
 
@@ -317,7 +317,9 @@ def cameras(client, model, *, switches=100, images=10, seed=0, intake='auto'):
 def faults():
     """Inject every fault of docs/errors.md; measure the time until its diagnostic."""
     command = [sys.executable, '-m', 'pytest', '-q', '-s', '-p', 'no:cacheprovider']
-    output = run_tied([*command, TESTS / 'ros' / 'faults' / 'test_faults.py'], timeout_s=1200)
+    output = run_tied(
+        [*command, TEST_FOLDER / 'ros' / 'faults' / 'test_faults.py'], timeout_s=1200
+    )
     figures = [
         Figure(f'reported: {name}', 1.0, float(seconds), 's')
         for name, seconds in (

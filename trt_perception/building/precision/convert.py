@@ -33,7 +33,7 @@ from trt_perception.building.graph.mac_count import (
 )
 from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised, is_quantised
-from trt_perception.building.precision.quantise_scales import fit_scales
+from trt_perception.building.precision.quantise_scales import adjust_scales
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
 
@@ -110,7 +110,7 @@ def convert_precision(
     source = copy.deepcopy(model)
     name_nodes(source)
     if precision in QUANTISED_PRECISIONS:
-        fit_scales(source)
+        adjust_scales(source)
     asked = match_nodes(source, keep_fp32)
     work = count_layer_macs(source, input_shapes)
     precisions = {layer.precision for layer in work} - {'unknown'}

@@ -42,8 +42,8 @@ from trt_perception.building.graph.opsets import upgrade_opset
 from trt_perception.building.precision.quantise_check import check_quantised
 from trt_perception.building.precision.quantise_fp8 import convert_to_fp8
 from trt_perception.building.precision.quantise_scales import (
+    adjust_scales,
     check_weights,
-    fit_scales,
     unquantisable_layers,
 )
 from trt_perception.errors import ConfigError, EngineError
@@ -275,7 +275,7 @@ def _quantise_layers(
     result = _insert_qdq_nodes(source, nodes, ranges)
     if target == 'fp8':
         result = convert_to_fp8(result, source)
-    fit_scales(result)
+    adjust_scales(result)
     check_quantised(result)
     onnx.checker.check_model(result)
     return result

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from trt_perception.building.graph.graph_index import GraphIndex, broadcast_scale, channel_axis
 from trt_perception.errors import EngineError
 
-__all__ = ['check_weights', 'fit_scales', 'unquantisable_layers', 'usable_scale_mask']
+__all__ = ['adjust_scales', 'check_weights', 'unquantisable_layers', 'usable_scale_mask']
 
 #: Numbers near 0 in FP16 are multiples of this step.
 _FP16_STEP: Final = 2.0**-24
@@ -88,7 +88,7 @@ def _range_problem(data: str, largest: float) -> str:
     return ''
 
 
-def fit_scales(model: onnx.ModelProto) -> None:
+def adjust_scales(model: onnx.ModelProto) -> None:
     """Raise scales that FP16 cannot represent, and rescale stored weights, in place.
 
     A scale below 2**-17 becomes the next multiple of 2**-24. A scale that is not a positive number
@@ -107,7 +107,7 @@ def fit_scales(model: onnx.ModelProto) -> None:
         old = index.constant(name)
         if old is None or not all(_has_valid_shape(old, node, index) for node in nodes):
             continue
-        new = _fit_scale(old, nodes, index)
+        new = _adjusted_scale(old, nodes, index)
         if np.array_equal(new, old, equal_nan=True):
             continue
         for node in nodes:
@@ -160,7 +160,7 @@ def _has_valid_shape(scale: _Array, node: onnx.NodeProto, index: GraphIndex) -> 
     return data.ndim > 0 and data.shape[channel_axis(node, data.ndim)] == scale.size
 
 
-def _fit_scale(old: _Array, nodes: Iterable[onnx.NodeProto], index: GraphIndex) -> _Array:
+def _adjusted_scale(old: _Array, nodes: Iterable[onnx.NodeProto], index: GraphIndex) -> _Array:
     """Return the adjusted scale; the same scale if no change is needed or possible."""
     wide = old.astype(np.float64)
     new = wide.copy()

@@ -227,14 +227,14 @@ def trial_run(values: Mapping[str, Any]) -> str:
     Raises:
         TrtPerceptionError: the model cannot be used; the message gives the reason.
     """
-    configs = NodeConfig.from_values(values)
-    node = configs.node
-    options = replace(configs.pipeline_options(), max_batch=max(1, len(node.cameras)))
+    node_config = NodeConfig.from_values(values)
+    node = node_config.node
+    options = replace(node_config.pipeline_options(), max_batch=max(1, len(node.cameras)))
     return run_model_once(
         node.engine_path,
         options,
         node.device_ids,
-        lambda names: configs.check(lambda config: config.thresholds(names)),
+        lambda names: node_config.check(lambda config: config.thresholds(names)),
     )
 
 
@@ -244,8 +244,8 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
     if not (options.seconds and inputs.has_ros):
         return
     is_readable = inputs.values is not None
-    configs = NodeConfig.from_values(inputs.node_values if is_readable else {})
-    cameras = configs.node.cameras
+    node_config = NodeConfig.from_values(inputs.node_values if is_readable else {})
+    cameras = node_config.node.cameras
     plans = None
     try:
         if not is_readable and '{camera}' in (options.image_topic or ''):
@@ -254,7 +254,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
             )
             yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT_PARAMETERS)
         else:
-            plans = _camera_plans(options, configs)
+            plans = _camera_plans(options, node_config)
     except ConfigError as error:
         fix = "write the topic as in --image-topic '/{camera}/image_raw'"
         if not cameras:
@@ -285,7 +285,7 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[_Inputs], Iterable[Finding]]], ..
 )
 
 
-def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[CameraPlan]:
+def _camera_plans(options: argparse.Namespace, node_config: NodeConfig) -> list[CameraPlan]:
     """Return the plan of each camera of the node, with its topic if one is known.
 
     Raises:
@@ -293,7 +293,7 @@ def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[Came
     """
     from trt_perception.parameters.launch_arguments import image_remappings  # needs PyYAML
 
-    cameras = configs.node.cameras
+    cameras = node_config.node.cameras
     given = dict(image_remappings(options.image_topic or '', cameras))
     if cameras:
         namespace = options.node.rpartition('/')[0]
@@ -302,14 +302,14 @@ def _camera_plans(options: argparse.Namespace, configs: NodeConfig) -> list[Came
     else:
         topics = {'': given.get('image', '')}
     # An ONNX model runs on the CPU, which decodes no JPEG: auto means raw.
-    auto = 'raw' if is_onnx(configs.node.engine_path) else 'auto'
+    auto = 'raw' if is_onnx(node_config.node.engine_path) else 'auto'
     return [
         replace(
             plan,
             topic=topics[plan.name],
             transport=auto if plan.transport == 'auto' else plan.transport,
         )
-        for plan in configs.plans()
+        for plan in node_config.plans()
     ]
 
 

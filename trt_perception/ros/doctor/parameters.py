@@ -48,7 +48,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             enable_rosout=False,
             start_parameter_services=False,
         )
-        configs = NodeParameters(node).configs
+        node_config = NodeParameters(node).node_config
     except Exception as error:
         # rclpy raises several exception types for unreadable arguments and YAML.
         if isinstance(error, ValuesError):
@@ -57,9 +57,9 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             mistakes = ros_argument_mistakes(error)
         return {'values': {}, 'mistakes': mistakes, 'unused': []}
     default = NodeConfig().values()
-    own = {name: value for name, value in configs.values().items() if name in default}
+    own = {name: value for name, value in node_config.values().items() if name in default}
     values = {name: value for name, value in own.items() if value != default[name]}
-    values.update(configs.camera_values)
+    values.update(node_config.camera_values)
     return {'values': values, 'mistakes': [], 'unused': unused_parameters(arguments, name)}
 
 

@@ -45,18 +45,18 @@ class ImageParticipants:
         self._problem = ''
         self._thread: threading.Thread | None = None
 
-    def start(self, configs: NodeConfig) -> None:
+    def start(self, node_config: NodeConfig) -> None:
         """Start a thread that creates the participants, because each takes up to 0.3 s.
 
         Args:
-            configs: parameters of the node.
+            node_config: parameters of the node.
         """
-        cameras = configs.raw_camera_count()
-        requested = configs.node.image_participants
+        cameras = node_config.raw_camera_count()
+        requested = node_config.node.image_participants
         wanted = cameras if cameras > 1 else 0  # one camera has no other camera to wait for
         if requested >= 0:
             wanted = requested
-        if configs.node.image_intake == 'rclpy':
+        if node_config.node.image_intake == 'rclpy':
             wanted = 0
         if not get_rmw_implementation_identifier().startswith('rmw_fastrtps'):
             wanted = 0  # The benefit was measured only with Fast DDS.
