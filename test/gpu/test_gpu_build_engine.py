@@ -31,7 +31,7 @@ LABELLED = ('--validate', ROOT / 'demo' / 'scenes', '--annotations', ROOT / 'dem
 FULL = {'NVIDIA_TF32_OVERRIDE': '0'}
 
 
-def run(tool, *arguments, full_fp32):
+def run_tool(tool, *arguments, full_fp32):
     """Run a tool. Return its output and the duration in seconds."""
     environment = {k: v for k, v in os.environ.items() if k not in FULL} | (
         FULL if full_fp32 else {}
@@ -78,9 +78,9 @@ def test_engine_has_the_requested_precision_and_accuracy(tmp_path, precision, la
         json_file,
     )
     arguments += ('--store', tmp_path / 'store', *LABELLED, '--max-accuracy-drop', max_drop)
-    text, seconds = run('build_engine', *arguments, full_fp32=full_fp32)
+    text, seconds = run_tool('build_engine', *arguments, full_fp32=full_fp32)
     report = read_report(json_file)
-    again, seconds_again = run('build_engine', *arguments, full_fp32=full_fp32)
+    again, seconds_again = run_tool('build_engine', *arguments, full_fp32=full_fp32)
     assert read_report(json_file)['reused'] is True
     # Simulate an engine from another machine: inspect_engine adds the precision on the target.
     manifest = engine.with_name('digits.engine.json')
@@ -88,7 +88,7 @@ def test_engine_has_the_requested_precision_and_accuracy(tmp_path, precision, la
     counts = content['build']['precision']['as_built']
     content['build']['precision']['as_built'] = 'unverified'
     manifest.write_text(json.dumps(content))
-    inspected, _ = run(
+    inspected, _ = run_tool(
         *('inspect_engine', engine, '--update-manifest', '--times', '50', '--layers', '100'),
         full_fp32=full_fp32,
     )

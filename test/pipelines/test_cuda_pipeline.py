@@ -71,7 +71,7 @@ def bgr_frame(bgr, encoding='bgr8'):
     )
 
 
-def run(pipeline, frame, thresholds, slot=0):
+def detections_of(pipeline, frame, thresholds, slot=0):
     return detect_one(pipeline, frame, thresholds, slot).detections
 
 
@@ -113,8 +113,8 @@ def test_demo_scenes_give_the_detections_of_the_host(engine, use_cuda_graph):
     total = missing = left_out = 0
     for index, path in enumerate(SCENES):
         frame = bgr_frame(cv2.imread(str(path)))
-        expected = run(host, frame, Thresholds())
-        found = run(device, frame, Thresholds(), slot=index % device.depth)
+        expected = detections_of(host, frame, Thresholds())
+        found = detections_of(device, frame, Thresholds(), slot=index % device.depth)
         for one, other in ((expected, found), (found, expected)):
             lost, near = unmatched(one, other, 0.25)
             missing, left_out = missing + lost, left_out + near
@@ -140,8 +140,8 @@ def test_changing_sizes_encodings_and_thresholds_give_the_boxes_of_the_host(engi
         thresholds = Thresholds(
             float(rng.uniform(0.2, 0.6)), 0.45, class_ids=tuple(range(index % 9))
         )
-        expected = run(host, frame, thresholds)
-        found = run(device, frame, thresholds, slot=index % device.depth)
+        expected = detections_of(host, frame, thresholds)
+        found = detections_of(device, frame, thresholds, slot=index % device.depth)
         total += len(expected)
         missing += unmatched(expected, found, thresholds.confidence_threshold)[0]
     device.close()
@@ -154,7 +154,7 @@ def test_changing_sizes_encodings_and_thresholds_give_the_boxes_of_the_host(engi
 def test_detector_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES]
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
-    alone = [run(pipeline, frame, Thresholds()) for frame in frames]
+    alone = [detections_of(pipeline, frame, Thresholds()) for frame in frames]
     busy, overlaps = set(), []
 
     def enqueue(slot, *frame_and_thresholds, original=pipeline.enqueue):
@@ -223,7 +223,8 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
     print(overall)
     assert overall.f1 > 0.98
     sure = compare_detections(
-        *(filter_by_score(run, 0.25) for run in (expected, found)), tuple('0123456789')
+        *(filter_by_score(each, 0.25) for each in (expected, found)),
+        tuple('0123456789'),
     )
     assert (sure.overall.f1, sure.overall.mean_iou) == (1, pytest.approx(1, abs=1e-3))
 
@@ -318,7 +319,7 @@ def test_engine_without_a_manifest_needs_parameters(engine, tmp_path):
         DetectorConfig(engine_path=str(lonely), model_class_names=manifest.class_names)
     )
     assert pipeline.spec.preprocessing == manifest.preprocessing
-    assert len(run(pipeline, bgr_frame(cv2.imread(str(SCENES[0]))), Thresholds()))
+    assert len(detections_of(pipeline, bgr_frame(cv2.imread(str(SCENES[0]))), Thresholds()))
     pipeline.close()
 
 

@@ -30,7 +30,7 @@ IMAGE, OUTPUT = ('images', (1, 3, 48, 64), 'float32'), ('output', (1, 7, 4), 'fl
 LIBRARY = b'library of Fancy'
 
 # Opens an engine twice, like two *configure* transitions or two GPUs. Prints TensorRT's calls.
-OPEN_TWICE = """
+OPEN_TWICE_SCRIPT = """
 import json, sys
 from support.gpu import fake_cuda
 from support.gpu.cuda_recorder import Recorder
@@ -58,7 +58,7 @@ print(json.dumps([[call for call in module.calls if call in calls], refusal]))
 """
 
 # Loads plugin libraries with a real registry. Prints the results and the existing creators.
-LOAD_EACH = """
+LOAD_EACH_SCRIPT = """
 import importlib, json, sys
 from trt_perception.errors import EngineError
 from trt_perception.stages.tensorrt_log import TensorRtLog
@@ -79,7 +79,7 @@ print(json.dumps([results, names]))
 """
 
 
-def run(code, *arguments):
+def json_from_process(code, *arguments):
     """Return the JSON value that a new process prints."""
     folders = os.pathsep.join(entry for entry in sys.path if entry)
     done = subprocess.run(
@@ -110,8 +110,9 @@ def open_twice(tmp_path, needed=(), **parameters):
     engine.write_bytes(PLAN)
     if needed:
         write_manifest(engine, (64, 48), IMAGE, OUTPUT, Dense(), ('red', 'green', 'blue'), needed)
-    return run(
-        OPEN_TWICE, json.dumps({**MODEL_PARAMETERS, 'engine_path': str(engine), **parameters})
+    return json_from_process(
+        OPEN_TWICE_SCRIPT,
+        json.dumps({**MODEL_PARAMETERS, 'engine_path': str(engine), **parameters}),
     )
 
 
@@ -251,8 +252,8 @@ def test_refused_library_that_stays_loaded_does_not_replace_the_next(tmp_path, f
     one, two = (make_plugin_library(tmp_path, name) for name in ('One', 'Two'))
     wrong = make_library_without_plugins(tmp_path, 'wrong')
 
-    results, creators = run(
-        LOAD_EACH, flavour, json.dumps([[wrong]] * 2 + [[one], [wrong], [two]], default=str)
+    results, creators = json_from_process(
+        LOAD_EACH_SCRIPT, flavour, json.dumps([[wrong]] * 2 + [[one], [wrong], [two]], default=str)
     )
 
     assert [result[0] for result in (results[2], results[4])] == ['loaded'] * 2
@@ -270,7 +271,9 @@ def test_real_registry_loads_libraries_and_says_why_not(tmp_path, flavour):
     calls = [[tmp_path / 'none.so'], [broken], [far.with_name('libneighbour.so')], [one], [two]]
     calls += [[one, two, far]] * 20
 
-    results, creators = run(LOAD_EACH, flavour, json.dumps(calls, default=str))
+    results, creators = json_from_process(
+        LOAD_EACH_SCRIPT, flavour, json.dumps(calls, default=str)
+    )
 
     missing, cut, without_creators, *others = results
     assert missing == [

@@ -50,7 +50,7 @@ def model(tmp_path_factory):
     return str(write_model(folder, 'small.onnx', small_onnx(), outputs=OUTPUTS))
 
 
-def run(*arguments):
+def run_benchmark_engine(*arguments):
     """Run the command. Return its exit code, also if argparse exits."""
     try:
         return benchmark_engine.main([str(argument) for argument in arguments])
@@ -80,7 +80,7 @@ def check_model(report):
 
 def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_messages):
     saved = tmp_path / 'result.json'
-    assert run(model, *QUICK, '--json', saved, '--depth', '1,2,3') == 0
+    assert run_benchmark_engine(model, *QUICK, '--json', saved, '--depth', '1,2,3') == 0
     output, error = capsys.readouterr()
     report = json.loads(saved.read_text())
     assert 'small.onnx (cpu): onnxruntime' in output
@@ -126,7 +126,7 @@ def test_help_explains_each_column(capsys):
     heads = [re.split(r'  +', table.splitlines()[0].strip())[1:] for table in tables]
     assert [len(head) for head in heads] == [3, 3, 11, 1, 3, 9]
 
-    assert run('--help') == 0
+    assert run_benchmark_engine('--help') == 0
 
     text = capsys.readouterr().out.partition('Columns. ')[2].partition('A measurement ends')[0]
     words = re.sub(r'\s+', ' ', text)
@@ -138,7 +138,12 @@ def test_help_explains_each_column(capsys):
 
 def test_steps_only_option_measures_no_pipeline(model, tmp_path, capsys):
     saved = tmp_path / 'result.json'
-    assert run(model, model, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
+    assert (
+        run_benchmark_engine(
+            model, model, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved
+        )
+        == 0
+    )
     report = json.loads(saved.read_text())
     assert report['options']['depths'] == []
     assert report['agreement'] == []
@@ -158,7 +163,10 @@ def test_steps_only_option_measures_no_pipeline(model, tmp_path, capsys):
 def test_kernel_is_measured_for_each_encoding(tmp_path, capsys):
     engine = write_model(tmp_path, 'small.engine', build_plan(small_onnx()), outputs=OUTPUTS)
     saved = tmp_path / 'result.json'
-    assert run(engine, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved) == 0
+    assert (
+        run_benchmark_engine(engine, *QUICK, '--steps-only', '--encoding', 'all', '--json', saved)
+        == 0
+    )
     times = json.loads(saved.read_text())['models'][0]['encodings']
     assert set(times) == {pixel_format.name for pixel_format in PIXEL_FORMATS.values()}
     assert times['bgr8']['frame_bytes'] == 64 * 48 * 3
@@ -182,7 +190,7 @@ def test_best_batch_size_is_reported(tmp_path, capsys):
     }
     arguments = [*QUICK, *(f'--param={key}={value}' for key, value in parameters.items())]
     arguments += ['--batch', '1,2,8', '--max-latency-ms', '100000', '--json', saved]
-    assert run(path, *arguments) == 0
+    assert run_benchmark_engine(path, *arguments) == 0
     output, error = capsys.readouterr()
     report = json.loads(saved.read_text())
     assert report['images'] == ['64x48 bgr8'] * 32  # four batches of eight images
@@ -207,13 +215,16 @@ def test_best_batch_size_is_reported(tmp_path, capsys):
     assert ' 100000 ms: ' in output
     assert '[3/4] open.onnx: batch 2, depth 1\n' in error
     onnx.save_model(detector_model((4, 3, 64, 64)), path)
-    assert run(path, *arguments[:-6], '--batch', '2,8,6,4', '--json', saved) == 0
+    assert run_benchmark_engine(path, *arguments[:-6], '--batch', '2,8,6,4', '--json', saved) == 0
     (model,) = json.loads(saved.read_text())['models']
     assert [cell['batch'] for cell in model['pipelines']] == [2, 4]
     assert (model['most_at_once'], model['left_out'], model['ratios']) == (4, [8, 6], [])
     assert ' 8, 6; ' in capsys.readouterr().out
     # No setting is fast enough for this limit.
-    assert run(path, *arguments[:-6], '--batch', '1,2', '--max-latency-ms', '1e-9') == 0
+    assert (
+        run_benchmark_engine(path, *arguments[:-6], '--batch', '1,2', '--max-latency-ms', '1e-9')
+        == 0
+    )
     assert ' 1e-09 ms: no setting' in capsys.readouterr().out
 
 
@@ -226,7 +237,7 @@ def test_equal_encodings_are_measured_once():
 
 def test_two_models_are_compared(model, tmp_path, capsys):
     saved = tmp_path / 'result.json'
-    assert run(model, model, *QUICK, '--encoding', 'nv12', '--json', saved) == 0
+    assert run_benchmark_engine(model, model, *QUICK, '--encoding', 'nv12', '--json', saved) == 0
     report = json.loads(saved.read_text())
     assert len(report['models']) == 2
     (agreement,) = report['agreement']
@@ -263,7 +274,7 @@ def gpu_runtime(monkeypatch, tmp_path):
 
 def test_providers_are_compared(model, tmp_path, gpu_runtime):
     saved = tmp_path / 'result.json'
-    assert run(model, *QUICK, '--provider', 'cpu,cuda,auto', '--json', saved) == 0
+    assert run_benchmark_engine(model, *QUICK, '--provider', 'cpu,cuda,auto', '--json', saved) == 0
     report = json.loads(saved.read_text())
     assert [entry['provider'] for entry in report['models']] == ['cpu', 'cuda', 'cuda']
     # auto tries the providers only once for all measurements of a model.
@@ -272,13 +283,13 @@ def test_providers_are_compared(model, tmp_path, gpu_runtime):
 
 
 def test_provider_that_cannot_be_used_fails(model, gpu_runtime, capsys, golden_messages):
-    assert run(model, *QUICK, '--provider', 'tensorrt') == 1
+    assert run_benchmark_engine(model, *QUICK, '--provider', 'tensorrt') == 1
     golden_messages.add(capsys.readouterr().err)
 
 
 def test_wrong_providers_are_refused(model, capsys, golden_messages):
     for arguments in (['--provider', 'cpu,gpu'], ['--param', 'onnx_provider=cpu']):
-        assert run(model, *arguments) == 2
+        assert run_benchmark_engine(model, *arguments) == 2
         golden_messages.add(capsys.readouterr().err)
 
 
@@ -304,7 +315,7 @@ def test_models_of_each_family_are_measured(name, tmp_path):
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, beside=EXTRA_INPUTS.get(name, ())))
     saved = tmp_path / 'result.json'
-    assert run(path, *family_arguments(name), '--json', saved) == 0
+    assert run_benchmark_engine(path, *family_arguments(name), '--json', saved) == 0
     (report,) = json.loads(saved.read_text())['models']
     # Candidates outside the small frame also count.
     assert report['candidates'] == [6] * 8
@@ -329,7 +340,9 @@ def test_engines_of_each_family_run_each_step(name, tmp_path, install_standins, 
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
     saved = tmp_path / 'result.json'
-    assert run(path, *family_arguments(name), '--depth', '1,2', '--json', saved) == 0
+    assert (
+        run_benchmark_engine(path, *family_arguments(name), '--depth', '1,2', '--json', saved) == 0
+    )
     (report,) = json.loads(saved.read_text())['models']
     decoding = {'decode'} if name == 'yolox' else {'download', 'host_decode'}
     engine = {'engine_graph', 'engine_enqueue', 'upload', 'letterbox', 'graph', 'upload_graph'}
@@ -353,7 +366,7 @@ def test_batch_engine_is_measured_with_batches(tmp_path, install_standins, monke
     path = write_model(tmp_path, 'four.engine', PLAN, **described)
     saved = tmp_path / 'result.json'
     arguments = [*QUICK, '--depth', '1,2', '--batch', '1,3,4,8', '--max-latency-ms', '100000']
-    assert run(path, *arguments, '--json', saved) == 0
+    assert run_benchmark_engine(path, *arguments, '--json', saved) == 0
     (report,) = json.loads(saved.read_text())['models']
     cells = [(cell['depth'], cell['batch']) for cell in report['pipelines']]
     assert cells == [(depth, batch) for depth in (1, 2) for batch in (1, 3, 4)]
@@ -380,7 +393,7 @@ def test_engine_with_host_decoding_is_measured(name, tmp_path):
     models = [tmp_path / 'made.engine', tmp_path / 'made.onnx']
     saved = tmp_path / 'result.json'
     arguments = [*family_arguments(name), '--size', '640x480', '--depth', '1,2']
-    assert run(*models, *arguments, '--json', saved) == 0
+    assert run_benchmark_engine(*models, *arguments, '--json', saved) == 0
     report = json.loads(saved.read_text())
     first = report['models'][0]
     assert first['candidates'] == [6] * 8
@@ -394,7 +407,7 @@ def test_engine_and_its_onnx_file_are_compared(model, tmp_path):
     plan = build_plan(small_onnx())
     engine = write_model(tmp_path, 'small.engine', plan, outputs=OUTPUTS)
     saved = tmp_path / 'result.json'
-    assert run(engine, model, *QUICK, '--depth', '1,3', '--json', saved) == 0
+    assert run_benchmark_engine(engine, model, *QUICK, '--depth', '1,3', '--json', saved) == 0
     report = json.loads(saved.read_text())
     first = report['models'][0]
     assert {'engine_enqueue', 'letterbox', 'decode'} <= set(first['stages'])
@@ -408,7 +421,7 @@ def test_engine_and_its_onnx_file_are_compared(model, tmp_path):
 def test_model_without_required_parameters_fails(tmp_path, capsys):
     lonely = tmp_path / 'lonely.onnx'
     lonely.write_bytes(small_onnx())
-    assert run(lonely, *QUICK) == 1
+    assert run_benchmark_engine(lonely, *QUICK) == 1
     assert 'model.decoder' in capsys.readouterr().err
 
 
@@ -417,20 +430,20 @@ def test_interrupt_ends_with_exit_code_130(model, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(benchmark_engine, 'measure_model', raise_interrupt)
-    assert run(model, *QUICK) == 130
+    assert run_benchmark_engine(model, *QUICK) == 130
     assert 'interrupted' in capsys.readouterr().err
 
 
 @needs('matplotlib')
 def test_plot_is_written(model, tmp_path):
     path = tmp_path / 'plot.png'
-    assert run(model, model, *QUICK, '--plot', path) == 0
+    assert run_benchmark_engine(model, model, *QUICK, '--plot', path) == 0
     assert path.read_bytes().startswith(b'\x89PNG')
 
 
 def test_plot_without_matplotlib_is_refused(model, monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
-    assert run(model, *QUICK, '--plot', tmp_path / 'plot.png') == 2
+    assert run_benchmark_engine(model, *QUICK, '--plot', tmp_path / 'plot.png') == 2
     assert 'pip install matplotlib' in capsys.readouterr().err
 
 
@@ -446,4 +459,4 @@ def test_reference_model_finds_the_expected_detections(tmp_path):
     lines = [line for line in result.stdout.splitlines() if ' of 525, ' in line]
     assert len(lines) == 6
     assert all(line.endswith(', 18 detections') for line in lines), lines
-    assert run(path, *QUICK) == 0
+    assert run_benchmark_engine(path, *QUICK) == 0

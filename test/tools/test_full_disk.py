@@ -31,7 +31,7 @@ from trt_perception.process import standard_streams
 pytestmark = pytest.mark.ros
 
 
-def run(tool, *arguments):
+def run_with_full_output(tool, *arguments):
     """Run a tool whose standard output is a full disk."""
     with open('/dev/full', 'w') as target:
         ended = subprocess.run(
@@ -125,7 +125,7 @@ def test_unwritable_files_are_reported_and_removed(tool, tool_runs, tmp_path, mo
 @pytest.mark.parametrize('tool', TOOLS)
 def test_full_standard_output_is_reported(tool, tool_runs, golden_messages):
     arguments, files = tool_runs[tool]
-    ended = run(tool, *arguments)
+    ended = run_with_full_output(tool, *arguments)
     assert ended.returncode == 1
     golden_messages.add(ended.stderr.splitlines()[-1])
     for path in files:
@@ -147,7 +147,7 @@ def test_file_that_fits_is_written_if_another_file_does_not_fit(tool_runs, monke
 
 def test_doctor_reports_a_full_standard_output(tmp_path, golden_messages):
     model = write_tiny_model(tmp_path / 'tiny.onnx')
-    ended = run('doctor', model, '--seconds', '0', '--json')
+    ended = run_with_full_output('doctor', model, '--seconds', '0', '--json')
     assert ended.returncode == 1
     golden_messages.add(ended.stderr.splitlines()[-1])
 

@@ -84,7 +84,7 @@ print(json.dumps(found))
 """
 
 
-def run(script, *arguments):
+def json_from_process(script, *arguments):
     process = subprocess.run(
         [sys.executable, '-c', script, *map(str, arguments)],
         env={**os.environ, 'PYTHONPATH': str(ROOT / 'training')},
@@ -98,7 +98,7 @@ def run(script, *arguments):
 
 @pytest.fixture(scope='module')
 def found(tmp_path_factory):
-    return run(SCRIPT, tmp_path_factory.mktemp('tasks'))
+    return json_from_process(SCRIPT, tmp_path_factory.mktemp('tasks'))
 
 
 def test_training_begins_with_the_weights_of_the_detector(found):
@@ -155,7 +155,7 @@ print(json.dumps(drawn))
 
 def test_composed_scenes_equal_the_scenes_of_the_demo(tmp_path):
     truth = json.loads((ROOT / 'demo' / 'truth.json').read_text())
-    for index, boxes, classes in run(DRAW, tmp_path):
+    for index, boxes, classes in json_from_process(DRAW, tmp_path):
         rows = [one for one in truth['annotations'] if one['image_id'] == index + 1]
         assert [[x, y, x + w, y + h] for x, y, w, h in (one['bbox'] for one in rows)] == boxes
         assert [one['category_id'] for one in rows] == classes

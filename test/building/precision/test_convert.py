@@ -22,7 +22,7 @@ FAMILIES = {
 }
 
 
-def run(model, seed=0, **inputs):
+def outputs_of(model, seed=0, **inputs):
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=['CPUExecutionProvider']
     )
@@ -50,7 +50,7 @@ def test_fp16_model_gives_equal_results_within_rounding(family):
     model, layers, _ = FAMILIES[family]()
     done = convert_precision(model, 'fp16', strongly_typed=True)
     onnx.checker.check_model(done.model, full_check=True)
-    for exact, half in zip(run(model), run(done.model), strict=True):
+    for exact, half in zip(outputs_of(model), outputs_of(done.model), strict=True):
         assert half.dtype == np.float32
         # FP16 has 11 significant bits. The limit allows for the rounding errors of ten layers.
         assert np.abs(half - exact).max() < 5e-3 * np.abs(exact).max()
@@ -66,7 +66,9 @@ def test_bf16_model_gives_equal_results_within_rounding(family):
     model, layers, _ = FAMILIES[family]()
     done = convert_precision(model, 'bf16', strongly_typed=True)
     onnx.checker.check_model(done.model)
-    for exact, half in zip(run(model), run(emulate_rounding(done.model)), strict=True):
+    for exact, half in zip(
+        outputs_of(model), outputs_of(emulate_rounding(done.model)), strict=True
+    ):
         assert np.abs(half - exact).max() < 5e-2 * np.abs(exact).max()
         assert np.abs(half - exact).max() > 0
     made = result_types(done.model)
@@ -146,7 +148,7 @@ def test_scales_of_resize_stay_float32_while_it_computes_in_fp16():
     model, name = one_node('Resize', lambda net: ['', net.constant([1, 1, 2, 2])], mode='nearest')
     done = convert_precision(model, 'fp16', strongly_typed=True)
     assert result_types(done.model)[name] == TensorProto.FLOAT16
-    assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
+    assert np.abs(outputs_of(done.model)[0] - outputs_of(model)[0]).max() < 0.02
     assert tensorrt_rtx_build.size_of_built_plan(done.model.SerializeToString()) > 0
 
 
@@ -192,7 +194,7 @@ def test_subgraphs_keep_their_types():
     model = net.model([net.conv(x, 8, 8, silu=False)])
     done = convert_precision(model, 'fp16', strongly_typed=True)
     assert 'subgraph' in ' '.join(done.report.kept.values())
-    assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
+    assert np.abs(outputs_of(done.model)[0] - outputs_of(model)[0]).max() < 0.02
 
 
 def test_constant_nodes_and_casts_are_converted():
@@ -207,7 +209,7 @@ def test_constant_nodes_and_casts_are_converted():
         for node in done.model.graph.node
         if result_types(done.model)[node.name] == TensorProto.FLOAT16
     }
-    assert np.abs(run(done.model)[0] - run(model)[0]).max() < 0.02
+    assert np.abs(outputs_of(done.model)[0] - outputs_of(model)[0]).max() < 0.02
 
 
 def test_fp16_model_is_neither_converted_again_nor_to_another_type(golden_messages):

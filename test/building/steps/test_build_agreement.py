@@ -13,8 +13,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 from support.building.messages import without_variable_text
+from support.folders import contents_by_path
 from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
-from support.models.detector_models import contents_by_path, read_report
+from support.models.detector_models import read_report
 from support.models.digits import (
     CALIBRATION_IMAGES,
     DIGITS,

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 
+from support.folders import contents_by_path
 from support.gpu.gpu_support import why_no_gpu
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.plugin_libraries import make_plugin_library
@@ -17,7 +18,6 @@ from support.models.detector_models import (
     CLASS_NAMES,
     DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
-    contents_by_path,
     int8_arguments,
     parsed_models,
     read_manifest_beside,

@@ -7,9 +7,9 @@ import pytest
 
 from support import golden
 from support.building.messages import text_of_messages
+from support.folders import contents_by_path
 from support.models.detector_models import (
     DECODER_AND_CLASSES_ARGUMENTS,
-    contents_by_path,
     run_build_engine,
     write_detector,
     write_images,

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
+from support.folders import contents_by_path
 from support.models.detector_models import (
     CLASS_NAMES,
     DECODER_AND_CLASSES_ARGUMENTS,
     check_report,
-    contents_by_path,
     int8_arguments,
     parsed_models,
     read_manifest_beside,

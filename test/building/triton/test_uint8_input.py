@@ -59,7 +59,7 @@ def model_and_manifest(ir_version=9, **values):
     return helper.make_model(graph, opset_imports=opset, ir_version=ir_version), manifest
 
 
-def run(model, manifest):
+def input_and_outputs(model, manifest):
     """Return the outputs for an image with the preprocessing of the manifest."""
     onnx.checker.check_model(model, full_check=True)
     session = onnxruntime.InferenceSession(model.SerializeToString())
@@ -87,8 +87,8 @@ def test_outputs_are_equal_with_a_quarter_of_the_bytes(values):
     model, manifest = model_and_manifest(**values)
     before = model.SerializeToString()
     changed, described = with_uint8_input(model, manifest, 'copy.onnx')
-    floats, expected = run(model, manifest)
-    pixels, found = run(changed, described)
+    floats, expected = input_and_outputs(model, manifest)
+    pixels, found = input_and_outputs(changed, described)
     assert pixels.dtype == np.uint8
     assert pixels.nbytes * floats.itemsize == floats.nbytes
     np.testing.assert_array_equal(found, expected)

@@ -14,7 +14,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from support.models.detector_models import contents_by_path, read_report, run_build_engine
+from support.folders import contents_by_path
+from support.models.detector_models import read_report, run_build_engine
 from support.models.digits import DIGITS
 from trt_perception.building.engine import capabilities
 from trt_perception.building.engine.verify import EngineCheck, EngineLatency

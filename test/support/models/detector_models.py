@@ -125,15 +125,6 @@ def read_report(path):
     return json.loads(path.read_text())
 
 
-def contents_by_path(folder):
-    """Return the contents of all files below a folder by path."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob('*'))
-        if path.is_file()
-    }
-
-
 def read_manifest_beside(engine):
     path = engine.with_name(engine.name + '.json')
     return parse_manifest(path.read_bytes(), path.name)
