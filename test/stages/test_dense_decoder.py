@@ -114,11 +114,13 @@ def test_boxes_are_mapped_to_the_source_within_0_001_pixels():
 
 
 def test_half_precision_output_is_decoded_in_single_precision():
-    # 0.25 * 0.7998 in float16 would be 0.19995 rounded to 0.2; float16 has no 949.9375.
-    anchors = [[1000.5, 300, 101.125, 7, 0.25, 0.8]]
+    # float16 can represent neither the product of the scores nor the side 949.9375 of the box.
+    anchors = [[1000.5, 300, 101.125, 7, 0.3, 0.8]]
     letterbox = Letterbox.fit((2048, 640), (2048, 640), 'stretch')
     found = decode(anchors, letterbox, 'dense_objectness', np.float16, confidence_threshold=0.1)
-    assert found.scores[0] == np.float32(0.25) * np.float32(np.float16(0.8))
+    objectness, class_score = np.float16(0.3), np.float16(0.8)
+    assert found.scores[0] == np.float32(objectness) * np.float32(class_score)
+    assert found.scores[0] != objectness * class_score
     assert found.xyxy[0].tolist() == [949.9375, 296.5, 1051.0625, 303.5]
 
 
