@@ -35,7 +35,7 @@ __all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
 
 #: Part of every key, like the version of this package. Increase this number when a code change
 #: between two versions gives another engine for the same inputs.
-BUILDER_REVISION: Final = 2
+BUILDER_REVISION: Final = 3
 _LOG: Final = logging.getLogger(__name__)
 _ENTRY_FILE: Final = 'entry.json'
 _FILE_NAMES: Final = {

@@ -135,7 +135,8 @@ def test_all_options_reach_the_builder(version, tmp_path):
         plugins=[str(plugin), 'imported_before.py'],
         shapes=['1x3x8x8'],
     )
-    expected = {'SPARSE_WEIGHTS', 'REFIT', 'VERSION_COMPATIBLE', 'GPU_FALLBACK'}
+    expected = {'SPARSE_WEIGHTS', 'REFIT', 'GPU_FALLBACK'}
+    expected |= {'VERSION_COMPATIBLE', 'EXCLUDE_LEAN_RUNTIME'}
     expected |= {'FP16'} if version in WEAK_TYPING_RELEASES else set()
     assert module.builder_flags() == {f'BuilderFlag.{name}' for name in expected}
     assert module.arguments_of_calls('IBuilderConfig.set_memory_pool_limit') == [

@@ -49,6 +49,8 @@ def configure_builder(
         'SPARSE_WEIGHTS': options.sparsity,
         'REFIT': options.refit,
         'VERSION_COMPATIBLE': options.version_compatible,
+        # The node refuses plans with embedded code, such as a lean runtime.
+        'EXCLUDE_LEAN_RUNTIME': options.version_compatible,
         'GPU_FALLBACK': options.gpu_fallback,
     }
     flags += [name for name, is_requested in requests.items() if is_requested]

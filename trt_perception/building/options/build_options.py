@@ -265,7 +265,7 @@ class BuildOptions:
     )
     version_compatible: bool = option(
         'builder',
-        'Allow newer TensorRT releases to run the engine. Not for TensorRT-RTX.',
+        "Let TensorRT's lean runtime run the engine, which makes it slower. Not for TensorRT-RTX.",
         default=False,
     )
     sparsity: bool = option(
