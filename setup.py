@@ -60,6 +60,9 @@ setup(
         'jpeg': ['nvidia-nvjpeg>=13.0,<14'],
         # JetPack contains TensorRT. CUDA 12 needs tensorrt-cu12.
         'tensorrt': ['tensorrt-cu13>=10.3'],
+        # Only runs engines of build_engine --version-compatible.
+        'tensorrt-lean-cu12': ['tensorrt-lean-cu12>=10.3'],
+        'tensorrt-lean-cu13': ['tensorrt-lean-cu13>=10.3'],
         'tensorrt-rtx': ['tensorrt-rtx-cu13'],
         # For a model on a Triton server. tritonclient needs a release of protobuf before 7.
         'triton': ['tritonclient[grpc]>=2.60,<3'],

@@ -353,6 +353,14 @@ def _log_levels_of_the_module():
 
 
 @pytest.fixture(autouse=True, scope='session')
+def _no_lean_runtime_with_simulated_cuda():
+    """Hide the real lean runtime, which would end a process whose GPU is simulated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, 'tensorrt_lean', None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope='session')
 def _empty_working_folder(tmp_path_factory):
     before = Path.cwd()
     os.chdir(tmp_path_factory.mktemp('cwd'))

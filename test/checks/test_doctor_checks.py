@@ -109,7 +109,7 @@ def check_gpu_with(*, engine=True, modules=None, jpeg=None, devices=(3,), **erro
 
 MISSING = CudaError('it', 'is missing; really', fix='install it')
 BROKEN_JPEG = CudaError('nvjpegCreateEx failed', 'NVJPEG_STATUS_ARCH_MISMATCH')
-NO_TENSORRT = {'tensorrt': ABSENT, 'tensorrt_rtx': ABSENT}
+NO_TENSORRT = {'tensorrt': ABSENT, 'tensorrt_lean': ABSENT, 'tensorrt_rtx': ABSENT}
 GPUS = {
     **{
         f'{step} fails, {"engine" if engine else "no engine"}': {step: MISSING, 'engine': engine}
@@ -125,7 +125,9 @@ GPUS = {
         for version in ('8.6.1', '10.2.0', '10.3.0')
     },
     'broken TensorRT': {'modules': {'tensorrt': ModuleImport('', 'OSError: libnvinfer.so.10')}},
-    'TensorRT-RTX alone': {'modules': {'tensorrt': ABSENT}},
+    'TensorRT-RTX alone': {'modules': {'tensorrt': ABSENT, 'tensorrt_lean': ABSENT}},
+    'lean runtime alone': {'modules': {**NO_TENSORRT, 'tensorrt_lean': ModuleImport('11.4.0')}},
+    'old lean runtime': {'modules': {'tensorrt_lean': ModuleImport('10.2.0')}},
 }
 
 
@@ -180,6 +182,9 @@ def test_jpeg_check_decodes_a_jpeg_and_frees_nvjpeg(monkeypatch):
 # The model.
 
 PLAN = b'vtrt' + bytes(20) + bytes([1, 7, 1, 116]) + bytes(100)
+TENSORRT_PLAN = b'ftrt' + bytes(20) + bytes([10, 13, 3, 9]) + bytes(100)
+COMPATIBLE = {'version_compatible': True}
+LEAN = {**ALL, 'tensorrt': ABSENT, 'tensorrt_lean': ModuleImport('10.13.3.9')}
 RTX = {**ALL, 'tensorrt_rtx': ModuleImport('1.7.1.116')}
 CARD = InstalledGpu('Card', (8, 7))
 BUILD = {
@@ -201,6 +206,15 @@ def check_model_with(path, modules=RTX, cards=(CARD,), trial=lambda: 'works'):
 def write_engine(folder, card='Card', capability='8.7', content=PLAN):
     build = {**BUILD, 'gpu': {'name': card, 'compute_capability': capability}}
     return write_model(folder, 'tiny.engine', content, build=build)
+
+
+def write_compatible_engine(folder, options=COMPATIBLE):
+    build = {
+        **BUILD,
+        'tensorrt': {'flavour': 'tensorrt', 'version': '10.13.3.9'},
+        'options': options,
+    }
+    return write_model(folder, 'tiny.engine', TENSORRT_PLAN, build=build)
 
 
 def write_engine_without_manifest(folder):
@@ -245,6 +259,15 @@ MODELS = {
     'other release': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': ModuleImport('1.6.0.1')}}),
     'no TensorRT-RTX': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': ABSENT}}),
     'no plan': (lambda folder: write_engine(folder, content=b'no plan' * 20), {}),
+    'lean runtime': (write_compatible_engine, {'modules': LEAN}),
+    'other lean runtime': (
+        write_compatible_engine,
+        {'modules': {**LEAN, 'tensorrt_lean': ModuleImport('10.14.0')}},
+    ),
+    'lean runtime, engine for TensorRT only': (
+        lambda folder: write_compatible_engine(folder, options={}),
+        {'modules': LEAN},
+    ),
     'several GPUs': (write_engine, {'cards': CARDS, 'trial': None}),
     'no GPU': (write_engine, {'cards': (), 'trial': None}),
     'other compute capability': (
@@ -280,7 +303,7 @@ def test_each_fault_of_a_model_gives_its_finding(tmp_path):
         folder = tmp_path / f'{number:02}'
         folder.mkdir()
         scenes[name] = check_model_with(write(folder), **arguments)
-        if name in ('engine', 'ONNX without a GPU', 'no manifest', 'unknown GPU'):
+        if name in ('engine', 'ONNX without a GPU', 'no manifest', 'unknown GPU', 'lean runtime'):
             assert {finding.level for finding in scenes[name]} == {'green'}
     text = text_of(scenes)
     for number in range(len(MODELS)):

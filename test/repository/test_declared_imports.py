@@ -11,6 +11,7 @@ import pytest
 
 from support.source_trees import ROOT, nodes_of, package_trees, tree_of
 from trt_perception.model.build_record import FLAVOURS
+from trt_perception.model.files.plan_header import LOADERS
 
 # The rosdep key of each imported package whose key differs from its import name.
 ROSDEP = {
@@ -38,20 +39,22 @@ EXTRAS = {
     'pycocotools': 'pycocotools',
     'simplejpeg': 'simplejpeg',
     'tensorrt': 'tensorrt-cu13',
+    'tensorrt_lean': 'tensorrt-lean-cu13',
     'tensorrt_rtx': 'tensorrt-rtx-cu13',
     'tqdm': 'tqdm',
     'tritonclient': 'tritonclient',
     'yaml': 'pyyaml',
 }
+PLAN_MODULES = tuple(name for names in LOADERS.values() for name in names)
 # Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),
-    'building/inspection/inspector.py': FLAVOURS,
+    'building/inspection/inspector.py': PLAN_MODULES,
     'building/engine/release.py': FLAVOURS,
     'commands.py': (),
     'evaluation/coco/library.py': ('pycocotools',),
     'stages/onnx_runtime/providers.py': ('onnxruntime_ep_nv_tensorrt_rtx',),
-    'stages/tensorrt_runtime.py': FLAVOURS,
+    'stages/tensorrt_plan.py': PLAN_MODULES,
 }
 
 
@@ -113,4 +116,5 @@ def test_every_declared_package_is_imported(imported):
     assert rosdep_packages() - declared <= {'lifecycle_msgs'}
     # The extras also list packages that no module imports: a compiler, a library, and pytest.
     others = {'nvidia-cuda-nvrtc', 'nvidia-cuda-nvrtc-cu12', 'nvidia-nvjpeg', 'pytest'}
+    others |= {'tensorrt-lean-cu12'}
     assert pip_packages() - {EXTRAS[name] for name in imported if name in EXTRAS} <= others

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt
+from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt, FakeTensorRtLean
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.plugin_libraries import (
     make_library_without_plugins,
@@ -130,10 +130,7 @@ def test_library_is_loaded_before_the_plan_and_once_in_a_process(tmp_path, libra
 
 
 def test_module_without_plugins_of_its_own_loads_libraries(library):
-    class Lean(FakeTensorRt):
-        init_libnvinfer_plugins = property()  # reading it raises AttributeError
-
-    module = Lean()
+    module = FakeTensorRtLean()
 
     load(module, library)
 

@@ -61,7 +61,7 @@ def describe_machine(device_id: int | None) -> dict[str, Any]:
         # Only runtimes that ran a model are loaded. The others are None.
         **{
             name: getattr(sys.modules.get(name), '__version__', None)
-            for name in ('onnxruntime', 'tensorrt', 'tensorrt_rtx')
+            for name in ('onnxruntime', 'tensorrt', 'tensorrt_lean', 'tensorrt_rtx')
         },
     }
 

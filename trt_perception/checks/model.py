@@ -134,18 +134,30 @@ def _check_plan(
         yield _error_finding('plan', error)
         return
     built = '.'.join(map(str, header.version))
-    installed = modules[header.module]
-    if not installed.version:
-        found = f'built by {header.module} {built}, which is not installed: {installed.error}'
+    build = model.manifest.build if model.manifest else None
+    installed = {name: modules[name].version for name in header.loaders if modules[name].version}
+    is_compatible = bool(build and build.options.get('version_compatible'))
+    if build and not is_compatible:
+        installed.pop('tensorrt_lean', None)
+    release = built.split('.')[:3]
+    same = [name for name, version in installed.items() if version.split('.')[:3] == release]
+    if not installed:
+        reason = modules[header.module].error
+        found = f'built by {header.module} {built}, which is not installed: {reason}'
         yield Finding(
             _AREA, 'plan', 'red', found, f'install {header.module} {built}, or {rebuild}'
         )
-    elif installed.version.split('.')[:3] != built.split('.')[:3]:
-        found = f'built by {header.module} {built}, but {installed.version} is installed'
-        yield Finding(_AREA, 'plan', 'red', found, rebuild)
+    elif not same:
+        others = ' and '.join(
+            version if name == header.module else f'{name} {version}'
+            for name, version in installed.items()
+        )
+        found = f'built by {header.module} {built}, but {others} is installed'
+        # A later release may load it. The trial run shows whether the installed release does.
+        yield Finding(_AREA, 'plan', 'yellow' if is_compatible else 'red', found, rebuild)
     else:
-        yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}')
-    build = model.manifest.build if model.manifest else None
+        loader = '' if same[0] == header.module else f'; {same[0]} loads it'
+        yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}{loader}')
     if build is None or build.gpu is None:
         return
     for gpu in gpus:

@@ -40,6 +40,7 @@ CHECKED_MODULES: Final = (
     'cv_bridge',
     'onnxruntime',
     'tensorrt',
+    'tensorrt_lean',
     'tensorrt_rtx',
 )
 _PYTHON_VERSIONS: Final = ((3, 10), (3, 13))
@@ -290,21 +291,23 @@ def _check_nvjpeg(label: str) -> Finding:
 
 
 def _check_tensorrt(modules: Mapping[str, ModuleImport], bad: Level) -> Iterator[Finding]:
-    there = {name: modules[name] for name in ('tensorrt', 'tensorrt_rtx')}
+    there = {name: modules[name] for name in ('tensorrt', 'tensorrt_lean', 'tensorrt_rtx')}
     for name, module in there.items():
         version = tuple(int(part) for part in re.findall(r'\d+', module.version)[:2])
-        if version and name == 'tensorrt' and version < _OLDEST_TENSORRT:
+        if version and name != 'tensorrt_rtx' and version < _OLDEST_TENSORRT:
             fix = 'install TensorRT 10.3 or newer (JetPack 6.1 or newer)'
             yield Finding(_GPU_AREA, name, 'yellow', f'{module.version} is too old', fix)
         elif version:
-            yield Finding(_GPU_AREA, name, 'green', module.version)
+            note = '; only runs version-compatible engines' if name == 'tensorrt_lean' else ''
+            yield Finding(_GPU_AREA, name, 'green', f'{module.version}{note}')
         elif not module.missing:
             fix = 'install it again, with libraries of the same version'
             yield Finding(_GPU_AREA, name, bad, module.error, fix)
     if all(module.missing for module in there.values()):
         fix = (
             'JetPack: sudo apt install python3-libnvinfer; else python3 -m pip install tensorrt '
-            '(or tensorrt-rtx-cu13); without TensorRT, engines do not run, but ONNX models do'
+            '(or tensorrt-rtx-cu13, or tensorrt-lean-cu13); without TensorRT, engines do not run, '
+            'but ONNX models do'
         )
-        found = 'neither tensorrt nor tensorrt_rtx is installed'
+        found = f'none of {", ".join(there)} is installed'
         yield Finding(_GPU_AREA, 'TensorRT', bad, found, fix)

@@ -119,7 +119,7 @@ class CudaPipeline:
             check_interruption()
             engine = TensorRtEngine(model, self._device, options.plugin_libraries)
             self._closing.callback(engine.close)
-            self.runtime = engine.header.module
+            self.runtime = engine.module
             streams = [self._closing.enter_context(Stream()) for _ in range(self.depth)]
             spec = _resolve_spec(model, options, engine, streams[0])
             sizes: list[list[SizedContext]] = []

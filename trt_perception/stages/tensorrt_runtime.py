@@ -1,14 +1,12 @@
 """Load a TensorRT engine, and create contexts that queue inference on a stream.
 
-Supports ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. The header of the plan says which module
-is needed. Enumeration values are looked up by name, because TensorRT changes their numbers
-between releases.
+Supports ``tensorrt`` and ``tensorrt_lean`` 10.3 to 11.x, and ``tensorrt_rtx``. Enumeration values
+are looked up by name, because TensorRT changes their numbers between releases.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,8 +23,7 @@ from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
 from trt_perception.process.tool_command import tool_command
 from trt_perception.stages.batch_sizes import batch_sizes
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_plugins import load_plugins
+from trt_perception.stages.tensorrt_plan import load_plan
 
 __all__ = ['TensorRtContext', 'TensorRtEngine']
 
@@ -45,6 +42,7 @@ class TensorRtEngine:
         inputs: name, shape and dtype of each input, with -1 for variable dimensions.
         outputs: name, shape and dtype of each output, with -1 for variable dimensions.
         header: the parsed header of the plan.
+        module: name of the Python module that loaded the plan.
 
     Raises:
         EngineError: TensorRT is missing, or refuses the plan or a plugin library. The message has
@@ -58,10 +56,11 @@ class TensorRtEngine:
         self._name = model.path.name
         command = rebuild_command(model.manifest, model.path)
         self._rebuild_fix = f'build it again on this machine: {command}'
-        self._trt = _import_tensorrt(self.header.module, self._name)
-        self._log = TensorRtLog(self._trt)
-        self._runtime: Any = None
-        self._engine: Any = None
+        plan = load_plan(model, self.header, device, plugin_libraries)
+        self.module = plan.module
+        self._trt, self._log = plan.trt, plan.log
+        self._runtime: Any = plan.runtime
+        self._engine: Any = plan.engine
         # Configuration and cache must outlive the contexts, which TensorRT does not document.
         self._runtime_config: Any = None
         self._runtime_cache: Any = None
@@ -70,12 +69,9 @@ class TensorRtEngine:
                 (model.sha256, device.name, device.compute_capability, self._trt.__version__)
             ).encode()
         ).hexdigest()
-        build = model.manifest.build if model.manifest else None
-        needed = build.plugins if build else ()
-        load_plugins(self._trt, self._log, plugin_libraries, self._name, needed)
-        engine: Any = None
+        engine: Any = plan.engine
+        del plan  # holds the engine
         try:
-            engine = self._deserialize(model, device)
             names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
             mode = self._trt.TensorIOMode
             self.inputs, self.outputs = (
@@ -199,30 +195,6 @@ class TensorRtEngine:
         self._runtime_cache = None
         self._runtime = None
 
-    def _deserialize(self, model: ModelFile, device: Device) -> Any:
-        module, ours = self.header.module, self._trt.__version__
-        try:
-            self._runtime = self._trt.Runtime(self._log.logger)
-        except Exception as error:  # raised by the bindings if TensorRT returns a null pointer
-            raise EngineError(
-                f'{module} {ours}',
-                f'cannot start on {device.name}: {error}. TensorRT reported: '
-                f'{self._log.last_errors()}',
-            ) from error
-        self._engine = self._runtime.deserialize_cuda_engine(model.content)
-        if self._engine is not None:
-            return self._engine
-        built = '.'.join(map(str, self.header.version))
-        free, total = (size // 2**20 for size in device.memory())
-        raise EngineError(
-            str(model.path),
-            f'built by {module} {built}; {module} {ours} on {device.name} (compute capability '
-            f'{device.compute_capability[0]}.{device.compute_capability[1]}, {free} of {total} '
-            'MiB free) '
-            f'cannot load it. TensorRT reported: {self._log.last_errors()}',
-            fix=f'if enough GPU memory is free, {self._rebuild_fix}',
-        )
-
     def _refuse_open_shapes(self, outputs: tuple[TensorSpec, ...]) -> None:
         """Refuse outputs whose shapes vary although all inputs have fixed shapes."""
         if any(side < 0 for tensor in outputs for side in tensor.shape):
@@ -287,12 +259,18 @@ class TensorRtEngine:
 
     def _tensor_spec(self, name: str) -> TensorSpec:
         profiles = range(self._engine.num_optimization_profiles)
-        formats = [self._engine.get_tensor_format(name, profile) for profile in profiles]
-        if any(each != self._trt.TensorFormat.LINEAR for each in formats):
+        if not all(self._is_linear(name, profile) for profile in profiles):
             found = f'tensor {name} must have the LINEAR format'
             raise EngineError(self._name, found, fix=self._rebuild_fix)
         dtype = parse_tensorrt_dtype(self._engine.get_tensor_dtype(name).name)
         return TensorSpec(name, tuple(self._engine.get_tensor_shape(name)), dtype)
+
+    def _is_linear(self, name: str, profile: int) -> bool:
+        if hasattr(self._trt, 'TensorFormat'):
+            format_ = self._engine.get_tensor_format(name, profile)
+            return bool(format_ == self._trt.TensorFormat.LINEAR)
+        # The lean runtime lacks the enumeration. Its description ends with the name.
+        return str(self._engine.get_tensor_format_desc(name, profile)).endswith('(kLINEAR)')
 
     def _check_call(self, succeeded: bool, call: str) -> None:
         if not succeeded:
@@ -378,16 +356,3 @@ def _open_shape_fix(image: TensorSpec) -> str:
         'GPUs (TensorRT-RTX 1.4 on compute capability 9.0): '
         + tool_command('build_engine', 'MODEL', '--shapes', 'x'.join(map(str, image.shape)))
     )
-
-
-def _import_tensorrt(module: str, name: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # missing libraries raise RuntimeError or OSError
-        package = {'tensorrt': 'tensorrt', 'tensorrt_rtx': 'tensorrt-rtx-cu13'}[module]
-        raise EngineError(
-            name,
-            f'built by {module}, which cannot be imported: {error}',
-            fix='install it: on JetPack with sudo apt install python3-libnvinfer, elsewhere with '
-            f'python3 -m pip install {package}',
-        ) from error

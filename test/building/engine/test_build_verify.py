@@ -43,6 +43,7 @@ class Module(FakeTensorRtRtx):
         tensors: tensors of the engine, as for FakeTensorRtRtx.
     """
 
+    EngineInspector = SimpleNamespace
     ProfilingVerbosity = ProfilingVerbosity
     LayerInformationFormat = SimpleNamespace(JSON='json')
     EngineStat = SimpleNamespace(TOTAL_WEIGHTS_SIZE='weights')

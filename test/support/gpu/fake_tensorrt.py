@@ -1,4 +1,4 @@
-"""Replace the modules tensorrt and tensorrt_rtx by stand-ins with an engine that computes nothing.
+"""Replace the modules of TensorRT by stand-ins with an engine that computes nothing.
 
 Any call can fail as in TensorRT: it returns None or False, and only the logger gets the reason.
 """
@@ -101,6 +101,7 @@ class FakeTensorRt:
             an engine with fixed shapes.
 
     Attributes:
+        refusal: the reason that the logger gets for the failing call.
         calls: names of the calls in order.
         arguments: arguments of the last call by name.
         contexts: (profile, shape of the first input, device memory) of each context, in order.
@@ -112,6 +113,7 @@ class FakeTensorRt:
     """
 
     __version__ = '10.13.3.9'
+    refusal = REFUSAL_REASON
     reports_profile = False
     TensorIOMode = TensorIOMode
     TensorFormat = TensorFormat
@@ -155,9 +157,16 @@ class FakeTensorRt:
         self.calls.append(name)
         self.arguments[name] = arguments
         if name == self.refuses:
-            self.logger.log(Severity.ERROR, REFUSAL_REASON)
+            self.logger.log(Severity.ERROR, self.refusal)
             return REFUSED_RESULTS[name]
         return make()
+
+
+class FakeTensorRtLean(FakeTensorRt):
+    """Replaces the module tensorrt_lean, which has no plugins of its own and no TensorFormat."""
+
+    __version__ = '11.4.0.106'
+    init_libnvinfer_plugins = TensorFormat = property()  # reading them raises AttributeError
 
 
 class FakeTensorRtRtx(FakeTensorRt):
@@ -233,9 +242,16 @@ class _Engine:
         return TensorIOMode.INPUT if name in inputs else TensorIOMode.OUTPUT
 
     def get_tensor_format(self, name, profile=None):
+        if not hasattr(self._module, 'TensorFormat'):
+            raise TypeError('Unable to convert function return value to a Python type!')
         if profile is None and self.num_optimization_profiles > 1:
             self._module.logger.log(Severity.WARNING, 'only returns results for profile 0')
         return self._module.formats.get(profile, TensorFormat.LINEAR)
+
+    def get_tensor_format_desc(self, name, profile=None):
+        if self._module.formats.get(profile, TensorFormat.LINEAR) == TensorFormat.LINEAR:
+            return 'Row major linear FP32 format (kLINEAR)'
+        return 'Thirty-two wide channel vectorized row major FP32 format (kCHW32)'
 
     def get_tensor_dtype(self, name):
         return DataType[self._tensors[name][1]]

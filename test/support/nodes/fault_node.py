@@ -125,7 +125,7 @@ def install_faults_in_cuda():
             return real_answer(*call, **keywords)
 
         tensorrt.answer = answer
-        sys.modules.update(tensorrt=tensorrt, tensorrt_rtx=None)
+        sys.modules.update(tensorrt=tensorrt, tensorrt_lean=None, tensorrt_rtx=None)
     else:
         modules = cuda_with_faults(*bindings.load_bindings())
     bindings.load_bindings = lambda: modules

@@ -36,7 +36,8 @@ class EngineInfo:
         verbosity: profiling verbosity of the build: ``none``, ``layer_names_only``, ``detailed``.
         refittable: whether the weights can be replaced.
         extra_streams: number of CUDA streams in addition to the main stream.
-        layers: layers in order of execution; empty if the verbosity is ``none``.
+        layers: layers in order of execution; empty if the verbosity is ``none``,
+            or the lean runtime loaded the engine.
         load_s: time to load the engine, in seconds.
     """
 
@@ -90,7 +91,7 @@ def inspect_engine(
 
 
 def _read_engine_info(engine: TensorRtEngine, load_s: float) -> EngineInfo:
-    trt = importlib.import_module(engine.header.module)
+    trt = importlib.import_module(engine.module)
     native = engine.native
     verbosity = native.profiling_verbosity
     profiles = range(native.num_optimization_profiles)
@@ -124,7 +125,8 @@ def _read_engine_info(engine: TensorRtEngine, load_s: float) -> EngineInfo:
 
 
 def _read_layers(trt: Any, native: Any) -> tuple[LayerInfo, ...]:
-    if native.profiling_verbosity == trt.ProfilingVerbosity.NONE:
+    has_inspector = hasattr(trt, 'EngineInspector')  # the lean runtime has none
+    if not has_inspector or native.profiling_verbosity == trt.ProfilingVerbosity.NONE:
         return ()
     inspector = native.create_engine_inspector()
     return parse_layers(str(inspector.get_engine_information(trt.LayerInformationFormat.JSON)))
@@ -153,7 +155,7 @@ def time_layers(
         CudaError: a CUDA call failed, for example because GPU memory is exhausted.
     """
     with load_with_zero_inputs(model, device) as (engine, context, stream):
-        trt = importlib.import_module(engine.header.module)
+        trt = importlib.import_module(engine.module)
         layers = {layer.name: layer for layer in _read_layers(trt, engine.native)}
         for _ in range(min(runs, 10)):
             context.enqueue(stream)

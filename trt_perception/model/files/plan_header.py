@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from trt_perception.errors import EngineError
 
-__all__ = ['PlanHeader', 'read_plan_header']
+__all__ = ['LOADERS', 'PlanHeader', 'read_plan_header']
+
+#: For each builder's module, the modules that may load its plans, in order of preference.
+#: ``tensorrt_lean`` loads only version-compatible plans.
+LOADERS: Final = {
+    'tensorrt': ('tensorrt', 'tensorrt_lean'),
+    'tensorrt_rtx': ('tensorrt_rtx',),
+}
 
 
 @dataclass(frozen=True)
@@ -14,12 +22,17 @@ class PlanHeader:
     """The header of a plan.
 
     Attributes:
-        module: the Python module that loads the plan: ``tensorrt`` or ``tensorrt_rtx``.
+        module: the Python module that built the plan: ``tensorrt`` or ``tensorrt_rtx``.
         version: (major, minor, patch, build) of the TensorRT that built the plan.
     """
 
     module: str
     version: tuple[int, int, int, int]
+
+    @property
+    def loaders(self) -> tuple[str, ...]:
+        """The Python modules that may load the plan, in order of preference."""
+        return LOADERS[self.module]
 
 
 def read_plan_header(content: bytes, name: str) -> PlanHeader:

@@ -1,0 +1,168 @@
+"""Load a plan with the first Python module that accepts the plan.
+
+``tensorrt_lean`` is TensorRT's lean runtime. It has no builder and no inspector, and runs only
+version-compatible plans.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from trt_perception.errors import EngineError
+from trt_perception.gpu import Device
+from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.files.plan_header import PlanHeader
+from trt_perception.model.manifest import rebuild_command
+from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_plugins import load_plugins
+
+__all__ = ['LoadedPlan', 'load_plan']
+
+_LOG: Final = logging.getLogger('trt_perception.tensorrt')
+_PACKAGES: Final = {
+    'tensorrt': 'tensorrt',
+    'tensorrt_lean': 'tensorrt-lean-cu13',
+    'tensorrt_rtx': 'tensorrt-rtx-cu13',
+}
+# TensorRT names this method when it refuses a plan with embedded code.
+_HOST_CODE_METHOD: Final = 'getEngineHostCodeAllowed'
+
+
+@dataclass(frozen=True)
+class LoadedPlan:
+    """A deserialised plan.
+
+    Attributes:
+        module: name of the Python module that loaded the plan.
+        trt: this module.
+        log: the log of the module's messages.
+        runtime: the module's Runtime, which must outlive the engine.
+        engine: the module's ICudaEngine.
+    """
+
+    module: str
+    trt: Any
+    log: TensorRtLog
+    runtime: Any
+    engine: Any
+
+
+def load_plan(
+    model: ModelFile, header: PlanHeader, device: Device, plugin_libraries: Sequence[str | Path]
+) -> LoadedPlan:
+    """Load a plan with the first module of ``header.loaders`` that accepts the plan.
+
+    Args:
+        model: the plan.
+        header: the header of the plan.
+        device: the current device. Without a driver, the lean runtime would end the process.
+        plugin_libraries: paths of plugin libraries to load before the plan.
+
+    Raises:
+        EngineError: no module can be imported, or each module refuses the plan or a plugin
+            library. The message has the errors of all modules.
+    """
+    errors: list[EngineError] = []
+    for name in header.loaders:
+        try:
+            trt = _import(name, model, header)
+            plan = _load_with(name, trt, model, header, device, plugin_libraries)
+        except EngineError as error:  # noqa: PERF203  each module may refuse the plan
+            # Most machines have no lean runtime, and need none.
+            if not (errors and _is_missing(error)):
+                errors.append(error)
+        else:
+            for refusal in errors:
+                if not _is_missing(refusal):
+                    _LOG.warning('%s', refusal.statement)
+            _LOG.info('%s is loaded with %s %s', model.path.name, name, trt.__version__)
+            return plan
+    if len({str(error) for error in errors}) == 1:  # both modules may lack a plugin library
+        raise errors[0]
+    first, *others = errors
+    found = '; '.join([first.found, *(error.statement for error in others)])
+    fixes = dict.fromkeys(error.fix for error in errors if error.fix)
+    raise EngineError(first.subject, found, fix=', or '.join(fixes)) from first
+
+
+def _is_missing(error: EngineError) -> bool:
+    return isinstance(error.__cause__, ModuleNotFoundError)
+
+
+def _import(name: str, model: ModelFile, header: PlanHeader) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # missing libraries raise RuntimeError or OSError
+        fix = f'python3 -m pip install {_PACKAGES[name]}'
+        if name != 'tensorrt_lean':
+            fix = (
+                f'install {name}: on JetPack with sudo apt install python3-libnvinfer, elsewhere '
+                f'with {fix}'
+            )
+        raise _error(name, model, header, name, f'cannot be imported: {error}', fix) from error
+
+
+def _error(
+    name: str, model: ModelFile, header: PlanHeader, subject: str, found: str, fix: str
+) -> EngineError:
+    """Return the error of a module. The first module's error also says what built the plan."""
+    if name != header.module:
+        return EngineError(subject, found, fix=fix)
+    built = '.'.join(map(str, header.version))
+    return EngineError(str(model.path), f'built by {name} {built}; {subject} {found}', fix=fix)
+
+
+def _load_with(
+    name: str,
+    trt: Any,
+    model: ModelFile,
+    header: PlanHeader,
+    device: Device,
+    plugin_libraries: Sequence[str | Path],
+) -> LoadedPlan:
+    log = TensorRtLog(trt)
+    build = model.manifest.build if model.manifest else None
+    needed = build.plugins if build else ()
+    load_plugins(trt, log, plugin_libraries, model.path.name, needed)
+    try:
+        runtime = trt.Runtime(log.logger)
+    except Exception as error:  # raised by the bindings if TensorRT returns a null pointer
+        raise EngineError(
+            f'{name} {trt.__version__}',
+            f'cannot start on {device.name}: {error}. TensorRT reported: {log.last_errors()}',
+        ) from error
+    engine = runtime.deserialize_cuda_engine(model.content)
+    if engine is not None:
+        return LoadedPlan(name, trt, log, runtime, engine)
+    free, total = (size // 2**20 for size in device.memory())
+    reported = log.last_errors()
+    del runtime  # the traceback of the error would keep its memory
+    raise _error(
+        name,
+        model,
+        header,
+        f'{name} {trt.__version__} on {device.name} (compute capability '
+        f'{device.compute_capability[0]}.{device.compute_capability[1]}, {free} of {total} '
+        'MiB free)',
+        f'cannot load it. TensorRT reported: {reported}',
+        _fix(name, trt, model, has_embedded_code=_HOST_CODE_METHOD in reported),
+    )
+
+
+def _fix(name: str, trt: Any, model: ModelFile, *, has_embedded_code: bool) -> str:
+    """Return the fix for a plan that a module refused."""
+    command = rebuild_command(model.manifest, model.path)
+    compatible = f'{command.replace(" --version-compatible", "")} --version-compatible'
+    if has_embedded_code:
+        return (
+            'build it again without embedded code, because this package never runs such code: '
+            f'{compatible}'
+        )
+    if name == 'tensorrt_lean':
+        return f'build it for the lean runtime, with TensorRT {trt.__version__}: {compatible}'
+    return f'if enough GPU memory is free, build it again on this machine: {command}'
