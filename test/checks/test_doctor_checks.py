@@ -218,7 +218,10 @@ def write_compatible_engine(folder, options=COMPATIBLE):
 
 
 def write_engine_without_manifest(folder):
-    path = write_engine(folder)
+    return write_without_manifest(write_engine(folder))
+
+
+def write_without_manifest(path):
     path.with_name('tiny.engine.json').unlink()
     return path
 
@@ -260,6 +263,10 @@ MODELS = {
     'no TensorRT-RTX': (write_engine, {'modules': {**RTX, 'tensorrt_rtx': ABSENT}}),
     'no plan': (lambda folder: write_engine(folder, content=b'no plan' * 20), {}),
     'lean runtime': (write_compatible_engine, {'modules': LEAN}),
+    'lean runtime, no manifest': (
+        lambda folder: write_without_manifest(write_compatible_engine(folder)),
+        {'modules': LEAN},
+    ),
     'other lean runtime': (
         write_compatible_engine,
         {'modules': {**LEAN, 'tensorrt_lean': ModuleImport('10.14.0')}},

@@ -157,6 +157,8 @@ def _check_plan(
         yield Finding(_AREA, 'plan', 'yellow' if is_compatible else 'red', found, rebuild)
     else:
         loader = '' if same[0] == header.module else f'; {same[0]} loads it'
+        if loader and not build:
+            loader += ' if it is version-compatible'
         yield Finding(_AREA, 'plan', 'green', f'built by {header.module} {built}{loader}')
     if build is None or build.gpu is None:
         return
