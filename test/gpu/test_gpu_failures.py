@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from support.gpu.cuda_recorder import Recorder
-from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
+from support.gpu.fake_tensorrt import PLAN
+from support.gpu.gpu_support import build_plan, needs_gpu, needs_tensorrt, tensorrt
 from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
+from support.optional_packages import needs
 from trt_perception import gpu
 from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import bindings
@@ -32,6 +34,31 @@ from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
 
+# Gives contents to the real lean runtime, whose Runtime ends a process without a driver. Prints
+# TensorRT's errors for each content, and the package's error for the last.
+LOAD_WITH_LEAN = """
+import json, sys
+from pathlib import Path
+from trt_perception import gpu
+from trt_perception.errors import EngineError
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+
+device = gpu.Device(0)
+import tensorrt_lean
+sys.modules['tensorrt'] = None
+results = []
+for path in sys.argv[1:]:
+    log = TensorRtLog(tensorrt_lean)
+    engine = tensorrt_lean.Runtime(log.logger).deserialize_cuda_engine(Path(path).read_bytes())
+    results.append('' if engine is not None else log.last_errors())
+try:
+    TensorRtEngine(read_model_file(path), device)
+except EngineError as error:
+    results.append(error.found)
+print(json.dumps(results))
+"""
 MIB = 2**20
 SIZE = (64, 48)
 DECODER = Dense()
@@ -350,3 +377,29 @@ def test_compile_error_has_the_compiler_log(tmp_path, monkeypatch):
         gpu.compile_kernels('__global__ void f() { no_such_name; }', (9, 0))
     with pytest.raises(CudaError, match='sm_11'):
         gpu.compile_kernels('__global__ void f() {}', (1, 1))
+
+
+@needs_gpu
+@needs('tensorrt_lean')
+def test_lean_runtime_refuses_what_is_no_version_compatible_plan(tmp_path):
+    contents = [b'', bytes(range(256)) * 4, b'vtrt' + PLAN[4:], PLAN]
+    files = [tmp_path / f'{number}.engine' for number in range(len(contents))]
+    for file, content in zip(files, contents, strict=True):
+        file.write_bytes(content)
+
+    done = subprocess.run(
+        [sys.executable, '-c', LOAD_WITH_LEAN, *map(str, files)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
+    )
+
+    assert done.returncode == 0, done.stderr
+    empty, garbage, rtx, truncated, refusal = json.loads(done.stdout.splitlines()[-1])
+    assert 'empty memory buffer' in empty
+    assert 'magicTag' in garbage
+    assert 'magicTag' in rtx
+    assert truncated not in ('', 'nothing')
+    assert 'tensorrt_lean ' in refusal
