@@ -127,7 +127,7 @@ class ThreadMeter(Meter):
 class EmptyPipeline:
     """A pipeline that checks samples of the pixels and returns ten fixed boxes."""
 
-    depth = 1
+    depth = max_in_flight = 1
     batch = 1
     decodes_jpeg = False
     diagnostic_values = ()

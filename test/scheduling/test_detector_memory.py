@@ -144,7 +144,7 @@ class Checked:
     spec, decodes_jpeg, allocate = None, False, NumpyMemory
 
     def __init__(self, depth, batch):
-        self.depth, self.batch = depth, batch
+        self.depth, self.max_in_flight, self.batch = depth, depth, batch
         self.wrong = 0
         self._slots = {}
         self._clock = random.Random(1)

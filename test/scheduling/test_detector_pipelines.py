@@ -163,3 +163,27 @@ def test_stop_finishes_frames_in_flight_of_all_pipelines():
         assert not stopper.is_alive()
         assert run.counts() == (6, 2, {'inactive': 4}, 0, 0)
     assert not detector_threads()
+
+
+def test_detector_uses_only_the_slots_that_the_pipeline_allows():
+    pipeline = FakePipeline(depth=3, automatic=False)
+    pipeline.max_in_flight = 1
+    with Recorder(pipeline) as run:
+
+        def submit_two_more(number):
+            if number == 0:
+                run.submit(1)
+                run.submit(2)
+                pipeline.finish(0)
+
+        # The worker waits in `collect`, because it must not start another batch.
+        pipeline.on_collect = submit_two_more
+        run.submit(0)
+        wait_until(lambda: pipeline.flying() == [2])
+        pipeline.finish(2)
+        assert run.settled() == (3, 2, {'replaced': 1}, 0)
+        assert pipeline.batches == [[0], [2]]
+
+        pipeline.max_in_flight = 2
+        run.submit_into_slots(3, 4)
+        assert pipeline.flying() == [3, 4]

@@ -44,7 +44,7 @@ class Reading:
     spec, decodes_jpeg, allocate = None, True, NumpyMemory
 
     def __init__(self, depth, batch):
-        self.depth, self.batch = depth, batch
+        self.depth, self.max_in_flight, self.batch = depth, depth, batch
         self._threads = ThreadPoolExecutor(4, 'reading')
         self._slots = {}
         self._random = random.Random(depth)

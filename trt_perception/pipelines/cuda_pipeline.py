@@ -109,7 +109,7 @@ class CudaPipeline:
         *,
         returns_prototypes: bool = False,
     ) -> None:
-        self.depth = options.depth
+        self.depth = self.max_in_flight = options.depth
         self._busy_slots: set[int] = set()  # by index
         self._closing = ExitStack()
         with ExitStack() as undo:

@@ -58,6 +58,8 @@ class Pipeline(Protocol):
 
     Attributes:
         depth: number of slots, which is the number of batches in flight.
+        max_in_flight: number of slots that the detector may use now, 1 … `depth`. `collect` may
+            change it.
         batch: largest number of frames in a batch.
         spec: tensors, preprocessing, decoder and class names of the model.
         decodes_jpeg: whether frames may be JPEG files or deferred. If False, frames must be
@@ -66,6 +68,7 @@ class Pipeline(Protocol):
     """
 
     depth: int
+    max_in_flight: int
     batch: int
     spec: ModelSpec
     decodes_jpeg: bool

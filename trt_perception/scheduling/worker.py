@@ -202,7 +202,7 @@ class PipelineWorker(Generic[Message]):
             has_task = batch is not None or bool(self._unpublished)
             if not (has_task or self._in_flight or self._state.is_running):
                 return False
-            can_start_batch = self._state.is_running and bool(self._free_slots)
+            can_start_batch = self._state.is_running and self._has_free_slot()
             must_collect = bool(self._in_flight) and not can_start_batch
             self._is_sleeping = not (has_task or must_collect)
             while self._is_sleeping and not self._wake_ups.empty():
@@ -223,10 +223,13 @@ class PipelineWorker(Generic[Message]):
             self._sleep(poll_s if batch_wait_s is None else min(poll_s, batch_wait_s))
         return True
 
+    def _has_free_slot(self) -> bool:
+        return len(self._in_flight) < self._pipeline.max_in_flight
+
     def _next_batch(self) -> tuple[_Batch[Message] | None, float | None]:
         """Return the next batch, or the seconds until one is due, if known. Requires the lock."""
         self.drop_waiting('disabled', only_disabled=True)
-        if not self._scheduler.waiting_cameras or not self._free_slots:
+        if not self._scheduler.waiting_cameras or not self._has_free_slot():
             return None, None
         now_s = self._state.clock()
         if self._max_delay_s:

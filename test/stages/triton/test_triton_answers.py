@@ -415,6 +415,27 @@ def _certificates(tmp_path_factory):
     return folder
 
 
+@pytest.mark.parametrize('is_in_time', [True, False])
+def test_slow_answer_leaves_one_request_in_flight_until_answers_are_fast(server, is_in_time):
+    timeout_s = 2.0
+    delay_s = timeout_s * (0.6 if is_in_time else 1.2)
+
+    def answer_slowly(request, context):
+        time.sleep(delay_s)
+        return answer()
+
+    with closing(open_pipeline(server, **{'triton.timeout_ms': timeout_s * 1e3})) as pipeline:
+        for infer, allowed in ((answer(), 3), (answer_slowly, 1), (answer(), 3)):
+            server.infer = infer
+
+            def is_allowed(allowed=allowed):
+                pipeline.enqueue(0, [grey_frame()], [Thresholds()])
+                pipeline.collect(0)
+                return pipeline.max_in_flight == allowed
+
+            wait_until(is_allowed, f'{allowed} requests may be in flight')
+
+
 @pytest.mark.parametrize(
     ('files', 'is_accepted'),
     [

@@ -139,7 +139,7 @@ def message_fields(message):
 class _NoWork:
     """A pipeline that accepts every frame and computes nothing."""
 
-    depth = 1
+    depth = max_in_flight = 1
     batch = 1
 
     def enqueue(self, slot, frames, thresholds):

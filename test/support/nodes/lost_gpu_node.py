@@ -29,7 +29,7 @@ FRAMES = 45  # for 4.5 s, because discovery may take one period of 3 s
 class Pretended:
     """A pipeline that returns no detections, and then raises the error of a lost context."""
 
-    depth = 1
+    depth = max_in_flight = 1
     batch = 1
     decodes_jpeg = False
     diagnostic_values = ()

@@ -47,7 +47,7 @@ SPEC = ModelSpec(
 class ScriptedPipeline:
     """Overlaps frames like a GPU pipeline. Each frame is done some time after its arrival."""
 
-    depth = 3
+    depth = max_in_flight = 3
     batch = 1
     spec = SPEC
     decodes_jpeg = False

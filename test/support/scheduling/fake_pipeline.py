@@ -78,7 +78,7 @@ class FakePipeline:
     allocate = NumpyMemory
 
     def __init__(self, depth=1, *, batch=1, automatic=True):
-        self.depth = depth
+        self.depth = self.max_in_flight = depth
         self.batch = batch
         self.automatic = automatic
         self.events = []
@@ -123,6 +123,7 @@ class FakePipeline:
         self._enter(slot)
         try:
             assert slot not in self._slots, 'the slot is taken'
+            assert len(self._slots) < self.max_in_flight
             assert 1 <= len(frames) == len(thresholds) <= self.batch
             numbers = [number_of(frame) for frame in frames]
             for number in numbers:

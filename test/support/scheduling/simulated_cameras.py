@@ -39,7 +39,8 @@ class _Pipeline:
     """Computes one batch after the other, like a GPU. More slots add no throughput."""
 
     def __init__(self, world, schedule):
-        self.depth, self.batch = schedule.depth, schedule.batch
+        self.depth = self.max_in_flight = schedule.depth
+        self.batch = schedule.batch
         self._world, self._schedule = world, schedule
         self.slots = {}
         self._free_s = 0.0

@@ -40,7 +40,7 @@ class HostPipeline(ArrayPipeline):
         node_counts: number of graph nodes by provider; None if ONNX Runtime does not tell.
     """
 
-    depth = 1
+    depth = max_in_flight = 1
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from trt_perception.errors import OutputError, ServerError
 from trt_perception.images.frame import Frame, PipelineInput
@@ -18,6 +19,9 @@ from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.triton.model import TritonModel
 
 __all__ = ['TritonPipeline']
+
+# An answer after this share of the time limit is slow.
+_SLOW_SHARE: Final = 0.5
 
 
 @dataclass
@@ -42,12 +46,17 @@ class TritonPipeline(ArrayPipeline):
 
     If the model has an open batch, each frame is a request, because the server makes the batches.
 
+    After an error or a slow answer, only one request may be in flight. Each fast answer allows one
+    more. Otherwise many clients of one server could keep more requests in its queue than it can
+    answer in time. The server would then work only on requests whose frames are already dropped.
+
     Args:
         address: server and model.
         options: connection, slots, decoding limits and overrides of the model's manifest.
 
     Attributes:
         depth: number of slots.
+        max_in_flight: number of requests that may be in flight.
 
     Raises:
         EngineError: the server does not answer, or its model cannot be used.
@@ -58,12 +67,13 @@ class TritonPipeline(ArrayPipeline):
         try:
             info = ModelInfo(str(address), served.inputs, served.outputs, path=str(address))
             super().__init__(served, info, served.manifest, options, open_batch=1)
-            self.depth = options.depth
+            self.depth = self.max_in_flight = options.depth
             served.use_shared_memory(self.depth, self.batch)
         except BaseException:
             served.close()
             raise
         self._served = served
+        self._slow_s = _SLOW_SHARE * options.triton.timeout_s
         self._batches: dict[int, _Batch] = {}
 
     def enqueue(
@@ -94,10 +104,13 @@ class TritonPipeline(ArrayPipeline):
             outputs = self._served.result(slot)
             found = self.decode(outputs, batch.letterboxes, batch.thresholds)
         except ServerError as error:
+            self.max_in_flight = 1
             return [error] * len(batch.frames)
         finally:
             self._served.release(slot)
         seconds = time.perf_counter() - batch.started_s
+        is_slow = seconds > self._slow_s
+        self.max_in_flight = 1 if is_slow else min(self.max_in_flight + 1, self.depth)
         return [
             own if isinstance(own, OutputError) else Result(own, seconds, frame)
             for own, frame in zip(found, batch.frames, strict=True)
