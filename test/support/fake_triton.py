@@ -52,7 +52,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         ready: whether the model is ready; or a status code or function, as in `infer`.
         registers: whether the server registers shared memory, as `ready`.
         unregisters: whether the server unregisters shared memory, as `ready`.
-        reports_regions: whether the server tells its regions, as `ready`.
+        reports_regions: whether the server reports its regions, as `ready`.
         regions: names of the registered regions of shared memory.
         headers: the headers of the last request of each method.
         calls: the number of calls of each method.

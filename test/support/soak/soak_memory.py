@@ -1,7 +1,7 @@
-"""Check in a soak that huge messages of one camera leave no memory behind, and stop no other.
+"""Check in a soak that the node frees the memory of huge messages and serves other cameras.
 
 A plain subscriber gets the same messages, because the middleware itself keeps memory for the
-largest one.
+largest message.
 """
 
 import random

@@ -182,7 +182,7 @@ def _warning(compared: AgreementResult, f1: float | None, options: BuildOptions)
 
 
 def _advice(options: BuildOptions) -> str:
-    """Return advice for a loss of accuracy."""
+    """Return advice against a loss of accuracy."""
     found = 'measure the accuracy with --validate and --annotations'
     if options.precision in QUANTISED_PRECISIONS:
         found += (

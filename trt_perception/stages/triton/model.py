@@ -127,7 +127,7 @@ class TritonModel:
                 regions.append(TritonRegion(tensors))
                 self._connection.register(regions[-1])
         except (OSError, EngineError) as error:
-            text = '%s: requests contain the tensors: no shared memory: %s'
+            text = '%s: requests contain the tensors, because there is no shared memory: %s'
             _LOG.info(text, self._address, error)
             self._remove(regions, regions)
             return
