@@ -70,8 +70,7 @@ def load_plan(
     errors: list[EngineError] = []
     for name in header.loaders:
         try:
-            trt = _import(name, model, header)
-            plan = _load_with(name, trt, model, header, device, plugin_libraries)
+            plan = _load_with(name, model, header, device, plugin_libraries)
         except EngineError as error:  # noqa: PERF203  each module may refuse the plan
             # Most machines have no lean runtime, and need none.
             if not (errors and _is_missing(error)):
@@ -80,7 +79,7 @@ def load_plan(
             for refusal in errors:
                 if not _is_missing(refusal):
                     _LOG.warning('%s', refusal.statement)
-            _LOG.info('%s is loaded with %s %s', model.path.name, name, trt.__version__)
+            _LOG.info('%s is loaded with %s %s', model.path.name, name, plan.trt.__version__)
             return plan
     if len({str(error) for error in errors}) == 1:  # both modules may lack a plugin library
         raise errors[0]
@@ -118,17 +117,12 @@ def _error(
 
 
 def _load_with(
-    name: str,
-    trt: Any,
-    model: ModelFile,
-    header: PlanHeader,
-    device: Device,
-    plugin_libraries: Sequence[str | Path],
+    name: str, model: ModelFile, header: PlanHeader, device: Device, plugins: Sequence[str | Path]
 ) -> LoadedPlan:
+    trt = _import(name, model, header)
     log = TensorRtLog(trt)
     build = model.manifest.build if model.manifest else None
-    needed = build.plugins if build else ()
-    load_plugins(trt, log, plugin_libraries, model.path.name, needed)
+    load_plugins(trt, log, plugins, model.path.name, build.plugins if build else ())
     try:
         runtime = trt.Runtime(log.logger)
     except Exception as error:  # raised by the bindings if TensorRT returns a null pointer
@@ -142,27 +136,21 @@ def _load_with(
     free, total = (size // 2**20 for size in device.memory())
     reported = log.last_errors()
     del runtime  # the traceback of the error would keep its memory
-    raise _error(
-        name,
-        model,
-        header,
-        f'{name} {trt.__version__} on {device.name} (compute capability '
-        f'{device.compute_capability[0]}.{device.compute_capability[1]}, {free} of {total} '
-        'MiB free)',
-        f'cannot load it. TensorRT reported: {reported}',
-        _fix(name, trt, model, has_embedded_code=_HOST_CODE_METHOD in reported),
+    capability = '.'.join(map(str, device.compute_capability))
+    subject = (
+        f'{name} {trt.__version__} on {device.name} (compute capability {capability}, {free} of '
+        f'{total} MiB free)'
     )
+    found = f'cannot load it. TensorRT reported: {reported}'
+    raise _error(name, model, header, subject, found, _fix(name, trt, model, reported))
 
 
-def _fix(name: str, trt: Any, model: ModelFile, *, has_embedded_code: bool) -> str:
-    """Return the fix for a plan that a module refused."""
+def _fix(name: str, trt: Any, model: ModelFile, reported: str) -> str:
+    """Return the fix for a plan that a module refused with these errors of TensorRT."""
     command = rebuild_command(model.manifest, model.path)
     compatible = f'{command.replace(" --version-compatible", "")} --version-compatible'
-    if has_embedded_code:
-        return (
-            'build it again without embedded code, because this package never runs such code: '
-            f'{compatible}'
-        )
+    if _HOST_CODE_METHOD in reported:
+        return f'build it again without embedded code, which this package never runs: {compatible}'
     if name == 'tensorrt_lean':
         return f'build it for the lean runtime, with TensorRT {trt.__version__}: {compatible}'
     return f'if enough GPU memory is free, build it again on this machine: {command}'
