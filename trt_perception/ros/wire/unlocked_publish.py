@@ -72,7 +72,7 @@ def publish_unlocked(publisher: Publisher, message: Any) -> None:
     rcl, rcutils = _libraries()
     size = len(message)
     # An address from NumPy would take 10 µs longer. Publishing uses no allocator.
-    address = ctypes.addressof(ctypes.c_char.from_buffer(message))
+    address = ctypes.addressof((ctypes.c_char * bool(size)).from_buffer(message))
     serialized = SerializedArray(address, size, size)
     handle = publisher.handle
     with handle:
