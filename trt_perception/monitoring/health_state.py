@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ['HealthState', 'Level', 'with_notes', 'with_unnamed_class']
+__all__ = ['HealthState', 'Level', 'with_clock_problem', 'with_notes', 'with_unnamed_class']
 
 
 class Level(IntEnum):
@@ -32,6 +32,18 @@ class HealthState:
     kind: str
     message: str
     late_stage: str = ''
+
+
+def with_clock_problem(state: HealthState, problem: str) -> HealthState:
+    """Return the health state of a camera, or a problem of its clock if it has no other problem.
+
+    Args:
+        state: health state of the camera.
+        problem: sentence about the clock of the camera's stamps; empty if they can be compared.
+    """
+    if not problem or state.kind:
+        return state
+    return HealthState(Level.WARN, 'clock', problem)
 
 
 def with_notes(state: HealthState, same_name: str, notes: Sequence[str]) -> HealthState:

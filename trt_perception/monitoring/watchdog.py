@@ -21,11 +21,12 @@ Kinds of problems, worst first:
 - bad_output: the model's outputs for some images are invalid.
 - no_result: a Triton server has no result for some images or for all.
 - not_published: the middleware refuses some detections.
+- clock: the stamps of the images are of another clock.
 - note: a less urgent problem.
 
-The module `health_state` adds unnamed_class, same_name and note. Silence is reported within 2 s
-for cameras of at least 2 Hz, and after three periods of slower cameras. After the start, a camera
-has 10 s for its publisher, and 3 s from then on for its first image.
+The module `health_state` adds unnamed_class, same_name, clock and note. Silence is reported within
+2 s for cameras of at least 2 Hz, and after three periods of slower cameras. After the start, a
+camera has 10 s for its publisher, and 3 s from then on for its first image.
 """
 
 from __future__ import annotations

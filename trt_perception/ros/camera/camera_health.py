@@ -21,6 +21,7 @@ from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.health_state import (
     HealthState,
     Level,
+    with_clock_problem,
     with_notes,
     with_unnamed_class,
 )
@@ -252,8 +253,8 @@ class CameraHealth:
         else:
             self._watchdog.skip(now_s, counts, pipeline)
             state = HealthState(Level.OK, '', f'switched off: {OFF_REASON}')
-        own_notes = [note for note in (self._age.clock_problem(now_s), *notes) if note]
-        state = with_notes(state, same_name_note, own_notes)
+        state = with_clock_problem(state, self._age.clock_problem(now_s))
+        state = with_notes(state, same_name_note, notes)
         state = with_unnamed_class(state, self._unnamed_class)
         if not self.enabled and not state.kind:
             # Switching a camera off repairs nothing: the log must not say "recovered".
