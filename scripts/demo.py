@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -40,6 +41,7 @@ examples:
   scripts/demo --cameras 4                 four cameras of one node, a table row for each
   scripts/demo --cameras front,rear        two cameras with your own names
   scripts/demo --encoding nv12             images in YUV
+  scripts/demo --triton                    the model on a Triton server on this machine
   scripts/demo --size 1920x1080 --model digits.engine --default-transport
                                            enlarged scenes, an engine, no transport profile
 
@@ -67,7 +69,8 @@ def main():
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     recorder = Recorder(options.cameras, options.task)
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, model_address(options) as address:
+            options.address = address
             logs = {name: Path(folder, f'{name}.jsonl') for name in recorder.cameras}
             run_graph(options, recorder, logs)
             sent = {
@@ -88,6 +91,16 @@ def main():
     except RuntimeError as error:
         print(f'error: {error}', file=sys.stderr)
         return 1
+
+
+def model_address(options):
+    """Return a context with the path of the model, or its address on a Triton server."""
+    if not options.triton:
+        return contextlib.nullcontext(options.model)
+    from demo_triton import served_model  # needs onnx and tritonclient
+
+    print('triton server: installing it (at the first run) and starting', flush=True)
+    return served_model(options.model)
 
 
 def scale_scenes(options):
@@ -123,7 +136,7 @@ def run_graph(options, recorder, logs):
 
 def detector_command(options):
     """Return the command line of the detector."""
-    parameters = {'autostart': 'true', 'engine_path': options.model, 'diagnostics_period_s': 0.2}
+    parameters = {'autostart': 'true', 'engine_path': options.address, 'diagnostics_period_s': 0.2}
     if options.cameras:
         parameters['cameras'] = f'[{",".join(options.cameras)}]'
     words = [word for pair in parameters.items() for word in ('-p', '{}:={}'.format(*pair))]
@@ -322,6 +335,11 @@ def parse_arguments():
         '--model', type=Path, help='default: the digits model of the task in models/'
     )
     parser.add_argument(
+        '--triton',
+        action='store_true',
+        help='run the model, an ONNX file, on a Triton server that the demo installs and starts',
+    )
+    parser.add_argument(
         '--output',
         type=Path,
         default=Path('demo_output'),
@@ -340,6 +358,8 @@ def parse_arguments():
         options.model = SHARE / 'models' / f'{name}.onnx'
     if options.size and options.task != 'detect':
         parser.error(f'--size needs --task detect (got --task {options.task})')
+    if options.triton and options.model.suffix != '.onnx':
+        parser.error(f'--triton needs an ONNX file (got {options.model})')
     for path in (options.model, options.scenes, options.truth):
         if not path.exists():
             parser.error(f'{path} does not exist')

@@ -13,6 +13,7 @@ from rcl_interfaces.msg import ParameterEvent
 from support.demo_runs import demo_command, run_demo
 from support.models.task_models import write_task_model
 from support.models.tiny_model import write_tiny_model
+from support.optional_packages import needs
 from support.programs import Program
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -53,6 +54,17 @@ def test_accuracy_is_not_measured_for_a_model_without_the_digit_classes(tmp_path
     assert note in process.stdout
     assert 'red, green, blue' in process.stdout
     assert process.stdout.count('  not measured\n') == 2
+
+
+@needs('onnx', 'tritonclient')
+def test_served_model_gives_the_detections_of_the_file(tmp_path):
+    boxes = []
+    for folder, arguments in (('file', ()), ('served', ('--triton',))):
+        demo(tmp_path / folder, '--model', DIGITS, *arguments, in_step=True)
+        found = read_detections(tmp_path / folder)
+        boxes.append([row['bbox'] for row in found.anns.values()])
+    assert len(boxes[0]) > 100
+    np.testing.assert_allclose(boxes[1], boxes[0], atol=0.01)
 
 
 def test_two_cameras_get_equal_detections_for_equal_scenes(tmp_path):
