@@ -124,7 +124,11 @@ class Fuzzer:
             again, pixels, whole = self._target.decode(frame, 0xAA)
             if again or not whole or (first != pixels).any():
                 differing = int((first != pixels).sum())
-                self.wrong.append(f'{name}: {differing} of {pixels.size} bytes differ: {again}')
+                self.wrong.append(
+                    f'{name}: two decodes differ in {differing} of {pixels.size} bytes; '
+                    f'the second: {again or "decoded"}, '
+                    f'bytes around the pixels {"kept" if whole else "changed"}'
+                )
 
     def whole_file(self, name):
         """Check that an undamaged file still gives the same pixels as at the beginning."""

@@ -59,9 +59,9 @@ def png(*chunks):
     return b'\x89PNG\r\n\x1a\n' + b''.join(chunks)
 
 
-HEADER = chunk(b'IHDR', struct.pack('>IIBBBBB', 4, 4, 8, 0, 0, 0, 0))
-PIXELS = chunk(b'IDAT', zlib.compress(bytes(20)))
-END = chunk(b'IEND', b'')
+PNG_HEADER = chunk(b'IHDR', struct.pack('>IIBBBBB', 4, 4, 8, 0, 0, 0, 0))
+PNG_PIXELS = chunk(b'IDAT', zlib.compress(bytes(20)))
+PNG_END = chunk(b'IEND', b'')
 FRAME = struct.pack('>HBHHB', 17, 8, SIDE, SIDE, 3) + b'\1\x22\0\2\x11\1\3\x11\1'
 JPEG, PROGRESSIVE = pillow('JPEG'), pillow('JPEG', progressive=True)
 FIRST = 2  # offset of the first segment in a JPEG
@@ -86,20 +86,22 @@ def of_four_bytes(number):
 
 
 PNGS = {
-    'text of 4 GB': png(HEADER, b'\xff\xff\xff\xf0tEXt' + bytes(8), END),
-    'pixels of 4 GB': png(HEADER, b'\xff\xff\xff\xf0IDAT' + bytes(8), END),
-    'unknown chunk of 2 GB': png(HEADER, b'\x7f\xff\xff\xffabcd' + bytes(8), PIXELS, END),
-    'header that is not first': png(chunk(b'tEXt', b'a\0b'), HEADER, PIXELS, END),
-    'two headers': png(
-        HEADER, chunk(b'IHDR', of_four_bytes(SIDE) * 2 + b'\x08\0\0\0\0'), PIXELS, END
+    'text of 4 GB': png(PNG_HEADER, b'\xff\xff\xff\xf0tEXt' + bytes(8), PNG_END),
+    'pixels of 4 GB': png(PNG_HEADER, b'\xff\xff\xff\xf0IDAT' + bytes(8), PNG_END),
+    'unknown chunk of 2 GB': png(
+        PNG_HEADER, b'\x7f\xff\xff\xffabcd' + bytes(8), PNG_PIXELS, PNG_END
     ),
-    'header of another length': png(chunk(b'IHDR', bytes(14)), PIXELS, END),
-    "Apple's own": png(chunk(b'CgBI', bytes(4)), HEADER, PIXELS, END),
-    'unknown critical chunk': png(HEADER, chunk(b'ABCD', b''), PIXELS, END),
-    'no pixels': png(HEADER, END),
-    'no end': png(HEADER, PIXELS),
-    'an end inside a text': png(HEADER, PIXELS, chunk(b'tEXt', b'a\0' + END)[:-8]),
-    '100,000 chunks': png(HEADER, *[chunk(b'tIME', bytes(7))] * 100_000, PIXELS, END),
+    'header that is not first': png(chunk(b'tEXt', b'a\0b'), PNG_HEADER, PNG_PIXELS, PNG_END),
+    'two headers': png(
+        PNG_HEADER, chunk(b'IHDR', of_four_bytes(SIDE) * 2 + b'\x08\0\0\0\0'), PNG_PIXELS, PNG_END
+    ),
+    'header of another length': png(chunk(b'IHDR', bytes(14)), PNG_PIXELS, PNG_END),
+    "Apple's own": png(chunk(b'CgBI', bytes(4)), PNG_HEADER, PNG_PIXELS, PNG_END),
+    'unknown critical chunk': png(PNG_HEADER, chunk(b'ABCD', b''), PNG_PIXELS, PNG_END),
+    'no pixels': png(PNG_HEADER, PNG_END),
+    'no end': png(PNG_HEADER, PNG_PIXELS),
+    'an end inside a text': png(PNG_HEADER, PNG_PIXELS, chunk(b'tEXt', b'a\0' + PNG_END)[:-8]),
+    '100,000 chunks': png(PNG_HEADER, *[chunk(b'tIME', bytes(7))] * 100_000, PNG_PIXELS, PNG_END),
 }
 JPEGS = {
     'a frame for each of two readers': two_faced(),

@@ -92,11 +92,11 @@ def test_every_key_of_the_report_is_described():
     assert codes(section(PAGE, 'Report')) == ['--json FILE', *BuildReport().as_dict()]
 
 
-def messages():
+def quoted_errors():
     """Return the error texts that the page quotes."""
     return [code for row in rows(section(PAGE, 'Troubleshooting')) for code in codes(row[0])]
 
 
-@pytest.mark.parametrize('text', messages())
+@pytest.mark.parametrize('text', quoted_errors())
 def test_page_quotes_errors_exactly(text):
     assert quoted(text), text

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.optional_packages import OPTIONAL, needed_package
+from support.optional_packages import OPTIONAL, missing_optional_package
 
 ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = ROOT / 'requirements'
@@ -139,4 +139,4 @@ INSTALLED = '/ws/install/lib/site-packages/trt_perception'
     ],
 )
 def test_only_missing_optional_packages_may_skip_tests(code, file, package):
-    assert needed_package(import_error(code, file)) == package
+    assert missing_optional_package(import_error(code, file)) == package

@@ -24,7 +24,7 @@ def needs(*packages):
     return pytest.mark.skipif(bool(missing), reason=f'needs {" and ".join(missing)}')
 
 
-def needed_package(error):
+def missing_optional_package(error):
     """Return the optional package whose absence caused an error; None for other errors.
 
     Tests and `trt_perception.building` may import optional packages. The rest of the package must
@@ -63,7 +63,7 @@ class Module(pytest.Module):
             return super().collect()
         # a name in pytest_plugins causes an ImportError
         except (self.CollectError, ImportError) as error:
-            if package := needed_package(error):
+            if package := missing_optional_package(error):
                 pytest.skip(f'needs {package}', allow_module_level=True)
             raise
 
@@ -73,6 +73,6 @@ def skipping():
     try:
         return (yield)
     except ModuleNotFoundError as error:
-        if package := needed_package(error):
+        if package := missing_optional_package(error):
             pytest.skip(f'needs {package}')
         raise

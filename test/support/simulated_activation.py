@@ -38,7 +38,8 @@ class SimulatedActivation:
         self.message_bytes = 6_000_000
         self.transport_ns = self.intake_ns = 0
         self.pipeline = PipelineStatistics()
-        # What each step adds: mean delays of its images, and shares of its time.
+        # Each call of `step` adds these mean delays of its images, and these shares of its time
+        # in which the worker and the model are busy.
         self.transport_s = self.intake_s = self.worker_share = self.model_share = 0.0
         self.times = ()
         self.received_s = self.published_s = 0.0

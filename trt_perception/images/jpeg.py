@@ -46,7 +46,7 @@ _LOG: Final = logging.getLogger(__name__)
 _MAX_PIXELS: Final = 2**25
 # Maximum size of the headers that a reader keeps. Cameras send headers of less than 1 KB.
 _MAX_KEPT_HEADER_BYTES: Final = 2**16
-_BGR_FORMAT: Final = PIXEL_FORMATS['bgr8']
+_BGR8: Final = PIXEL_FORMATS['bgr8']
 _NO_PIXELS: Final = np.empty(0, np.uint8)
 
 _BASELINE, _EXTENDED, _PROGRESSIVE = 0xC0, 0xC1, 0xC2
@@ -72,9 +72,7 @@ def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: i
         width: pixels.
         height: pixels.
     """
-    return Frame(
-        _NO_PIXELS, width, height, width * _BGR_FORMAT.bytes_per_pixel, _BGR_FORMAT, jpeg=parts
-    )
+    return Frame(_NO_PIXELS, width, height, width * _BGR8.bytes_per_pixel, _BGR8, jpeg=parts)
 
 
 def decode_on_cpu(frame: Frame) -> Frame:

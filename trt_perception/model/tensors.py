@@ -14,11 +14,11 @@ from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mista
 
 __all__ = [
     *(
+        'BYTES_BY_DTYPE',
         'FLOAT_DTYPES',
         'INDEX_DTYPES',
         'INPUT_DTYPES',
         'MAX_TENSOR_VALUES',
-        'TENSOR_DTYPES',
         'ModelInfo',
         'TensorSpec',
     ),
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 #: Maps the name of each data type to the bytes of one value. Names are NumPy's, except bfloat16.
-TENSOR_DTYPES: Final = {
+BYTES_BY_DTYPE: Final = {
     'float32': 4,
     'float16': 2,
     'bfloat16': 2,
@@ -66,7 +66,7 @@ class TensorSpec:
 
     name: Annotated[str, _read_tensor_name]
     shape: Annotated[tuple[int, ...], _SHAPE_READER]
-    dtype: Annotated[str, choice_reader(*TENSOR_DTYPES)]
+    dtype: Annotated[str, choice_reader(*BYTES_BY_DTYPE)]
 
     def __post_init__(self) -> None:
         if mistake := _name_mistake(self.name):
@@ -75,7 +75,7 @@ class TensorSpec:
     @property
     def size_bytes(self) -> int:
         """The size of the tensor in bytes. All dimensions must be fixed."""
-        return math.prod(self.shape) * TENSOR_DTYPES[self.dtype]
+        return math.prod(self.shape) * BYTES_BY_DTYPE[self.dtype]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class ModelInfo:
 
 
 def parse_tensorrt_dtype(name: str) -> str:
-    """Return the data type, as in TENSOR_DTYPES, for TensorRT's name, such as ``HALF``."""
+    """Return the data type, as in BYTES_BY_DTYPE, for TensorRT's name, such as ``HALF``."""
     return _TENSORRT_DTYPES.get(name, name.lower())
 
 

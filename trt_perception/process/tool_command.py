@@ -1,4 +1,4 @@
-"""Says how the reader of a message started this process and runs the package's tools."""
+"""Detects how this process was started, and returns commands of tools for advice in messages."""
 
 from __future__ import annotations
 

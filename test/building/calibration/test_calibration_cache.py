@@ -111,7 +111,7 @@ def test_each_input_changes_the_name_of_the_cache_file(tmp_path):
         b'{}',
         b'[' * 100_000,
         *(json.dumps({'x': value}).encode() for value in (float('nan'), -1, True, '1', None, [1])),
-        # float32 cannot represent these values
+        # below 0, or above the largest finite number of float32
         *(json.dumps({'x': value}).encode() for value in (1e39, 10**400, float('inf'), -1e-45)),
     ],
 )

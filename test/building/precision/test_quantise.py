@@ -23,7 +23,7 @@ from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
 
 ROOT = Path(__file__).resolve().parents[3]
-SETTINGS = json.loads((ROOT / 'models/digits.onnx.json').read_bytes())
+DIGITS_MANIFEST = json.loads((ROOT / 'models/digits.onnx.json').read_bytes())
 QDQ = ('QuantizeLinear', 'DequantizeLinear')
 METHODS = ('entropy', 'percentile', 'minmax')
 
@@ -40,7 +40,7 @@ def images():
 
 @pytest.fixture(scope='module')
 def quantised_digits(digits, images, tmp_path_factory):
-    preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
+    preprocessing = parse_manifest(json.dumps(DIGITS_MANIFEST).encode(), 'digits').preprocessing
     checked, ranges = CalibrationImages(images, preprocessing), tmp_path_factory.mktemp('ranges')
     return {
         target: quantise(digits, checked, method='minmax', target=target, cache_dir=ranges)
@@ -187,7 +187,7 @@ def test_dequantised_model_computes_like_the_original(quantised_digits, digits):
 
 
 def test_keep_float_patterns_keep_more_layers_in_float(digits, golden_messages):
-    preprocessing = parse_manifest(json.dumps(SETTINGS).encode(), 'digits').preprocessing
+    preprocessing = parse_manifest(json.dumps(DIGITS_MANIFEST).encode(), 'digits').preprocessing
     few = CalibrationImages(select_images(CALIBRATION_IMAGES, 8), preprocessing)
     done = quantise(digits, few, keep_float=['/heads.*'])
     assert len(done.report.kept) == 12

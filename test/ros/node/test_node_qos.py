@@ -18,7 +18,7 @@ RELIABILITY = 'image_qos.reliability'
 
 
 @pytest.fixture
-def settings(model):
+def node_parameters(model):
     return {'engine_path': str(model), 'autostart': True}
 
 
@@ -32,8 +32,8 @@ def reliability(detector):
 @pytest.fixture(scope='module')
 def detector_without_camera(client, model, request):
     """Return a detector without a camera. Tests set its parameters."""
-    settings = {'engine_path': str(model), 'image_intake': request.param}
-    detector = Detector(client, settings, camera_qos=None)
+    parameters = {'engine_path': str(model), 'image_intake': request.param}
+    detector = Detector(client, parameters, camera_qos=None)
     yield detector
     detector.close()
 
@@ -83,8 +83,8 @@ def test_images_arrive_with_the_expected_reliability(
         detector_without_camera.bring_to('unconfigured')
 
 
-def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, settings):
-    detector = start_detector(settings)
+def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, node_parameters):
+    detector = start_detector(node_parameters)
     detector.connect()
     assert reliability(detector) == 'reliable'
     node = detector.client.node
@@ -104,9 +104,9 @@ def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, se
     detector.client.spin_until(reliable_again, 'a reliable subscription')
 
 
-def test_qos_mismatch_mentions_the_parameter(start_detector, settings):
-    settings['image_qos.reliability'] = 'reliable'
-    detector = start_detector(settings, camera_qos=BEST_EFFORT)
+def test_qos_mismatch_mentions_the_parameter(start_detector, node_parameters):
+    node_parameters['image_qos.reliability'] = 'reliable'
+    detector = start_detector(node_parameters, camera_qos=BEST_EFFORT)
     detector.wait_for_log('ERROR', RELIABILITY)
     detector.camera.publish(picture_of(COLOR))
     node = detector.client.node
@@ -116,9 +116,9 @@ def test_qos_mismatch_mentions_the_parameter(start_detector, settings):
     node.destroy_publisher(good)
 
 
-def test_qos_mismatch_of_a_switched_off_camera_is_not_logged(start_detector, settings):
-    settings['image_qos.reliability'] = 'reliable'
-    detector = start_detector(settings, camera_qos=RELIABLE)
+def test_qos_mismatch_of_a_switched_off_camera_is_not_logged(start_detector, node_parameters):
+    node_parameters['image_qos.reliability'] = 'reliable'
+    detector = start_detector(node_parameters, camera_qos=RELIABLE)
     detector.connect(picture_of(COLOR))
     detector.set_or_fail(enabled=False)
     node, topic = detector.client.node, detector.topic('image')
@@ -132,9 +132,9 @@ def test_qos_mismatch_of_a_switched_off_camera_is_not_logged(start_detector, set
     node.destroy_publisher(best_effort_camera)
 
 
-def test_many_incompatible_cameras_give_few_log_lines(start_detector, settings):
-    settings['image_qos.reliability'] = 'reliable'
-    detector = start_detector(settings, camera_qos=BEST_EFFORT)
+def test_many_incompatible_cameras_give_few_log_lines(start_detector, node_parameters):
+    node_parameters['image_qos.reliability'] = 'reliable'
+    detector = start_detector(node_parameters, camera_qos=BEST_EFFORT)
     detector.wait_for_log('ERROR', RELIABILITY)
     begun = time.monotonic()
     node, topic = detector.client.node, detector.topic('image')
@@ -151,8 +151,8 @@ def test_many_incompatible_cameras_give_few_log_lines(start_detector, settings):
         node.destroy_publisher(camera)
 
 
-def test_images_of_a_camera_with_stricter_qos_arrive(start_detector, settings):
-    detector = start_detector(settings)
+def test_images_of_a_camera_with_stricter_qos_arrive(start_detector, node_parameters):
+    detector = start_detector(node_parameters)
     detector.connect()
     qos = QoSProfile(depth=1, liveliness=LivelinessPolicy.MANUAL_BY_TOPIC)
     qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
@@ -162,9 +162,9 @@ def test_images_of_a_camera_with_stricter_qos_arrive(start_detector, settings):
     node.destroy_publisher(camera)
 
 
-def test_subscription_has_the_depth_of_the_parameter(start_detector, settings):
-    settings['image_qos.depth'] = 7
-    detector = start_detector(settings)
+def test_subscription_has_the_depth_of_the_parameter(start_detector, node_parameters):
+    node_parameters['image_qos.depth'] = 7
+    detector = start_detector(node_parameters)
     detector.connect()
     [info] = detector.client.node.get_subscriptions_info_by_topic(detector.topic('image'))
     assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
@@ -172,8 +172,8 @@ def test_subscription_has_the_depth_of_the_parameter(start_detector, settings):
     assert info.qos_profile.depth in (0, 7)
 
 
-def test_detections_are_reliable_and_label_info_is_latched(start_detector, settings):
-    detector = start_detector(settings)
+def test_detections_are_reliable_and_label_info_is_latched(start_detector, node_parameters):
+    detector = start_detector(node_parameters)
     detector.connect()
     [info] = detector.client.node.get_publishers_info_by_topic(detector.topic('detections'))
     assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE

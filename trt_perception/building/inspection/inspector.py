@@ -17,7 +17,7 @@ from trt_perception.errors import EngineError
 from trt_perception.gpu import Device, DeviceBuffer, Stream, clear_async
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import split_inputs
-from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
+from trt_perception.model.tensors import BYTES_BY_DTYPE, TensorSpec
 from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
 
 __all__ = ['EngineInfo', 'LayerTime', 'inspect_engine', 'load_with_zero_inputs', 'time_layers']
@@ -203,7 +203,7 @@ def load_with_zero_inputs(
         context = engine.create_context(image, stream, auxiliary)
         stack.callback(context.close)
         for tensor in (image, *auxiliary, *context.outputs):
-            size = math.prod(tensor.shape) * TENSOR_DTYPES.get(tensor.dtype, 1)
+            size = math.prod(tensor.shape) * BYTES_BY_DTYPE.get(tensor.dtype, 1)
             buffer = stack.enter_context(DeviceBuffer(max(256, size)))
             clear_async(buffer.pointer, buffer.size, stream)
             context.bind({tensor.name: buffer.pointer})

@@ -102,12 +102,14 @@ class LayerInfo:
 class PrecisionCheck:
     """The result of comparing an engine's layers with the requested precision.
 
+    The requested type is accepted. For FP16 and BF16, FP8 and INT8 are accepted too.
+
     Attributes:
         requested: the requested precision.
-        share: share of convolutions and matrix products with a known type that have the requested
-            or a narrower type, 0…1; 1 if there are none.
-        deviations: type of each convolution or matrix product in a wider type, by name of the
-            ONNX node or layer.
+        share: share of convolutions and matrix products with a known type that have an accepted
+            type, 0…1; 1 if there are none.
+        deviations: type of each convolution or matrix product in a type that is not accepted, by
+            name of the ONNX node or layer.
         node_count: number of convolutions and matrix products with a known type.
     """
 
@@ -208,8 +210,8 @@ def require_precision(check: PrecisionCheck, name: str) -> None:
     """Refuse an engine that mostly computes in a wider type than requested.
 
     Raises:
-        EngineError: less than half of the convolutions and matrix products have the requested
-            precision.
+        EngineError: less than half of the convolutions and matrix products with a known type have
+            an accepted type.
     """
     if check.share >= MIN_PRECISION_SHARE:
         return

@@ -188,15 +188,16 @@ def _read_huggingface_config(model_path: Path, resolved: Path) -> dict[str, Any]
     folders = [model_path.parent, resolved.parent]
     folders += [folder.parent for folder in folders if folder.name == 'onnx']
     for folder in dict.fromkeys(folders):
-        config = _read_json_object(folder / 'config.json')
+        config = _read_optional_json_object(folder / 'config.json')
         # Other programs also write files of this name, without these keys.
         if config is not None and ('id2label' in config or 'model_type' in config):
-            processor = _read_json_object(folder / 'preprocessor_config.json')
+            processor = _read_optional_json_object(folder / 'preprocessor_config.json')
             return {**config, 'preprocessor_config': processor or {}}
     return None
 
 
-def _read_json_object(path: Path) -> dict[str, Any] | None:
+def _read_optional_json_object(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file; None if missing, damaged, or not an object."""
     if not os.path.lexists(path):
         return None
     try:

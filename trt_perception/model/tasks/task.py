@@ -106,7 +106,7 @@ class Task:
         return {}
 
     def coco_category_fields(self) -> dict[str, Any]:
-        """Return the keys of the task in each category of a COCO file."""
+        """Return the fields that the task adds to each category of a COCO file."""
         return {}
 
     # Recognition.

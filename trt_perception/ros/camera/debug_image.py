@@ -29,7 +29,8 @@ from trt_perception.stages.host_preprocess import frame_to_bgr
 __all__ = ['NO_EVENTS', 'DebugImage']
 
 # rclpy's executor visits every event handler at each wait, which is twice per image if rclpy takes
-# the images. Any subscriber's QoS fits this publisher, so its events never occur.
+# the images. A publisher without handlers does not warn about subscribers with an incompatible QoS
+# or type. Subscribers of rclpy and rclcpp warn in their own process.
 NO_EVENTS = PublisherEventCallbacks(use_default_callbacks=False)
 
 # Python refuses very long waits, which would follow from a very low rate.

@@ -370,7 +370,7 @@ def _parser() -> OptionParser:
         '--device',
         type=number_between(0, 63),
         metavar='N',
-        help='CUDA device (default: device_ids, 0)',
+        help='CUDA device (default: the parameter device_ids, else 0)',
     )
     parser.add_argument(
         '-p',

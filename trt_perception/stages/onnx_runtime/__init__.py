@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
-from trt_perception.model.tensors import TENSOR_DTYPES, TensorSpec
+from trt_perception.model.tensors import BYTES_BY_DTYPE, TensorSpec
 from trt_perception.stages.onnx_runtime.providers import (
     NAMES_BY_PROVIDER,
     add_provider,
@@ -26,7 +26,7 @@ __all__ = ['OnnxModel', 'installed_providers']
 
 # Tensors are NumPy arrays, and NumPy has no bfloat16.
 _DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
-    f'tensor({name})': name for name in TENSOR_DTYPES if name != 'bfloat16'
+    f'tensor({name})': name for name in BYTES_BY_DTYPE if name != 'bfloat16'
 }
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import ServerError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.model.files.triton_address import TritonAddress
-from trt_perception.model.tensors import MAX_TENSOR_VALUES, TENSOR_DTYPES, TensorSpec
+from trt_perception.model.tensors import BYTES_BY_DTYPE, MAX_TENSOR_VALUES, TensorSpec
 from trt_perception.stages.triton.memory import TritonRegion
 
 __all__ = ['TRITON_DTYPES', 'TritonMessages', 'answer_limit_bytes', 'with_batch']
@@ -108,7 +108,7 @@ class TritonMessages:
                     raise self._invalid(f'no values of output {tensor.name!r}')
                 arrays.append(in_region)
                 continue
-            if len(content) != math.prod(shape) * TENSOR_DTYPES[dtype]:
+            if len(content) != math.prod(shape) * BYTES_BY_DTYPE[dtype]:
                 raise self._invalid(f'output {tensor.name!r} with {len(content)} bytes')
             arrays.append(np.frombuffer(content, dtype).reshape(shape))
         return arrays
@@ -162,7 +162,7 @@ def answer_limit_bytes(outputs: Sequence[TensorSpec]) -> int:
     if any(min(shape, default=1) < 0 for shape in shapes):
         return _MAX_DYNAMIC_ANSWER_BYTES
     sizes = (
-        math.prod(shape) * TENSOR_DTYPES[tensor.dtype]
+        math.prod(shape) * BYTES_BY_DTYPE[tensor.dtype]
         for shape, tensor in zip(shapes, outputs, strict=True)
     )
     return min(sum(sizes), 4 * MAX_TENSOR_VALUES) + _ANSWER_OVERHEAD_BYTES
