@@ -34,16 +34,16 @@ def collect_rows(monkeypatch):
     monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
     result = cuda_results.KernelDecoder(kernels, spec, None, None)
 
-    def collect(*scores, all_nan=False):
+    def read_results(*scores, all_nan=False):
         head = memory[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)
         head[0] = len(scores), len(scores), max(scores, default=0), all_nan
         rows = memory[HEAD_DTYPE.itemsize :].view(ROW_DTYPE)
         rows['score'][: len(scores)] = scores
         rows['xyxy'][:] = [10, 20, 30, 40]
-        (found,) = result.collect(spec, [SAME], [Thresholds()])
+        (found,) = result.read_results(spec, [SAME], [Thresholds()])
         return found
 
-    return collect
+    return read_results
 
 
 def test_result_does_not_change_with_the_pinned_memory(collect_rows):

@@ -50,7 +50,7 @@ class SlotDecoder(Protocol):
             stream: stream of the work.
         """
 
-    def collect(
+    def read_results(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
     ) -> list[TaskResult | OutputError]:
         """Return the result of each frame, or the error of its outputs.
@@ -176,7 +176,7 @@ class KernelDecoder:
             self._stream,
         )
 
-    def collect(
+    def read_results(
         self,
         spec: ModelSpec,
         letterboxes: Sequence[Letterbox],
@@ -262,7 +262,7 @@ class HostDecoder:
             pinned = self._outputs[tensor.name]
             copy_async(pinned.pointer, outputs[tensor.name], tensor.size_bytes, stream)
 
-    def collect(
+    def read_results(
         self, spec: ModelSpec, letterboxes: Sequence[Letterbox], thresholds: Sequence[Thresholds]
     ) -> list[TaskResult | OutputError]:
         """Decode the copied outputs on the host."""

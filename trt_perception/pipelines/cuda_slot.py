@@ -263,7 +263,7 @@ class CudaSlot:
         """
         places = self.places[: self._frame_count]
         letterboxes = [place.letterbox for place in places]
-        return self.result.collect(
+        return self.result.read_results(
             self._size.spec, letterboxes, [place.thresholds for place in places]
         )
 

@@ -166,7 +166,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
                 for place, geometry in enumerate(geometries):
                     result.queue_mask_image(addresses, place, geometry)
             at.synchronize()
-            found = result.collect(spec, geometries, thresholds)
+            found = result.read_results(spec, geometries, thresholds)
         result.close()
     return found, geometries
 
