@@ -83,7 +83,7 @@ def warn(options, case, figures):
         print(f'warning: {missed} detections did not reach the clients', file=sys.stderr)
 
 
-def counts(text):
+def parse_counts(text):
     """Return the numbers of a text such as 1,4,16."""
     found = [int(part) for part in text.split(',') if part.isdecimal()]
     if len(found) != text.count(',') + 1 or not all(1 <= count <= 64 for count in found):
@@ -115,7 +115,11 @@ def parse_arguments():
         help='engine or ONNX file (default: the digits, for a computer without a GPU)',
     )
     parser.add_argument(
-        '--count', type=counts, default=[4], metavar='N,…', help='number of cameras (default 4)'
+        '--count',
+        type=parse_counts,
+        default=[4],
+        metavar='N,…',
+        help='number of cameras (default 4)',
     )
     choices(parser, '--image', ['raw', 'jpeg'], ['raw'], 'raw bgr8 or JPEG')
     choices(

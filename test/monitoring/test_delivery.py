@@ -21,7 +21,7 @@ def lost(count):
     return lambda counter: counter.add_lost(count)
 
 
-def publishers(count, changed=True):
+def publishers_become(count, changed=True):
     return lambda counter: counter.set_publishers(count, changed=changed)
 
 
@@ -43,25 +43,41 @@ TABLE = {
     'only losses': ([lost(3)], 3),
     'a loss that the middleware cannot count': ([1, lost(2**31 - 1)], 1),
     'losses that include uncounted ones': ([lost(2 * (2**31 - 1) + 5)], 7),
-    'another publisher numbers from the start': ([7, 8, publishers(1), 100, 101], 0),
-    'the same publisher goes on': ([7, publishers(1, changed=False), 9], 1),
-    'no publisher': ([1, publishers(0), 5, 7], 1),
-    'several publishers mix their numbers': ([1, publishers(2), 9, 4], None),
-    'one of several publishers is left': ([1, 4, publishers(2), 9, 2, publishers(1), 20, 21], 2),
-    'gaps of the last publisher count': ([1, publishers(2), 9, publishers(1), 20, 22], 1),
+    'another publisher numbers from the start': ([7, 8, publishers_become(1), 100, 101], 0),
+    'the same publisher goes on': ([7, publishers_become(1, changed=False), 9], 1),
+    'no publisher': ([1, publishers_become(0), 5, 7], 1),
+    'several publishers mix their numbers': ([1, publishers_become(2), 9, 4], None),
+    'one of several publishers is left': (
+        [1, 4, publishers_become(2), 9, 2, publishers_become(1), 20, 21],
+        2,
+    ),
+    'gaps of the last publisher count': (
+        [1, publishers_become(2), 9, publishers_become(1), 20, 22],
+        1,
+    ),
     'a crashed and restarted camera': (
-        [500, 503, publishers(2), 1, 2, 4, publishers(1), 5, 7],
+        [500, 503, publishers_become(2), 1, 2, 4, publishers_become(1), 5, 7],
         3,
     ),
     'a camera that crashed twice': (
-        [500, publishers(2), 1, publishers(1), 2, publishers(2), 1, publishers(1), 3],
+        [
+            500,
+            publishers_become(2),
+            1,
+            publishers_become(1),
+            2,
+            publishers_become(2),
+            1,
+            publishers_become(1),
+            3,
+        ],
         0,
     ),
     'reported losses count with several publishers': (
-        [1, 3, publishers(2), 9, lost(2), publishers(1), 20, 22],
+        [1, 3, publishers_become(2), 9, lost(2), publishers_become(1), 20, 22],
         4,
     ),
-    'all publishers go': ([1, publishers(3), 9, publishers(0)], 0),
+    'all publishers go': ([1, publishers_become(3), 9, publishers_become(0)], 0),
 }
 
 

@@ -29,10 +29,10 @@ from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-OPEN, FIXED = 'open', 4
-BATCH = {OPEN: 8, FIXED: 4}
+OPEN_BATCH, FIXED = 'open', 4
+BATCH = {OPEN_BATCH: 8, FIXED: 4}
 # By default, an open batch has size 1, because larger batches take longer on the CPU.
-USED = {OPEN: 1, FIXED: 4}
+USED = {OPEN_BATCH: 1, FIXED: 4}
 # These are more images than one fixed batch contains.
 SOME_SCENES = sorted(SCENES.glob('*.jpg'))[:6]
 # Each frame has another size, threshold and class filter.
@@ -141,7 +141,7 @@ def test_dynamic_batch_has_only_the_frames_and_fixed_batch_is_filled(
     )
     for count in (1, 2, 4):
         detect_batch(pipeline, [colours(seed) for seed in range(count)], Thresholds())
-    assert ran == ([1, 2, 4] if batch == OPEN else [4, 4, 4])
+    assert ran == ([1, 2, 4] if batch == OPEN_BATCH else [4, 4, 4])
 
 
 def test_model_with_inner_batch_of_one_runs_frame_by_frame(tmp_path, caplog, golden_messages):
@@ -191,7 +191,7 @@ def test_failure_after_a_successful_batch_fails_the_whole_batch(
     open_detector, monkeypatch, golden_messages
 ):
     """Only a model that never ran a batch is tried again with single frames."""
-    pipeline = open_detector(OPEN)
+    pipeline = open_detector(OPEN_BATCH)
     frames = [colours(seed) for seed in range(3)]
     detect_batch(pipeline, frames, Thresholds())
     ran = []
@@ -212,7 +212,7 @@ def twins(tmp_path_factory):
     folder = tmp_path_factory.mktemp('twins')
     return {
         1: DIGITS,
-        OPEN: write_digits_twin(folder / 'open.onnx', 0),
+        OPEN_BATCH: write_digits_twin(folder / 'open.onnx', 0),
         FIXED: write_digits_twin(folder / 'fixed.onnx', FIXED),
     }
 

@@ -27,7 +27,7 @@ from trt_perception.gpu import bindings
 from trt_perception.parameters.config import DetectorConfig
 
 DEPTH = 3
-OPEN = {
+DYNAMIC_TENSORS = {
     'inputs': (('images', (1, 3, -1, -1), 'FLOAT'),),
     'outputs': (('output', (1, 7, -1), 'FLOAT'),),
 }
@@ -86,7 +86,7 @@ def open_with_standin(monkeypatch, tmp_path):
 def test_first_profile_that_includes_the_size_is_selected(
     open_with_standin, profiles, size, expected
 ):
-    module = FakeTensorRt(profiles=profiles, **OPEN)
+    module = FakeTensorRt(profiles=profiles, **DYNAMIC_TENSORS)
     open_with_standin(module, size)
     assert module.arguments['set_optimization_profile_async'][0] == expected
     assert module.arguments['set_input_shape'] == ('images', (1, 3, size[1], size[0]))
@@ -95,7 +95,7 @@ def test_first_profile_that_includes_the_size_is_selected(
 
 def test_size_outside_all_profiles_is_refused(open_with_standin, golden_messages):
     with golden_messages.raises(EngineError):
-        open_with_standin(FakeTensorRt(profiles=RANGES, **OPEN), (264, 192))
+        open_with_standin(FakeTensorRt(profiles=RANGES, **DYNAMIC_TENSORS), (264, 192))
 
 
 def batch_profile(batch):
@@ -154,21 +154,21 @@ def test_model_with_a_fixed_inner_batch_of_1_runs_single_images(
 def test_tensor_format_of_each_profile_is_checked_without_warnings(
     open_with_standin, caplog, golden_messages
 ):
-    open_with_standin(FakeTensorRt(profiles=FIXED, **OPEN))
+    open_with_standin(FakeTensorRt(profiles=FIXED, **DYNAMIC_TENSORS))
     assert not warnings_of(caplog)
     for profile in (0, 1):
-        module = FakeTensorRt(profiles=FIXED, **OPEN)
+        module = FakeTensorRt(profiles=FIXED, **DYNAMIC_TENSORS)
         module.formats = {profile: TensorFormat.CHW32}
         with golden_messages.raises(EngineError):
             open_with_standin(module)
 
 
 def test_failing_engine_with_open_shapes_is_refused_with_a_fix(open_with_standin, golden_messages):
-    module = FakeTensorRt('execute_async_v3', profiles=RANGES, **OPEN)
+    module = FakeTensorRt('execute_async_v3', profiles=RANGES, **DYNAMIC_TENSORS)
     with golden_messages.raises(EngineError):
         open_with_standin(module, (136, 96))
     with golden_messages.raises(EngineError):
-        open_with_standin(FakeTensorRt('execute_async_v3', profiles=FIXED, **OPEN))
+        open_with_standin(FakeTensorRt('execute_async_v3', profiles=FIXED, **DYNAMIC_TENSORS))
 
 
 def test_kernels_are_compiled_before_the_graph_capture(open_with_standin):

@@ -49,7 +49,7 @@ class TimeStatistics:
 
     @classmethod
     def of_seconds(cls, seconds: Sequence[float]) -> TimeStatistics:
-        """Return the statistics of at least one time in seconds."""
+        """Return the statistics, in milliseconds, of one or more times in seconds."""
         values = np.array(seconds) * 1e3
         p50, p95, p99, p999, most = map(float, np.percentile(values, (50, 95, 99, 99.9, 100)))
         return cls(float(values.mean()), p50, p95, p99, p999, most, len(values))

@@ -130,8 +130,8 @@ class SilenceCheck:
             # With best effort, the middleware reports no loss while all images are lost.
             fix = self._loss_fix(topic.on_this_machine)
             why = (
-                'either the camera has stalled: check its driver; or the transport, which has '
-                f'lost {lost} images before, now loses all: {fix}'
+                'either the camera has stalled (check its driver), or the transport, which has '
+                f'lost {lost} images before, now loses all ({fix})'
             )
         return HealthState(
             Level.ERROR,

@@ -111,8 +111,8 @@ class _DecodeBatch:
 class JpegThreads:
     """Threads that read and decode files, each with its own nvJPEG decoder.
 
-    Only the worker calls the public methods. If no other batch is in flight, the threads are idle
-    and the worker uses the decoder of the first thread.
+    Only the worker calls the public methods. If no other batch is in flight, the threads are idle.
+    The worker may then decode a single file itself, with the decoder of the first thread.
 
     Args:
         device: must be the current device.

@@ -66,7 +66,8 @@ class NodeHealth:
         # The first configure creates these objects. They stay, so that failures are published.
         self._publisher: Publisher | None = None
         self._timer: Timer | None = None
-        # These belong to the last activation. Its counts are published until the next activation.
+        # These belong to the last activation. Its counts are published until the next activation,
+        # or until set_cameras gets cameras with other names.
         self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
         self._gpus: Sequence[int] = ()
         self._last_pipelines: Sequence[PipelineStatistics] = ()

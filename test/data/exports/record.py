@@ -33,7 +33,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from record_torchvision import TORCHVISION, record_torchvision
-from tiny_exports import HEIGHT, NAMES, WIDTH, blocks, export, picture, save, spread
+from tiny_exports import HEIGHT, NAMES, WIDTH, blocks, export, picture, save, spread_outputs
 
 TRANSFORMERS = ('rt_detr', 'detr', 'yolos', 'deformable_detr')
 # Width and height of images that do not fill the network's input.
@@ -122,10 +122,10 @@ def record_transformers(family, folder):
     model, processor_class = transformers_model(family)
     model.eval()
     factor = 3 if family == 'rt_detr' else 12
-    spread(model, ('class_embed', 'class_labels_classifier', 'enc_score_head'), factor)
-    spread(model, ('bbox_embed', 'bbox_predictor'), 3)
+    spread_outputs(model, ('class_embed', 'class_labels_classifier', 'enc_score_head'), factor)
+    spread_outputs(model, ('bbox_embed', 'bbox_predictor'), 3)
     if family == 'yolos':  # its initial weights are so small that the image hardly matters
-        spread(model, ('vit.',), 6)
+        spread_outputs(model, ('vit.',), 6)
     edges = {'height': HEIGHT, 'width': WIDTH}
     if family in ('detr', 'yolos', 'deformable_detr'):
         edges = {'shortest_edge': HEIGHT, 'longest_edge': WIDTH}
@@ -291,9 +291,11 @@ def record_padding(folder):
     torch.manual_seed(1)
     model, _ = transformers_model('deformable_detr')
     model.eval()
-    spread(model, ('class_embed',), 12)
-    spread(model, ('bbox_embed',), 3)
-    spread(model, ('encoder_attn.value_proj', 'encoder_attn.output_proj', 'input_proj.'), 4)
+    spread_outputs(model, ('class_embed',), 12)
+    spread_outputs(model, ('bbox_embed',), 3)
+    spread_outputs(
+        model, ('encoder_attn.value_proj', 'encoder_attn.output_proj', 'input_proj.'), 4
+    )
     with torch.no_grad():
         found = model(**inputs)
     sizes = torch.tensor([size[::-1] for size in CAMERAS])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from tiny_exports import HEIGHT, NAMES, WIDTH, export, picture, save, spread
+from tiny_exports import HEIGHT, NAMES, WIDTH, export, picture, save, spread_outputs
 
 TORCHVISION = ('ssd', 'retinanet', 'faster_rcnn', 'mask_rcnn', 'keypoint_rcnn')
 
@@ -95,13 +95,15 @@ def torchvision_model(family):
 def spread_heads(model, family):
     """Make the outputs of the model's random heads differ between positions."""
     if family == 'ssd':
-        spread(model, ('classification_head',), 3)
+        spread_outputs(model, ('classification_head',), 3)
         return
     # The initial weights are so small that all scores are nearly equal.
     heads = ('classification_head', 'regression_head', 'rpn.head', 'box_predictor')
-    spread(model, heads, 12 if family == 'retinanet' else 6)
+    spread_outputs(model, heads, 12 if family == 'retinanet' else 6)
     # A random head's masks are half of all pixels; those of smooth ones have a border.
-    spread(model, ('mask_predictor', 'keypoint_predictor', 'mask_head', 'keypoint_head'), 4)
+    spread_outputs(
+        model, ('mask_predictor', 'keypoint_predictor', 'mask_head', 'keypoint_head'), 4
+    )
 
 
 def record_torchvision(family, folder):

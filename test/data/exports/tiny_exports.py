@@ -28,7 +28,7 @@ def blocks(width, height):
     return colours[np.arange(height) * 8 // height][:, np.arange(width) * 12 // width]
 
 
-def spread(model, parts, factor):
+def spread_outputs(model, parts, factor):
     """Make a random head's outputs differ, so that only some boxes pass the threshold."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():

@@ -19,7 +19,8 @@ from support.nodes.camera_of_many import NAMES, CameraOfMany
 from support.nodes.graph import Detector, found_in, picture_of
 from support.soak.soaks import Figure, balanced
 
-#: Score and class of each brightness. A black image, which connects the cameras, is valid.
+#: Score and class that the model outputs for each brightness. The first row must be valid, because
+#: CameraOfMany.connect sends black images.
 LABELS = ((0.9, 0), (0.9, 1), (0.9, 2), (0.9, 3), (1.3, 0), (math.nan, 0))
 VALID = range(3)
 BRIGHTNESS_STEP = 255 // (len(LABELS) - 1)

@@ -75,7 +75,7 @@ def damaged(client, model, *, seconds=60.0, seed=0, intake='auto'):
         Figure('published images beyond the usable ones', 0, max(0, published - sent_usable)),
         Figure('damaged images that were not refused', 0, 0 if refused else 1),
         Figure(
-            f'lines on stderr beside the log, for {refused} damaged images',
+            f'lines that are not of the log, for {refused} damaged images',
             0,
             sum(not line.startswith(('[', '    ')) for line in lines),
         ),

@@ -104,7 +104,7 @@ class Pose(Task):
     """Boxes with keypoints.
 
     Attributes:
-        keypoints: names and values of the keypoints of each object.
+        keypoints: the keypoints that each object has: names, values per keypoint, and skeleton.
     """
 
     name: ClassVar[str] = 'pose'
