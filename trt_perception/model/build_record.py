@@ -19,6 +19,7 @@ from trt_perception.files.json_records import (
     integer_reader,
     list_reader,
     mapping_reader,
+    optional_reader,
     read_record,
     to_json,
 )
@@ -250,13 +251,9 @@ def _read_plugins(section: JsonSection, key: str) -> tuple[FileIdentity, ...]:
     return tuple(read_record(FileIdentity, library) for library in libraries)
 
 
-def _read_nodes(section: JsonSection, key: str) -> dict[str, str]:
-    if not section.has(key):
-        return {}
-    nodes: dict[str, str] = mapping_reader(
-        lambda inner, name: inner.take(name, 'the name of an operator', (str,))
-    )(section, key)
-    return nodes
+def _read_operator(section: JsonSection, node: str) -> str:
+    operator: str = section.take(node, 'the name of an operator', (str,))
+    return operator
 
 
 @dataclass(frozen=True)
@@ -289,4 +286,6 @@ class BuildRecord:
     accuracy: AccuracyRecord | None = None
     agreement: AgreementRecord | None = None
     plugins: Annotated[tuple[FileIdentity, ...], _read_plugins] = ()
-    nodes: Annotated[Mapping[str, str], _read_nodes] = field(default_factory=dict)
+    nodes: Annotated[
+        Mapping[str, str], optional_reader(mapping_reader(_read_operator), missing={})
+    ] = field(default_factory=dict)
