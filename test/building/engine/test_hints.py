@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from support.building.standin_builds import make_stand_in
 from trt_perception.building.engine.hints import HINTS, tensorrt_error
 
 #: Messages of TensorRT, each with a word that its remedy must contain.
@@ -31,15 +32,27 @@ TEXTS = (
 )
 
 
+_, TENSORRT = make_stand_in('10.3.0.26')
+_, TENSORRT_RTX = make_stand_in('1.7.1.116')
+
+
+def remedy(tensorrt, text):
+    return tensorrt_error(tensorrt, 'model.onnx', 'TensorRT does not build it', (), [text]).fix
+
+
 @pytest.mark.parametrize(('text', 'advice'), TEXTS)
 def test_known_message_of_tensorrt_leads_to_a_remedy(text, advice):
-    error = tensorrt_error('model.onnx', 'TensorRT does not build it', (), [text])
+    assert advice in remedy(TENSORRT, text)
 
-    assert advice in error.fix
+
+@pytest.mark.parametrize('text', [text for text, advice in TEXTS if advice == '--plugins'])
+def test_remedy_of_tensorrt_rtx_needs_tensorrt_for_plugins(text):
+    assert '--runtime' not in remedy(TENSORRT, text)
+    assert '--runtime tensorrt' in remedy(TENSORRT_RTX, text)
 
 
 def test_unknown_message_of_tensorrt_leads_to_no_remedy():
-    assert not tensorrt_error('model.onnx', 'TensorRT does not build it', (), ['a new text']).fix
+    assert not remedy(TENSORRT, 'a new text')
 
 
 @pytest.mark.parametrize('hint', HINTS, ids=lambda hint: hint.pattern)

@@ -232,7 +232,7 @@ class _PlanBuild:
             found = f'{tensorrt.label} built no engine'
             heard = f'TensorRT reported: {" ".join(trt_log.last_errors().split())}'
             details = [heard, _missing_range_remark(calibrator)]
-            raise tensorrt_error(options.onnx.name, found, details, trt_log.errors)
+            raise tensorrt_error(tensorrt, options.onnx.name, found, details, trt_log.errors)
         content = bytes(plan)
         header = read_plan_header(content, options.engine_path().name)
         if header.module != tensorrt.flavour:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from trt_perception.building.engine.release import TensorRt
 from trt_perception.errors import EngineError
 
-__all__ = ['HINTS', 'Hint', 'tensorrt_error']
+__all__ = ['HINTS', 'UNSUPPORTED_OPERATOR', 'Hint', 'tensorrt_error']
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,26 @@ class Hint:
         pattern: regular expression that finds the message.
         meaning: cause of the message.
         action: remedy, as an instruction.
+        rtx_action: remedy if TensorRT-RTX wrote the message; empty if it does not differ.
     """
 
     pattern: str
     meaning: str
     action: str
+    rtx_action: str = ''
 
+    def fix(self, tensorrt: TensorRt) -> str:
+        """Return the remedy for a message of this TensorRT."""
+        return (tensorrt.is_rtx and self.rtx_action) or self.action
+
+
+UNSUPPORTED_OPERATOR: Final = Hint(
+    r'Plugin not found|No importer registered for op|Op type .* is not supported',
+    'the model has operators that TensorRT lacks',
+    'export the model without these operators, or load their plugins with --plugins',
+    rtx_action='export the model without these operators, or build with --runtime tensorrt, which '
+    'can load their plugins (--plugins)',
+)
 
 #: Known messages. The first match counts, so special patterns precede general patterns.
 HINTS: Final = (
@@ -39,11 +54,7 @@ HINTS: Final = (
         'version-compatible engines need the lean runtime, which is not installed',
         'leave --version-compatible out, or install libnvinfer-lean',
     ),
-    Hint(
-        r'Plugin not found|No importer registered for op|Op type .* is not supported',
-        'the model has an operator that TensorRT lacks',
-        'export the model without this operator, or load its plugin library with --plugins',
-    ),
+    UNSUPPORTED_OPERATOR,
     Hint(
         r'scaleAllPositive|[Ss]cale coefficients must all be positive|is uniformly zero',
         'a tensor was always 0 during calibration, so it has no scale',
@@ -105,11 +116,16 @@ HINTS: Final = (
 
 
 def tensorrt_error(
-    name: str, found: str, details: Iterable[str], trt_messages: Iterable[str]
+    tensorrt: TensorRt,
+    name: str,
+    found: str,
+    details: Iterable[str],
+    trt_messages: Iterable[str],
 ) -> EngineError:
     """Return the error for a model that TensorRT cannot parse or build.
 
     Args:
+        tensorrt: TensorRT that refused the model.
         name: name of the model's file.
         found: first line of the error.
         details: more lines of the error; empty texts are left out.
@@ -119,4 +135,4 @@ def tensorrt_error(
     text = '\n'.join(trt_messages)
     hint = next((hint for hint in HINTS if re.search(hint.pattern, text)), Hint('', '', ''))
     lines = filter(None, (found, hint.meaning, *details))
-    return EngineError(name, '\n'.join(lines), fix=hint.action)
+    return EngineError(name, '\n'.join(lines), fix=hint.fix(tensorrt))

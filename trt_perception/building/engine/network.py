@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from trt_perception.building.engine.hints import tensorrt_error
+from trt_perception.building.engine.hints import UNSUPPORTED_OPERATOR, tensorrt_error
 from trt_perception.building.engine.release import TensorRt
 from trt_perception.building.options.build_options import BuildOptions
 from trt_perception.building.options.values import ShapeProfile
@@ -89,10 +89,9 @@ def _parse_error(
             for operator, nodes in unsupported.items()
         )
         lines = [summary, f'unsupported operators: {found}', *others[:_MAX_LISTED]]
-        fix = 'export the model without these operators, or load their plugins with --plugins'
-        return EngineError(name, '\n'.join(lines), fix=fix)
+        return EngineError(name, '\n'.join(lines), fix=UNSUPPORTED_OPERATOR.fix(tensorrt))
     details = others[:_MAX_LISTED] or list(trt_log.errors)[-3:]
-    return tensorrt_error(name, summary, details, [*others, *trt_log.errors])
+    return tensorrt_error(tensorrt, name, summary, details, [*others, *trt_log.errors])
 
 
 def input_and_output_specs(network: Any) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:

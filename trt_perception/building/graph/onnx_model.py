@@ -265,7 +265,7 @@ def check_model(source: OnnxSource) -> tuple[str, ...]:
         )
         return (
             f'operators that ONNX does not define: {where}. TensorRT must support them, or load '
-            'their plugins (--plugins)',
+            'their plugins (--plugins). TensorRT-RTX has no plugins',
         )
     try:
         onnx.checker.check_model(source.model)
