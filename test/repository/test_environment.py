@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TYPE_HASHES = {
     'Classification': 'RIHS01_f74db28d0eaef3afb78f48bf2161cd709a1383a0309d3454383b25be11345143',
     'Detection2DArray': 'RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968',
+    'Detection3DArray': 'RIHS01_793f5eab9595ac1c0da07873cc859db42eae51f0ee76056db8562515d830e018',
     'LabelInfo': 'RIHS01_3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783',
 }
 
