@@ -69,6 +69,8 @@ def test_compute_capability_with_two_major_digits_is_read():
 REFUSED = [
     {'precision': 'fp12'},
     {'precision': None},
+    {'precision': 'int4'},
+    {'precision': 'fp4'},
     {'calibration_tool': 'modelopt'},
     {'verbose': 1},
     {'workspace_mib': 0},

@@ -38,6 +38,10 @@ from trt_perception.model.tasks.table import TASKS
 
 __all__ = ['OPTIONS', 'BuildOptions']
 
+_FOUR_BITS: Final = (
+    'convolutions with 4-bit weights compute in FP16 too; use fp16, or int8 if fp16 is too slow'
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
@@ -81,6 +85,7 @@ class BuildOptions:
         'Arithmetic of the engine. int8 and fp8 need calibration images, unless the ONNX file is '
         'quantised already. The build fails if the TensorRT release or the GPU lacks it.',
         default='fp16',
+        refused=dict.fromkeys(('int4', 'fp4'), _FOUR_BITS),
     )
     keep_fp32: Texts = option(
         'precision',
@@ -142,7 +147,7 @@ class BuildOptions:
         "Tool that quantises. tensorrt means TensorRT's own calibrators, which TensorRT 11.0 "
         'removed. Only a DLA still needs them.',
         default='onnxruntime',
-        removed={
+        refused={
             'modelopt': 'quantise the model with NVIDIA ModelOpt itself, and build from the ONNX '
             'file that it writes, without --calibration-tool and --calibration-images'
         },

@@ -32,7 +32,7 @@ class Option:
         limits: smallest and largest value; None without limits.
         choices: allowed values; empty if all values are allowed.
         words: values of a path option that are not paths.
-        removed: maps a value that only earlier releases accepted to advice for the user.
+        refused: maps a value that is not among the choices to advice for the user.
         affects: ``engine``: the manifest records the option, and the store's key includes it.
             ``report``: only the store's key includes the option. ``nothing``: neither, as for
             paths and logs.
@@ -51,7 +51,7 @@ class Option:
     limits: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
-    removed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     affects: Literal['engine', 'report', 'nothing'] = 'engine'
     reader: FieldReader | None = None
 
@@ -72,7 +72,7 @@ class Option:
         expected = 'one of ' + ', '.join(self.choices)
         value: str = section.take(self.name, expected, (str,))
         if value not in self.choices:
-            fix = self.removed.get(value, '')
+            fix = self.refused.get(value, '')
             raise section.refusal(self.name, value, expected, fix)
         return value
 
