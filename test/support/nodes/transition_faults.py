@@ -1,17 +1,20 @@
 """Let every step of every lifecycle transition fail once, with several kinds of errors.
 
 The program runs as a separate process, because threads and publishers remain if their destruction
-fails. It tests a node with several cameras first. A node with one camera then fails at the call
-sites that have not failed yet.
+fails. The process has the Fast DDS profile of detector_node. The program tests a node with several
+cameras first. A node with one camera then fails at the call sites that have not failed yet.
 """
 
+import faulthandler
 import functools
+import os
 import sys
 import threading
 from pathlib import Path
 
 import rclpy
 import rclpy.node
+from ament_index_python.packages import get_package_share_directory
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
 
@@ -21,9 +24,11 @@ import trt_perception
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
 from support.nodes.graph import command_image
+from support.programs import DEADLINE_S
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import ConfigError
 from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.transport.advice import node_profile_environment
 
 PACKAGE = str(Path(trt_perception.__file__).parent)
 SUCCESS = TransitionCallbackReturn.SUCCESS
@@ -166,6 +171,8 @@ def assert_good_life(node):
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
     assert node._health.error == ''
+    # With the profile, the participants for images stay unknown in this process.
+    assert set(node.get_node_names()) == {node.get_name()}
     cameras = range(len(node._cameras))
     for camera in cameras:
         node._detector.submit(camera, command_image(0))
@@ -176,6 +183,11 @@ def assert_good_life(node):
     assert trigger(node, 'deactivate') == SUCCESS
     assert trigger(node, 'cleanup') == SUCCESS
     assert node._health.error == ''
+
+
+def end_if_step_hangs():
+    """End the process with the stacks of all threads, unless called again within DEADLINE_S."""
+    faulthandler.dump_traceback_later(DEADLINE_S, exit=True)
 
 
 def fail_each_step(make_node, transition, good, failed):
@@ -195,6 +207,7 @@ def fail_each_step(make_node, transition, good, failed):
     node, others = None, threads()
     try:
         for number in range(1000):
+            end_if_step_hangs()
             if node is None:
                 node = make_node()
                 assert trigger(node, 'configure') == trigger(node, 'cleanup') == SUCCESS
@@ -236,6 +249,9 @@ def fail_each_step(make_node, transition, good, failed):
 
 
 def main():
+    end_if_step_hangs()
+    share = Path(get_package_share_directory('trt_perception'))
+    os.environ.update(node_profile_environment(share, {}))
     context = rclpy.Context()
     rclpy.init(args=['--ros-args', '--log-level', 'fatal'], context=context)
     failed = {transition: set() for transition in TRANSITIONS}
