@@ -88,22 +88,29 @@ def _show_output():
 
 
 # By default, a process repeats its announcement after 3 s if another process missed the first one.
-# That is half of the duration of these tests. The other settings are Fast DDS's defaults.
-_DISCOVERY = """<?xml version="1.0" encoding="UTF-8" ?>
-<profiles xmlns="http://www.eprosima.com/XMLSchemas/fastRTPS_Profiles">
-  <participant profile_name="tests" is_default_profile="true">
-    <rtps>
-      <builtin>
-        <discovery_config>
-          <leaseAnnouncement>
-            <sec>0</sec>
-            <nanosec>200000000</nanosec>
-          </leaseAnnouncement>
-        </discovery_config>
-      </builtin>
-    </rtps>
-  </participant>
-</profiles>
+# That is half of the duration of these tests. With calls between participants of a process, Fast
+# DDS may wait forever for itself, as config/fastdds_node.xml says. The other settings are Fast
+# DDS's defaults.
+_PROFILE = """<?xml version="1.0" encoding="UTF-8" ?>
+<dds xmlns="http://www.eprosima.com">
+  <library_settings>
+    <intraprocess_delivery>OFF</intraprocess_delivery>
+  </library_settings>
+  <profiles>
+    <participant profile_name="tests" is_default_profile="true">
+      <rtps>
+        <builtin>
+          <discovery_config>
+            <leaseAnnouncement>
+              <sec>0</sec>
+              <nanosec>200000000</nanosec>
+            </leaseAnnouncement>
+          </discovery_config>
+        </builtin>
+      </rtps>
+    </participant>
+  </profiles>
+</dds>
 """
 
 
@@ -112,8 +119,8 @@ def share_environment(folder):
     mend_shared_memory()
     os.environ['ROS_LOG_DIR'] = str(folder / 'ros_logs')
     os.environ['RCUTILS_COLORIZED_OUTPUT'] = '0'
-    profile = folder / 'discovery.xml'
-    profile.write_text(_DISCOVERY)
+    profile = folder / 'fastdds.xml'
+    profile.write_text(_PROFILE)
     # Fast DDS of Jazzy reads only the first variable, Fast DDS of Kilted only the second.
     os.environ.setdefault('FASTRTPS_DEFAULT_PROFILES_FILE', str(profile))
     os.environ.setdefault('FASTDDS_DEFAULT_PROFILES_FILE', str(profile))
