@@ -24,7 +24,6 @@ from trt_perception.benchmarking.measure import TimeStatistics
 from trt_perception.benchmarking.model import BenchmarkOptions, measure_model
 from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.gpu import copy_async
-from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
@@ -141,12 +140,16 @@ def naive_tensor(frame, preprocessing, letterbox):
     image, bgr_order = pixels_and_bgr_order(frame)
     if image.shape[2] != 3 or bgr_order != (0, 1, 2):
         image = np.ascontiguousarray(image[..., bgr_order])
-    size = letterbox.resized_wh
-    antialias, round_pixels = preprocessing.antialias, preprocessing.round_pixels
-    resized = resize(image, size, antialias=antialias, round_pixels=round_pixels)
-    right = letterbox.network_wh[0] - size[0] - letterbox.pad_left
-    bottom = letterbox.network_wh[1] - size[1] - letterbox.pad_top
-    sides = letterbox.pad_top, bottom, letterbox.pad_left, right
+    resized = resize(
+        image,
+        letterbox.resized_wh,
+        antialias=preprocessing.antialias,
+        round_pixels=preprocessing.round_pixels,
+        filter=preprocessing.filter,
+        window_xyxy=letterbox.visible_xyxy,
+    )
+    left, top, right, bottom = letterbox.image_xyxy
+    sides = top, letterbox.network_wh[1] - bottom, left, letterbox.network_wh[0] - right
     pad_value = preprocessing.pad_value
     padded = resized
     if pad_value is not None:
@@ -176,9 +179,7 @@ class NaiveJob:
         """Return the times at the boundaries of the steps, and the detections."""
         slot, preprocessing = self.slot, self.spec.preprocessing
         marks = [time.perf_counter()]
-        letterbox = Letterbox.fit(
-            (frame.width, frame.height), preprocessing.input_size, preprocessing.resize
-        )
+        letterbox = preprocessing.letterbox((frame.width, frame.height))
         tensor = naive_tensor(frame, preprocessing, letterbox)
         marks.append(time.perf_counter())
         self.copy(slot.input, tensor.ctypes.data, tensor.nbytes)

@@ -40,8 +40,7 @@ def device():
 
 
 def header_of(kernels, spec, frame, thresholds=Thresholds()):  # noqa: B008
-    size = spec.preprocessing.input_size
-    geometry = Letterbox.fit((frame.width, frame.height), size, spec.preprocessing.resize)
+    geometry = spec.preprocessing.letterbox((frame.width, frame.height))
     head = np.zeros(kernels.header.size, np.uint8)
     content = kernels.header.content(frame, geometry, thresholds)
     kernels.header.write(head, content, kernels.header.size)

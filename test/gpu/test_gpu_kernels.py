@@ -80,9 +80,7 @@ def frame_of(bgr, encoding, padding=0, big_endian=False):
 
 
 def run_letterbox(kernels, spec, frame, offset=0):
-    geometry = Letterbox.fit(
-        (frame.width, frame.height), spec.preprocessing.input_size, spec.preprocessing.resize
-    )
+    geometry = spec.preprocessing.letterbox((frame.width, frame.height))
     head = np.zeros(kernels.header.size, np.uint8)
     content = kernels.header.content(frame, geometry, Thresholds())
     kernels.header.write(head, content, kernels.header.size + offset)

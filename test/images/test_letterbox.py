@@ -199,3 +199,50 @@ def test_only_sampled_rows_affect_the_resized_image(every, count, round_pixels):
 def test_row_pattern_is_none_for_irregular_rows():
     for height, size in ((1081, 640), (1080, 600), (1080, 1920), (100, 480)):
         assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_row_pattern is None
+
+
+# (width, height) of source and network input, shorter side, rounding; resized image, left and top
+CROPS = [
+    ((1920, 1080), (224, 224), 256, 'half_even', (455, 256), -116, -16),  # round(115.5) is 116
+    ((1920, 1080), (224, 224), 256, 'down', (455, 256), -115, -16),
+    ((517, 333), (224, 224), 256, 'half_even', (397, 256), -86, -16),  # round(86.5) is 86
+    ((517, 333), (224, 224), 256, 'down', (397, 256), -86, -16),
+    ((333, 517), (224, 224), 224, 'down', (224, 347), 0, -61),
+    ((640, 480), (320, 240), 240, 'half_even', (320, 240), 0, 0),
+    ((224, 224), (224, 224), 219, 'down', (219, 219), 2, 2),  # padded: 2 left, 3 right
+    ((1080, 1920), (320, 240), 240, 'down', (240, 426), 40, -93),  # padded and cropped
+    ((1, 32767), (2, 2), 32767, 'down', (32767, 32767**2), -16382, -((32767**2 - 2) // 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ('source', 'network', 'shorter_side', 'rounding', 'resized', 'left', 'top'), CROPS
+)
+def test_crop_has_the_expected_size_and_offset(
+    source, network, shorter_side, rounding, resized, left, top
+):
+    cropped = Letterbox.crop(source, network, shorter_side, rounding)
+    assert cropped == Letterbox(source, network, resized, left, top)
+
+
+@settings(deadline=None, max_examples=100)
+@given(sizes, sizes, st.integers(1, 512), st.sampled_from(['half_even', 'down']))
+def test_crop_is_centred_and_shows_a_part_of_the_image(source, network, shorter_side, rounding):
+    cropped = Letterbox.crop(source, network, shorter_side, rounding)
+    image, visible = cropped.image_xyxy, cropped.visible_xyxy
+    assert min(cropped.resized_wh) == shorter_side
+    for axis, pad in enumerate((cropped.pad_left, cropped.pad_top)):
+        after = network[axis] - cropped.resized_wh[axis] - pad
+        assert abs(pad - after) <= 2
+        length = image[axis + 2] - image[axis]
+        assert length == min(network[axis], cropped.resized_wh[axis])
+        assert visible[axis + 2] - visible[axis] == length
+        assert 0 <= visible[axis] <= visible[axis + 2] <= cropped.resized_wh[axis]
+
+
+def test_points_of_a_crop_are_mapped_to_the_source():
+    cropped = Letterbox.crop((1920, 1080), (224, 224), 270)  # a quarter of the image
+    assert cropped == Letterbox((1920, 1080), (224, 224), (480, 270), -128, -23)
+    points = np.array([[0, 0], [112, 112], [224, 224]], np.float32)
+    assert cropped.points_to_source(points).tolist() == [[512, 92], [960, 540], [1408, 988]]
+    assert cropped.to_source(boxes([-999, -999, 999, 999])).tolist() == [[0, 0, 1920, 1080]]

@@ -213,6 +213,8 @@ TYPES = {
     ('preprocessing', 'resize'): 'string',
     ('preprocessing', 'antialias'): 'boolean',
     ('preprocessing', 'round_pixels'): 'boolean',
+    ('preprocessing', 'filter'): 'string',
+    ('preprocessing', 'crop_rounding'): 'string',
     ('preprocessing', 'pad_value'): 'integer or null',
     ('preprocessing', 'color_order'): 'string',
     ('preprocessing', 'scale'): 'number',
@@ -265,6 +267,9 @@ OUT_OF_RANGE = {
     ],
     ('preprocessing', 'resize'): ['crop'],
     ('preprocessing', 'antialias'): ['true'],
+    ('preprocessing', 'filter'): ['lanczos'],
+    ('preprocessing', 'shorter_side'): [0, -1, 32768, True, 224.5, '224'],
+    ('preprocessing', 'crop_rounding'): ['up'],
     ('preprocessing', 'pad_value'): [-1, 256],
     ('preprocessing', 'color_order'): ['RGB'],
     ('preprocessing', 'scale'): [0, -1, 1e-300],
@@ -292,13 +297,24 @@ def test_value_out_of_range_is_refused(path, golden_messages):
         golden_messages.add(manifest_refusal(manifest_with_value(path, value)))
 
 
-@pytest.mark.parametrize(('key', 'default'), [('antialias', False), ('round_pixels', True)])
-@pytest.mark.parametrize('value', [True, False, None])
-def test_flags_of_resizing_have_defaults(key, default, value):
-    content = manifest() if value is None else manifest_with_value(['preprocessing', key], value)
-    read = parse_content(content)
-    assert getattr(read.preprocessing, key) is (default if value is None else value)
-    assert parse_manifest(serialise_manifest(read), 'x.json') == read
+# Keys that manifests of earlier releases lack: the default, and other values.
+OPTIONAL_KEYS = {
+    'antialias': (False, [True]),
+    'round_pixels': (True, [False]),
+    'filter': ('bilinear', ['bicubic']),
+    'shorter_side': (None, [1, 256, 32767]),
+    'crop_rounding': ('half_even', ['down']),
+}
+
+
+@pytest.mark.parametrize(('key', 'values'), OPTIONAL_KEYS.items())
+def test_keys_of_resizing_have_defaults(key, values):
+    default, others = values
+    assert getattr(parse_content(manifest()).preprocessing, key) == default
+    for value in (default, *others):
+        read = parse_content(manifest_with_value(['preprocessing', key], value))
+        assert getattr(read.preprocessing, key) == value
+        assert parse_manifest(serialise_manifest(read), 'x.json') == read
 
 
 def test_values_at_the_limits_are_accepted():

@@ -99,6 +99,9 @@ DYNAMIC_IMAGES = TensorSpec('images', (1, 3, -1, -1), 'float32')
 # Each parameter with a value, the field that changes, and the new value of the field.
 OVERRIDES = [
     ('model.resize', 'stretch', 'resize', 'stretch'),
+    ('model.resize', 'center_crop', 'resize', 'center_crop'),
+    ('model.shorter_side', 64, 'shorter_side', 64),
+    ('model.filter', 'bicubic', 'filter', 'bicubic'),
     ('model.antialias', 1, 'antialias', True),
     ('model.pad_value', 0, 'pad_value', 0),
     ('model.pad_value', 255, 'pad_value', 255),

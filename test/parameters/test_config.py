@@ -29,8 +29,9 @@ NAMES = {
     'triton.certificate_file', 'triton.key_file',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
-    'model.antialias', 'model.pad_value', 'model.color_order', 'model.scale', 'model.mean',
-    'model.std', 'model.decoder', 'model.class_names', 'model.task',
+    'model.shorter_side', 'model.filter', 'model.antialias', 'model.pad_value',
+    'model.color_order', 'model.scale', 'model.mean', 'model.std', 'model.decoder',
+    'model.class_names', 'model.task',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
@@ -49,6 +50,7 @@ DEFAULTS = {
     'autostart': False,
     'class_agnostic_nms': False,
     'image_participants': -1,
+    'model.shorter_side': 0,
     'model.antialias': -1,
     'model.pad_value': -1,
 }
@@ -59,6 +61,7 @@ RANGES = {
     'max_detections': (1, 1024),
     'pipeline_depth': (1, 8),
     'image_participants': (-1, 64),
+    'model.shorter_side': (0, 32767),
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
 }

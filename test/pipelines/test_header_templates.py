@@ -28,3 +28,17 @@ def test_stored_headers_equal_new_headers():
         seen.add(content.tobytes())
     assert len(seen) > 500
     assert len(headers._templates) <= 256
+
+
+def test_only_bilinear_sampling_without_antialiasing_skips_rows():
+    frame = random_frame(np.random.default_rng(1), 'bgr8', 1920, 1080)
+    for values, skips in (
+        ({}, True),
+        ({'antialias': True}, False),
+        ({'filter': 'bicubic'}, False),
+        ({'resize': 'center_crop'}, True),
+        ({'resize': 'center_crop', 'filter': 'bicubic'}, False),
+    ):
+        preprocessing = Preprocessing((640, 360), **values)
+        rows = HeaderTemplates(FrameHeaderWriter(1), preprocessing).template(frame, Thresholds())
+        assert (rows.rows is not None) == skips

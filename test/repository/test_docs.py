@@ -199,7 +199,7 @@ def test_manifest_example_equals_the_shipped_manifest():
     described = json.loads(example)
     assert parse_manifest(example.encode(), 'docs/manifest.md').class_names == tuple('0123456789')
     assert {**described, 'notes': None} == {**shipped, 'notes': None}
-    keys = {f'preprocessing.{key}' for key in described['preprocessing']}
+    keys = {f'preprocessing.{field.name}' for field in dataclasses.fields(Preprocessing)}
     keys |= decoder_keys()
     keys |= {f'….{key}' for key in (*described['onnx'], *described['inputs'][0])}
     keys |= {f'keypoints.{field.name}' for field in dataclasses.fields(KeypointSpec)}

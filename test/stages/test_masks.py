@@ -3,12 +3,12 @@
 import cv2
 import numpy as np
 import pytest
+from scipy import ndimage
 
 from support.oracles.dense_decoding import results_without_errors
 from trt_perception.errors import OutputError
 from trt_perception.evaluation.coco.run_lengths import mask_run_lengths
 from trt_perception.images.detections import MaskGeometry, Masks
-from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
@@ -40,7 +40,7 @@ def decode_masks(source, boxes, coefficients, prototypes, confidence=0.25, mode=
         has_manifest=True,
         task=Segment(mask_coefficients=len(prototypes)),
     )
-    letterbox = Letterbox.fit(source, NETWORK, mode)
+    letterbox = Preprocessing(NETWORK, mode).letterbox(source)
     outputs = [prototypes[None].astype(np.float32), output]
     thresholds = Thresholds(confidence_threshold=confidence)
     (found,) = results_without_errors(
@@ -86,17 +86,31 @@ def test_mask_is_cut_off_at_its_box():
 
 
 @pytest.mark.parametrize('source', [(64, 48), (61, 47), (7, 90), (90, 7), (1, 1), (333, 77)])
-@pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
+@pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch', 'center_crop'])
 def test_masks_fit_images_of_any_size(source, mode):
     found = decode_masks(
         source, [[0, 0, 64, 48], [3, 3, 60, 44]], np.eye(2, 4), smooth(), mode=mode
     )
     masks = found.masks.whole()
     assert masks.shape == (len(found), source[1], source[0])
-    ones = decode_masks(
-        source, [[0, 0, 64, 48]], [[1]], np.ones((1, 12, 16), np.float32), mode=mode
-    )
+    whole = [-6400, -4800, 6400, 4800]  # also the part of the image that a crop removes
+    ones = decode_masks(source, [whole], [[1]], np.ones((1, 12, 16), np.float32), mode=mode)
     assert ones.masks.whole().all()
+
+
+def test_mask_of_a_cropped_image_is_at_the_place_of_its_pixels():
+    prototypes, coefficients = smooth(), np.array([1, -0.5, 2, 0.25], np.float32)
+    source = (128, 64)  # the resized image has 96 x 48 pixels, of which 16 are cut on each side
+    found = decode_masks(source, [[0, 0, 64, 48]], [coefficients], prototypes, mode='center_crop')
+    logits = np.tensordot(coefficients, prototypes, axes=1)
+    x = ((np.arange(22, 106) + 0.5) * 96 / 128 - 16) * 16 / 64 - 0.5
+    y = (np.arange(64) + 0.5) * 12 / 64 - 0.5
+    grid = np.meshgrid(y, x, indexing='ij')
+    expected = ndimage.map_coordinates(logits, grid, order=1, mode='nearest') > 0
+    (mask,) = found.masks.whole()
+    assert 0.1 < expected.mean() < 0.9
+    assert (mask[:, 22:106] != expected).mean() < 1e-3
+    assert not mask[:, :21].any()
 
 
 @pytest.mark.parametrize('source', [(64, 48), (100, 30)])

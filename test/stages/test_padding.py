@@ -21,6 +21,7 @@ from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.input_layout import image_mask
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -120,13 +121,15 @@ def test_pixel_mask_equals_that_of_the_processors():
     ('shape', 'dtype'),
     [((64, 96), 'int64'), ((16, 32), 'bool'), ((64, 96), 'int32'), ((64, 96), 'float32')],
 )
-@pytest.mark.parametrize('mode', ['letterbox_top_left', 'letterbox'])
+@pytest.mark.parametrize('mode', ['letterbox_top_left', 'letterbox', 'center_crop'])
 def test_kernel_writes_the_pixel_mask_of_each_frame(shape, dtype, mode):
     spec = spec_of(TASKS['detect'], (96, 64), 3, 100)
     mask = TensorSpec('pixel_mask', (4, *shape), dtype)
     spec = replace(spec, auxiliary_inputs=(mask,))
     kernels = emulated_kernels(spec)
-    letterboxes = [Letterbox.fit(size, (96, 64), mode) for size, _, _ in cameras()]
+    # Some images are padded on one axis and cropped on the other.
+    preprocessing = Preprocessing((96, 64), mode, shorter_side=70)
+    letterboxes = [preprocessing.letterbox(size) for size, _, _ in cameras()]
     headers = []
     for (size, _, _), letterbox in zip(cameras(), letterboxes, strict=True):
         header = np.zeros(kernels.header.size, np.uint8)

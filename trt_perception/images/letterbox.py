@@ -3,6 +3,8 @@
 Detectors are trained with this geometry. Both axes have the same scale: the largest scale at which
 the whole image fits. The resized image is centred. An odd pixel of padding goes to the right or
 the bottom. ``letterbox_top_left`` puts the image into the corner, and ``stretch`` fills the input.
+Classifiers are trained with ``center_crop``: the image's shorter side gets a fixed length, and the
+input is cut from the centre. A crop is negative padding.
 Sampling has half-pixel centres: a source coordinate x maps to x * resized_w / source_w + pad_left.
 """
 
@@ -14,9 +16,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['Letterbox', 'ResizeMode', 'RowPattern']
+__all__ = ['CropRounding', 'Letterbox', 'ResizeMode', 'RowPattern', 'WholeImageMode']
 
-ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
+#: Modes that keep the whole image.
+WholeImageMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
+ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch', 'center_crop']
+#: How half of an odd number of cropped pixels is rounded: to the even number, or down.
+CropRounding = Literal['half_even', 'down']
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,10 @@ class Letterbox:
     Attributes:
         source_wh: width and height of the image.
         network_wh: width and height of the network's input.
-        resized_wh: width and height of the image inside the network's input, at least 1.
-        pad_left: network pixels left of the image.
-        pad_top: network pixels above the image.
+        resized_wh: width and height of the whole image in network pixels, at least 1. A crop
+            makes them larger than the network's input.
+        pad_left: network pixels left of the image; negative if the image is cropped there.
+        pad_top: network pixels above the image; negative if the image is cropped there.
     """
 
     source_wh: tuple[int, int]
@@ -58,7 +65,7 @@ class Letterbox:
 
     @classmethod
     def fit(
-        cls, source_wh: tuple[int, int], network_wh: tuple[int, int], mode: ResizeMode
+        cls, source_wh: tuple[int, int], network_wh: tuple[int, int], mode: WholeImageMode
     ) -> Letterbox:
         """Fit an image of ``source_wh`` pixels into ``network_wh`` pixels."""
         if mode == 'stretch':
@@ -71,6 +78,51 @@ class Letterbox:
         pad = network_wh[0] - width, network_wh[1] - height
         left, top = (0, 0) if mode == 'letterbox_top_left' else (pad[0] // 2, pad[1] // 2)
         return cls(source_wh, network_wh, (width, height), left, top)
+
+    @classmethod
+    def crop(
+        cls,
+        source_wh: tuple[int, int],
+        network_wh: tuple[int, int],
+        shorter_side: int,
+        rounding: CropRounding = 'half_even',
+    ) -> Letterbox:
+        """Resize an image to a shorter side, and cut the network's input from its centre.
+
+        The longer side is rounded down, as in ``Resize`` of torchvision and in transformers. If
+        the resized image is smaller than the input, the centred image is padded.
+
+        Args:
+            source_wh: width and height of the image.
+            network_wh: width and height of the network's input.
+            shorter_side: length of the shorter side after resizing, in pixels.
+            rounding: ``half_even`` for torchvision, timm and Ultralytics, ``down`` for
+                transformers. The results differ by one pixel if the excess is 3, 7, 11, ….
+        """
+        shorter = min(source_wh)
+        width, height = (shorter_side * side // shorter for side in source_wh)
+        left, top = (
+            _pad_before(side, resized, rounding)
+            for side, resized in zip(network_wh, (width, height), strict=True)
+        )
+        return cls(source_wh, network_wh, (width, height), left, top)
+
+    @property
+    def image_xyxy(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the visible image in the network's input, in pixels."""
+        return (
+            max(0, self.pad_left),
+            max(0, self.pad_top),
+            min(self.network_wh[0], self.pad_left + self.resized_wh[0]),
+            min(self.network_wh[1], self.pad_top + self.resized_wh[1]),
+        )
+
+    @property
+    def visible_xyxy(self) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the visible image in the resized image, in its pixels."""
+        left, top, right, bottom = self.image_xyxy
+        x, y = self.pad_left, self.pad_top
+        return left - x, top - y, right - x, bottom - y
 
     def to_source(self, xyxy: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Map boxes from network pixels to source pixels and clip them to the image.
@@ -99,9 +151,10 @@ class Letterbox:
 
     @property
     def sampled_row_pattern(self) -> RowPattern | None:
-        """The pattern of the source rows that bilinear sampling reads.
+        """The pattern of the source rows that bilinear sampling without antialiasing reads.
 
-        None if sampling reads every row, or if the rows are not evenly spaced.
+        None if sampling reads every row, or if the rows are not evenly spaced. For a crop, the
+        pattern contains the rows of the whole image.
 
         Row i of the resized image samples the source at r * (i + 1/2) - 1/2, with the ratio r.
         For an odd integer r, this is the centre of one source row. For an even r, the position is
@@ -124,3 +177,11 @@ class Letterbox:
         source, resized = np.array([self.source_wh, self.resized_wh], np.float32)
         ratio: npt.NDArray[np.float32] = np.divide(source, resized, dtype=np.float32)
         return ratio
+
+
+def _pad_before(side: int, resized: int, rounding: CropRounding) -> int:
+    """Return the padding left or above that centres a resized image; negative for a crop."""
+    if resized <= side:
+        return (side - resized) // 2
+    excess = resized - side
+    return -(round(excess / 2) if rounding == 'half_even' else excess // 2)

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.files.json_records import choice_reader
+from trt_perception.files.json_records import (
+    FieldReader,
+    choice_reader,
+    integer_reader,
+    optional_reader,
+)
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
-from trt_perception.images.letterbox import ResizeMode
+from trt_perception.images.letterbox import CropRounding, Letterbox, ResizeMode
 from trt_perception.model.tensors import INPUT_DTYPES, MAX_TENSOR_VALUES
 
 __all__ = [
-    *('COLOR_ORDERS', 'RESIZE_MODES', 'Preprocessing', 'fields_text', 'number_mistake'),
-    *('pad_value_text', 'uint8_input_mistake', 'input_size_mistake'),
+    *('COLOR_ORDERS', 'RESIZE_FILTERS', 'RESIZE_MODES', 'Preprocessing', 'ResizeFilter'),
+    *('fields_text', 'number_mistake', 'pad_value_text', 'uint8_input_mistake'),
+    *('input_size_mistake',),
 ]
 
-RESIZE_MODES: Final[tuple[ResizeMode, ...]] = ('letterbox', 'letterbox_top_left', 'stretch')
+ResizeFilter = Literal['bilinear', 'bicubic']
+RESIZE_FILTERS: Final[tuple[ResizeFilter, ...]] = get_args(ResizeFilter)
+RESIZE_MODES: Final[tuple[ResizeMode, ...]] = get_args(ResizeMode)
 COLOR_ORDERS: Final = ('rgb', 'bgr')
 LAYOUTS: Final = ('nchw', 'nhwc')
 _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
@@ -111,14 +119,9 @@ def _read_pad_value(section: JsonSection, key: str) -> int | None:
     return None if is_null else section.integer(key, 0, 255)
 
 
-def _read_antialias(section: JsonSection, key: str) -> bool:
-    # The key is optional, because manifests of earlier releases lack it.
-    return key in section.unread_keys() and section.boolean(key)
-
-
-def _read_round_pixels(section: JsonSection, key: str) -> bool:
-    # The key is optional, because manifests of earlier releases lack it.
-    return key not in section.unread_keys() or section.boolean(key)
+def _read_with_default(read: FieldReader, default: Any) -> FieldReader:
+    # Such a key is optional, because manifests of earlier releases lack it.
+    return lambda section, key: read(section, key) if key in section.unread_keys() else default
 
 
 @dataclass(frozen=True)
@@ -137,9 +140,19 @@ class Preprocessing:
         layout: ``nchw`` or ``nhwc``.
         dtype: one of INPUT_DTYPES. ``uint8`` requires scale 1, mean 0 and std 1.
         antialias: when an image shrinks, a pixel is the mean of all pixels that it covers, as in
-            PIL's bilinear resize. If False, a pixel comes from four pixels, as in ``cv2.resize``.
+            PIL's resize. If False, a bilinear pixel comes from four pixels and a bicubic pixel
+            from sixteen, as in ``cv2.resize``.
         round_pixels: resized pixels are rounded to whole numbers, as in a resize of bytes. If
             False, they keep their fractions, as in a resize of floats. ``uint8`` always rounds.
+        filter: one of RESIZE_FILTERS. ``bicubic`` has the coefficient a = -0.5 with antialiasing,
+            as in PIL and torch, else a = -0.75, as in OpenCV and torch.
+        shorter_side: for ``center_crop``: length of the image's shorter side after resizing, in
+            pixels. None: the shorter side of ``input_size``.
+        crop_rounding: for ``center_crop``: see ``Letterbox.crop``.
+
+    The size of the input is fixed. DPT and Depth Anything derive it from each image
+    (``keep_aspect_ratio``, ``ensure_multiple_of``). Here, ``stretch`` fills the size of the file,
+    so an image of another aspect ratio differs from their own processing.
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
@@ -151,8 +164,22 @@ class Preprocessing:
     std: Annotated[tuple[float, float, float], _read_triple] = (1.0, 1.0, 1.0)
     layout: Annotated[str, choice_reader(*LAYOUTS)] = 'nchw'
     dtype: Annotated[str, choice_reader(*INPUT_DTYPES)] = 'float32'
-    antialias: Annotated[bool, _read_antialias] = False
-    round_pixels: Annotated[bool, _read_round_pixels] = True
+    antialias: Annotated[bool, _read_with_default(JsonSection.boolean, False)] = False
+    round_pixels: Annotated[bool, _read_with_default(JsonSection.boolean, True)] = True
+    filter: Annotated[
+        ResizeFilter, _read_with_default(choice_reader(*RESIZE_FILTERS), 'bilinear')
+    ] = 'bilinear'
+    shorter_side: Annotated[int | None, optional_reader(integer_reader(1, MAX_SIDE))] = None
+    crop_rounding: Annotated[
+        CropRounding, _read_with_default(choice_reader(*get_args(CropRounding)), 'half_even')
+    ] = 'half_even'
+
+    def letterbox(self, source_wh: tuple[int, int]) -> Letterbox:
+        """Return the position of an image of ``source_wh`` pixels in the network's input."""
+        if self.resize == 'center_crop':
+            shorter_side = self.shorter_side or min(self.input_size)
+            return Letterbox.crop(source_wh, self.input_size, shorter_side, self.crop_rounding)
+        return Letterbox.fit(source_wh, self.input_size, self.resize)
 
     def gain_and_bias(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return gain and bias, each float32 (3,): tensor = pixel * gain + bias per channel."""
@@ -173,9 +200,12 @@ class Preprocessing:
         if any(self.mean) or self.std != (1, 1, 1):
             values = f'({values} - {list(self.mean)}) / {list(self.std)}'
         padding = '' if self.resize == 'stretch' else f' on {pad_value_text(self.pad_value)}'
+        if self.resize == 'center_crop':
+            padding = f' of shorter side {self.shorter_side or min(self.input_size)}{padding}'
+        bicubic = ', bicubic' if self.filter == 'bicubic' else ''
         antialiased = ', antialiased' if self.antialias else ''
         rounded = '' if self.round_pixels else ', not rounded'
-        return f'{self.resize}{padding}{antialiased}{rounded}, {values}'
+        return f'{self.resize}{padding}{bicubic}{antialiased}{rounded}, {values}'
 
 
 def pad_value_text(pad_value: int | None) -> str:

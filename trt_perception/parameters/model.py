@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import (
     COLOR_ORDERS,
+    RESIZE_FILTERS,
     RESIZE_MODES,
     input_size_mistake,
     number_mistake,
@@ -38,6 +40,21 @@ class ModelParameters:
         'How an image is fitted into the input. Empty: from the manifest, else from the model.',
         name='model.resize',
         choices=('', *RESIZE_MODES),
+    )
+    model_shorter_side: int = parameter_field(
+        0,
+        "Length of an image's shorter side before center_crop cuts the input. 0: from the "
+        "manifest, else from the model, else the input's shorter side.",
+        name='model.shorter_side',
+        unit='px',
+        minimum=0,
+        maximum=MAX_SIDE,
+    )
+    model_filter: str = parameter_field(
+        '',
+        'Interpolation of the resize. Empty: from the manifest, else from the model.',
+        name='model.filter',
+        choices=('', *RESIZE_FILTERS),
     )
     model_antialias: int = parameter_field(
         -1,
@@ -106,7 +123,10 @@ class ModelParameters:
 
     def model_overrides(self) -> ModelOverrides:
         """Return the values of the ``model.*`` parameters that differ from the default."""
-        names = ('input_size', 'resize', 'color_order', 'scale', 'mean', 'std')
+        names = (
+            *('input_size', 'resize', 'shorter_side', 'filter'),
+            *('color_order', 'scale', 'mean', 'std'),
+        )
         values = {name: it for name in names if (it := getattr(self, f'model_{name}'))}
         if self.model_pad_value >= 0:
             values['pad_value'] = self.model_pad_value

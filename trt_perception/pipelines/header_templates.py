@@ -64,11 +64,7 @@ class HeaderTemplates:
         key = frame.width, frame.height, frame.step, name, frame.big_endian, thresholds
         template = self._templates.get(key)
         if template is None:
-            letterbox = Letterbox.fit(
-                (frame.width, frame.height),
-                self._preprocessing.input_size,
-                self._preprocessing.resize,
-            )
+            letterbox = self._preprocessing.letterbox((frame.width, frame.height))
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             content = self._header.content(frame, letterbox, thresholds)
@@ -78,7 +74,11 @@ class HeaderTemplates:
 
     def _rows_to_upload(self, frame: Frame, letterbox: Letterbox) -> RowPattern | None:
         rows = letterbox.sampled_row_pattern
-        if rows is None or self._preprocessing.antialias or not frame.format.rows_are_independent:
+        samples_bilinearly = (self._preprocessing.filter, self._preprocessing.antialias) == (
+            'bilinear',
+            False,
+        )
+        if rows is None or not samples_bilinearly or not frame.format.rows_are_independent:
             return None
         skipped_rows = frame.height - rows.rows_per_group * rows.group_count
         return rows if skipped_rows * frame.step >= _MIN_SKIPPED_BYTES else None

@@ -100,8 +100,8 @@ class FrameKernels:
             'FRAME_PARAMETERS': ', '.join(FRAME_PARAMETERS),
             'MAX_BATCH': MAX_BATCH,
         }
-        sampling = 'antialiased.cuh' if spec.preprocessing.antialias else 'bilinear.cuh'
-        sources = ['frame.cuh', 'pixels.cuh', sampling, 'letterbox.cu']
+        sampling = 'antialiased' if spec.preprocessing.antialias else spec.preprocessing.filter
+        sources = ['frame.cuh', 'pixels.cuh', f'{sampling}.cuh', 'letterbox.cu']
         if spec.pixel_mask is not None:
             sources.append('pixel_mask.cu')
             constants |= _pixel_mask_constants(spec.pixel_mask)
@@ -279,6 +279,8 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
         'NET_HEIGHT': height,
         'RGB_ORDER': int(preprocessing.color_order == 'rgb'),
         'ROUND_PIXELS': int(preprocessing.round_pixels),
+        'BICUBIC': int(preprocessing.filter == 'bicubic'),
+        'CROP': int(preprocessing.resize == 'center_crop'),
         'INFINITY_F': '__int_as_float(0x7f800000)',
         'NAN_F': '__int_as_float(0x7fffffff)',
     }

@@ -6,6 +6,8 @@ give the same values.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any, Final
 
 import cv2
@@ -15,7 +17,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.preprocessing import Preprocessing, ResizeFilter
 
 __all__ = ['HostPreprocessor', 'frame_to_bgr', 'pixels_and_bgr_order', 'resize']
 
@@ -85,73 +87,145 @@ def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.
 
 
 def resize(
-    image: npt.NDArray[np.uint8], size_wh: tuple[int, int], *, antialias: bool, round_pixels: bool
+    image: npt.NDArray[np.uint8],
+    size_wh: tuple[int, int],
+    *,
+    antialias: bool,
+    round_pixels: bool,
+    filter: ResizeFilter = 'bilinear',
+    window_xyxy: tuple[int, int, int, int] | None = None,
 ) -> npt.NDArray[Any]:
-    """Resize an image bilinearly, with half-pixel centres.
+    """Resize an image with half-pixel centres.
 
     Args:
         image: uint8 (height, width, channels) with 1, 3 or 4 channels.
         size_wh: new width and height in pixels.
         antialias: if True, Pillow computes each pixel from all source pixels under it, first
-            horizontally, then vertically. If False, each pixel comes from four.
-        round_pixels: if True, the result is rounded to bytes. If False, to float32.
+            horizontally, then vertically. If False, each pixel comes from 4 (bicubic: 16) pixels.
+        round_pixels: if True, the result is rounded to bytes. If False, to float32, and bicubic
+            values may lie outside 0…255.
+        filter: ``bilinear`` or ``bicubic``.
+        window_xyxy: the part of the resized image to return, in its pixels. None: all of it.
 
     Returns:
-        uint8 or float32 (new height, new width, channels).
+        uint8 or float32 (height and width of the window, channels).
 
     Raises:
         EngineError: ``antialias`` is True and Pillow is not installed.
     """
     height, width, channels = image.shape
-    resized: npt.NDArray[Any]
+    left, top, right, bottom = window_xyxy or (0, 0, *size_wh)
+    # A crop of a narrow image may enlarge it to gigabytes. Then compute only the window. Such an
+    # image grows more than twofold, so antialiasing has no effect on a bilinear filter.
+    most_pixels = 4 * max(width * height, (right - left) * (bottom - top), 2**22)
+    is_huge = math.prod(size_wh) > most_pixels
+    if is_huge or not (antialias or round_pixels):
+        columns = _taps(width, size_wh[0], (left, right), filter, antialias)
+        rows = _taps(height, size_wh[1], (top, bottom), filter, antialias)
+        exact = _interpolate(image, columns, rows)
+        return exact.round().clip(0, 255).astype(np.uint8) if round_pixels else exact
+    window = left, top, right, bottom
     if antialias:
-        pil = _import_pillow()
-        if round_pixels:
-            # Not RGBA, because Pillow would then weight the colours by the fourth channel.
-            mode = {1: 'L', 3: 'RGB', 4: 'RGBX'}[channels]
-            pixels = np.ascontiguousarray(image)
-            pictures = [pil.frombuffer(mode, (width, height), pixels, 'raw', mode, 0, 1)]
-        else:  # a picture of floats has one channel
-            planes = image.transpose(2, 0, 1).astype(np.float32)
-            pictures = [pil.fromarray(plane) for plane in planes]
-        # Resize one axis at a time. From release 13 on, Pillow chooses the order of the axes
-        # itself, which rounds differently.
-        for size in ((size_wh[0], height), size_wh):
-            pictures = [picture.resize(size, pil.Resampling.BILINEAR) for picture in pictures]
-        resized = np.dstack(pictures)
-    elif round_pixels:
-        resized = cv2.resize(image, size_wh, interpolation=cv2.INTER_LINEAR)
-    else:
-        resized = _resize_without_rounding(image, size_wh)
-    return resized.reshape(size_wh[1], size_wh[0], channels)
+        return _resize_with_pillow(image, size_wh, round_pixels, filter, window)
+    kind = cv2.INTER_CUBIC if filter == 'bicubic' else cv2.INTER_LINEAR
+    resized = cv2.resize(image, size_wh, interpolation=kind)
+    return resized.reshape(*size_wh[::-1], channels)[top:bottom, left:right]
 
 
-def _resize_without_rounding(
-    image: npt.NDArray[np.uint8], size_wh: tuple[int, int]
+def _resize_with_pillow(
+    image: npt.NDArray[np.uint8],
+    size_wh: tuple[int, int],
+    round_pixels: bool,
+    filter: ResizeFilter,
+    window_xyxy: tuple[int, int, int, int],
 ) -> npt.NDArray[Any]:
-    """Resize bilinearly without rounding, in the float32 arithmetic of torch. Return float32."""
+    """Resize with antialiasing. Arguments and result are those of ``resize``."""
     height, width, channels = image.shape
-    left, right, right_share = _neighbours(width, size_wh[0])
-    top, bottom, bottom_share = _neighbours(height, size_wh[1])
+    left, top, right, bottom = window_xyxy
+    pil = _import_pillow()
+    if round_pixels:
+        # Not RGBA, because Pillow would then weight the colours by the fourth channel.
+        mode = {1: 'L', 3: 'RGB', 4: 'RGBX'}[channels]
+        pixels = np.ascontiguousarray(image)
+        pictures = [pil.frombuffer(mode, (width, height), pixels, 'raw', mode, 0, 1)]
+    else:  # a picture of floats has one channel
+        planes = image.transpose(2, 0, 1).astype(np.float32)
+        pictures = [pil.fromarray(plane) for plane in planes]
+    kind = pil.Resampling.BICUBIC if filter == 'bicubic' else pil.Resampling.BILINEAR
+    # Resize one axis at a time. From release 13 on, Pillow chooses the order of the axes itself,
+    # which rounds differently.
+    window_width = right - left
+    for size, part in (
+        ((size_wh[0], height), (left, 0, right, height)),
+        ((window_width, size_wh[1]), (0, top, window_width, bottom)),
+    ):
+        pictures = [picture.resize(size, kind).crop(part) for picture in pictures]
+    return np.dstack(pictures).reshape(bottom - top, window_width, channels)
+
+
+#: For one axis: the index of a source pixel and its weight, for each pixel of the result.
+_Tap = tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]
+
+
+def _interpolate(
+    image: npt.NDArray[np.uint8], columns: Sequence[_Tap], rows: Sequence[_Tap]
+) -> npt.NDArray[np.float32]:
+    """Return the weighted sums of pixels, in the float32 arithmetic and order of torch."""
     # Two or three times faster than an inner loop over the channels.
-    right_share = np.repeat(right_share[:, None], channels, axis=1)
-    bottom_share = bottom_share[:, None, None]
-    upper, lower = (
-        rows.take(left, 1) * (1 - right_share) + rows.take(right, 1) * right_share
-        for rows in (image.take(top, 0), image.take(bottom, 0))
-    )
-    return upper * (1 - bottom_share) + lower * bottom_share
+    columns = [
+        (place, np.repeat(share[:, None], image.shape[2], axis=1)) for place, share in columns
+    ]
+    total: Any = 0
+    for row, row_share in rows:
+        lines = image.take(row, 0)
+        across: Any = sum(lines.take(place, 1) * share for place, share in columns)
+        total = total + across * row_share[:, None, None]
+    return total  # type: ignore[no-any-return]
 
 
-def _neighbours(
-    size: int, resized: int
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.float32]]:
-    """Return the two source pixels of each resized pixel on one axis, and the second's weight."""
+def _taps(
+    size: int, resized: int, window: tuple[int, int], filter: ResizeFilter, antialias: bool
+) -> list[_Tap]:
+    """Return the source pixels of each resized pixel on one axis, with their weights.
+
+    Args:
+        size: pixels of the image on this axis.
+        resized: pixels of the resized image.
+        window: first and last pixel of the result, the last not included.
+        filter: ``bilinear`` with two taps, or ``bicubic`` with four.
+        antialias: choose Pillow's bicubic filter for enlarging, which repeats no border pixels.
+    """
     # torch rounds the ratio and the position to float32, but not the product in between (FMA).
     ratio = np.float32(size / resized)
-    positions = ((np.arange(resized) + 0.5) * ratio - 0.5).astype(np.float32).clip(0, size - 1)
-    first = positions.astype(np.intp)
-    return first, np.minimum(first + 1, size - 1), positions - first.astype(np.float32)
+    positions = ((np.arange(*window) + 0.5) * ratio - 0.5).astype(np.float32)
+    if filter == 'bilinear':
+        positions = positions.clip(0, size - 1)
+    first = np.floor(positions)
+    share = positions - first
+    start = first.astype(np.intp)
+    if filter == 'bilinear':
+        return [(start, 1 - share), (np.minimum(start + 1, size - 1), share)]
+    weights = _cubic_weights(share, -0.5 if antialias else -0.75)
+    places = [start + step for step in (-1, 0, 1, 2)]
+    if antialias:
+        weights = weights * [(place >= 0) & (place < size) for place in places]
+        weights /= weights.sum(axis=0)
+    return [
+        (place.clip(0, size - 1), weight) for place, weight in zip(places, weights, strict=True)
+    ]
+
+
+def _cubic_weights(share: npt.NDArray[np.float32], a: float) -> npt.NDArray[np.float32]:
+    """Return the weights of four pixels around positions, float32 (4, n), with Keys' kernel.
+
+    Args:
+        share: float32 (n,), distance from the second pixel to the position.
+        a: slope of the kernel at distance 1.
+    """
+    near, far = np.stack([share, 1 - share]), np.stack([share + 1, 2 - share])
+    inner = ((a + 2) * near - (a + 3)) * near * near + 1
+    outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
+    return np.stack([outer[0], inner[0], inner[1], outer[1]])
 
 
 def _import_pillow() -> Any:
@@ -207,28 +281,27 @@ class HostPreprocessor:
             preprocessing's dtype and valid until the next call; and the frame's geometry.
         """
         image, bgr_order = pixels_and_bgr_order(frame)
-        letterbox = Letterbox.fit(
-            (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
-        )
+        letterbox = self._preprocessing.letterbox((frame.width, frame.height))
         if letterbox != self._padded[place]:
             self._channels[place] = self._preprocessing.padding()[:, None, None]
             self._padded[place] = letterbox
-        width, height = letterbox.resized_wh
-        inside = self._channels[
-            place,
-            :,
-            letterbox.pad_top : letterbox.pad_top + height,
-            letterbox.pad_left : letterbox.pad_left + width,
-        ]
+        left, top, right, bottom = letterbox.image_xyxy
+        inside = self._channels[place, :, top:bottom, left:right]
         resized = resize(
             image,
-            (width, height),
+            letterbox.resized_wh,
             antialias=self._preprocessing.antialias,
             round_pixels=self._preprocessing.round_pixels or self._tensor.dtype == np.uint8,
+            filter=self._preprocessing.filter,
+            window_xyxy=letterbox.visible_xyxy,
         )
         channels = bgr_order if self._preprocessing.color_order == 'bgr' else bgr_order[::-1]
         for index, channel in enumerate(channels):
-            plane = inside[index] if self._plane is None else self._plane[:height, :width]
+            plane = (
+                inside[index]
+                if self._plane is None
+                else self._plane[: bottom - top, : right - left]
+            )
             np.multiply(resized[..., channel], self._gain[index], out=plane)
             if self._bias[index]:
                 plane += self._bias[index]

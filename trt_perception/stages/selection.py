@@ -143,7 +143,7 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
 
 
 def _image_boxes_to_network(xyxy: Floats, letterbox: Letterbox) -> Floats:
-    """Convert boxes that are relative to the unpadded image to network pixels.
+    """Convert boxes that are relative to the visible image to network pixels.
 
     A transformer with the input ``pixel_mask`` outputs such boxes, because it ignores the padding.
 
@@ -151,9 +151,10 @@ def _image_boxes_to_network(xyxy: Floats, letterbox: Letterbox) -> Floats:
         xyxy: float32 (n, 4), the fractions multiplied by the size of the network's input.
         letterbox: geometry of the frame.
     """
-    resized, network = np.array([letterbox.resized_wh, letterbox.network_wh], np.float32)
-    pad = np.array([letterbox.pad_left, letterbox.pad_top] * 2, np.float32)
-    moved: Floats = xyxy * np.tile(resized / network, 2) + pad
+    left, top, right, bottom = letterbox.image_xyxy
+    visible, network = np.array([(right - left, bottom - top), letterbox.network_wh], np.float32)
+    corner = np.array([left, top] * 2, np.float32)
+    moved: Floats = xyxy * np.tile(visible / network, 2) + corner
     return moved
 
 

@@ -148,16 +148,19 @@ def test_engine_manifest_copies_the_onnx_manifest(tmp_path):
 
 def test_options_override_the_manifest(tmp_path):
     engine = tmp_path / 'digits.engine'
-    arguments = ('--resize', 'stretch', '--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
+    arguments = ('--resize', 'center_crop', '--shorter-side', '500', '--filter', 'bicubic')
+    arguments += ('--color-order', 'bgr', '--scale', '1', '--pad-value', '0')
     arguments += ('--mean', '1', '2', '3', '--std', '4', '5', '6', '--antialias')
     assert run_build_engine('--onnx', DIGITS, '--output', engine, *arguments) == 0
     preprocessing = read_manifest_beside(engine).preprocessing
     assert (
         preprocessing.resize,
+        preprocessing.shorter_side,
+        preprocessing.filter,
         preprocessing.color_order,
         preprocessing.scale,
         preprocessing.pad_value,
-    ) == (*('stretch', 'bgr', 1.0, 0),)
+    ) == (*('center_crop', 500, 'bicubic', 'bgr', 1.0, 0),)
     assert (preprocessing.mean, preprocessing.std, preprocessing.antialias) == (
         (1, 2, 3),
         (4, 5, 6),

@@ -73,7 +73,8 @@ OPTIONS_NOT_FOR_TENSORRT = {
     *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
     *('calibration_method', 'validate', 'annotations'),
     *('max_accuracy_drop', 'accept_disagreement', 'decoder', 'class_names', 'class_names_file'),
-    *('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std'),
+    *('resize', 'shorter_side', 'filter', 'antialias', 'pad_value'),
+    *('color_order', 'scale', 'mean', 'std'),
 }
 
 

@@ -16,7 +16,6 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
@@ -113,9 +112,7 @@ class HostLetterbox:
 
     def __call__(self, frame):
         """Return the input tensor, float32 (1, 3, height, width)."""
-        geometry = Letterbox.fit(
-            (frame.width, frame.height), self._preprocessing.input_size, self._preprocessing.resize
-        )
+        geometry = self._preprocessing.letterbox((frame.width, frame.height))
         header = np.zeros(self._header.size, np.uint8)
         pixels = np.ascontiguousarray(frame.data)
         content = self._header.content(frame, geometry, Thresholds())

@@ -4,7 +4,6 @@ import numpy as np
 
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
-from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.dense import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
@@ -97,7 +96,7 @@ def headers_of(kernels, spec, sizes, thresholds):
     """Return the geometry of frames of these sizes, and their headers as uint8."""
     boxes, headers = [], []
     for size, own in zip(sizes, thresholds, strict=True):
-        geometry = Letterbox.fit(size, spec.preprocessing.input_size, spec.preprocessing.resize)
+        geometry = spec.preprocessing.letterbox(size)
         pixels = np.zeros(size[0] * size[1], np.uint8)
         frame = Frame.view(pixels, width=size[0], height=size[1], step=size[0], encoding='mono8')
         head = np.zeros(kernels.header.size, np.uint8)

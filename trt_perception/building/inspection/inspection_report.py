@@ -175,6 +175,8 @@ def _manifest_text(manifest: Manifest | None, title: str = 'manifest') -> str:
         (
             'image',
             f'{image.input_size[0]}x{image.input_size[1]} {image.resize}, '
+            f'{f"shorter side {image.shorter_side}, " if image.shorter_side else ""}'
+            f'{"bicubic, " if image.filter == "bicubic" else ""}'
             f'{"antialiased, " if image.antialias else ""}'
             f'{"" if image.round_pixels else "not rounded, "}'
             f'{image.color_order}, scale {image.scale:.6g}, mean {list(image.mean)}, std '

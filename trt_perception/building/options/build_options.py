@@ -30,10 +30,12 @@ from trt_perception.building.options.values import (
     Triple,
 )
 from trt_perception.errors import ValuesError
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
+from trt_perception.model.preprocessing import ResizeFilter
 from trt_perception.model.tasks.table import TASKS
 
 __all__ = ['OPTIONS', 'BuildOptions']
@@ -194,6 +196,15 @@ class BuildOptions:
     )
     resize: ResizeMode | None = option(
         'model', 'How an image is fitted into the input (default: letterbox).'
+    )
+    shorter_side: int | None = option(
+        'model',
+        "Length of an image's shorter side before center_crop cuts the input (default: the "
+        "input's shorter side).",
+        limits=(1, MAX_SIDE),
+    )
+    filter: ResizeFilter | None = option(
+        'model', 'Interpolation of the resize (default: bilinear).'
     )
     antialias: bool | None = option(
         'model',

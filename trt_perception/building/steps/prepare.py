@@ -29,7 +29,8 @@ __all__ = ['RecognisedModel', 'check_loadable', 'infer_outputs', 'recognise_sour
 
 #: Options that are fields of Preprocessing.
 _PREPROCESSING_OPTIONS: Final = (
-    *('resize', 'antialias', 'pad_value', 'color_order', 'scale', 'mean', 'std'),
+    *('resize', 'shorter_side', 'filter', 'antialias', 'pad_value'),
+    *('color_order', 'scale', 'mean', 'std'),
 )
 
 

@@ -1,43 +1,82 @@
-// Bilinear sampling with antialiasing, as in Pillow's resize on the host. A pixel of the network's input is the weighted
-// mean of the image's pixels under it. The weights form a triangle twice as wide as the pixel. Sampling is horizontal,
-// then vertical. If pixels are rounded, it rounds to bytes after each step, in Pillow's fixed point (22 bits), so that
-// host and device give the same bytes.
+// Bilinear or bicubic sampling with antialiasing, as in Pillow's resize on the host. A pixel of the network's input is
+// the weighted mean of the image's pixels under it. The weights form a triangle twice as wide as the pixel, or Keys' cubic
+// with a = -0.5, four times as wide. Sampling is horizontal, then vertical. If pixels are rounded, it rounds to bytes after
+// each step, in Pillow's fixed point (22 bits), so that host and device give the same bytes.
 
 const int WEIGHT_BITS = 22;
 
+// Position: in units of half a pixel over ``resized``. A crop may enlarge a narrow image beyond 2^15 pixels.
+#if CROP
+typedef long long Position;
+#else
+typedef int Position;
+#endif
+
+// Half the filter's width in pixels, the type of its heights, and the type of the sum of heights.
+#if BICUBIC
+const int REACH = 2;
+typedef long long Height;
+typedef long long Sum;
+#else
+const int REACH = 1;
+typedef int Height;
+typedef u64 Sum;
+#endif
+
 // The image's pixels under one pixel of the input, on one axis. Pillow computes the weights in double precision. They are
 // fractions of integers, so integers give the same weights: height(i) / sum of all heights, where height(i) is the height
-// of the triangle above pixel i.
+// of the filter above pixel i.
 struct Span {
     int first, count;  // first pixel, and number of pixels
-    int top;           // height of the triangle
-    int offset;        // distance of the first pixel from the triangle's centre, negative on the left
+    int top;           // distance at which the triangle ends: also its height
+    int offset;        // distance of the first pixel from the filter's centre, negative on the left
     int stride;        // distance from one pixel to the next
-    u64 inverse;       // 2^60 over the sum of all heights
+    Sum inverse;       // 2^60 over the sum of all heights
+#if BICUBIC
+    int shift;         // so that heights have at most 30 bits
+#endif
 };
 
-__device__ __forceinline__ int height(const Span& span, int index) {
-    return span.top - abs(span.offset + index * span.stride);
+__device__ __forceinline__ Height height(const Span& span, int index) {
+    const int away = abs(span.offset + index * span.stride);
+#if BICUBIC
+    const Height top = span.top, cube = top * top * top, square = (Height)away * away;
+    const Height inner = square * (3 * away - 5 * top) + 2 * cube;
+    const Height outer = square * (5 * top - away) - 8 * top * top * away + 4 * cube;
+    return (away < top ? inner : outer) >> span.shift;
+#else
+    return span.top - away;
+#endif
 }
 
 __device__ __forceinline__ int weight(const Span& span, int index) {
     const int shift = 60 - WEIGHT_BITS;
-    return (int)((height(span, index) * span.inverse + (1ull << (shift - 1))) >> shift);
+    return (int)((height(span, index) * span.inverse + ((Sum)1 << (shift - 1))) >> shift);
 }
 
-// Sides are below 2^15, so all values but the sum fit into an int.
+// Sides are below 2^15, so all values but the sum and the heights of the cubic fit into an int.
 __device__ __forceinline__ Span span_at(int index, int resized, int size) {
-    const int middle = (2 * index + 1) * size;  // in units of half a pixel over ``resized``
+    const Position middle = (2 * (Position)index + 1) * size;
     Span span;
-    span.stride = 2 * resized;
-    span.top = 2 * max(size, resized);  // for enlarging, equal to bilinear sampling without antialiasing
-    const int before = middle - span.top - resized, behind = middle + span.top - resized;
-    span.first = before < 0 ? 0 : before / span.stride + 1;
-    span.count = min((behind - 1) / span.stride + 1, size) - span.first;
-    span.offset = (2 * span.first + 1) * resized - middle;
-    u64 sum = 0;
+    Position stride = 2 * (Position)resized;
+    Position top = 2 * (Position)max(size, resized);  // for enlarging, equal to sampling without antialiasing
+    const Position before = middle - REACH * top - resized, behind = middle + REACH * top - resized;
+    span.first = before < 0 ? 0 : before / stride + 1;
+    span.count = min((behind - 1) / stride + 1, (Position)size) - span.first;
+    Position offset = (2 * (Position)span.first + 1) * resized - middle;
+#if CROP
+    for (; top >> 16; top >>= 1, stride >>= 1, offset >>= 1) {}  // such an image is enlarged, so count is small
+#endif
+    span.stride = stride;
+    span.top = top;
+    span.offset = offset;
+#if BICUBIC
+    span.shift = 0;
+    while (2 * (Height)span.top * span.top * span.top >> span.shift >> 30) ++span.shift;
+#endif
+    Sum sum = 0;
     for (int i = 0; i < span.count; ++i) sum += height(span, i);
-    span.inverse = ((1ull << 60) + sum - 1) / sum;
+    span.inverse = (((Sum)1 << 60) + sum - 1) / sum;
     return span;
 }
 

@@ -1,7 +1,7 @@
 // Converts the pixels of each supported encoding to the network's input in one pass.
 //
-// Each thread computes one pixel of the input. sample() in bilinear.cuh or antialiased.cuh returns its colour. The
-// kernel normalises the channels and writes them to the three planes.
+// Each thread computes one pixel of the input. sample() in bilinear.cuh, bicubic.cuh or antialiased.cuh
+// returns its colour. The kernel normalises the channels and writes them to the three planes.
 
 extern "C" __global__ void letterbox(const Batch* batch, INPUT_T* tensor) {
     const FrameHeader* frame = frame_of(batch);
