@@ -1,6 +1,7 @@
 """Test examples/detections_3d.py in a scene of known geometry, projected by OpenCV."""
 
 import math
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -195,7 +196,16 @@ class Example:
 
         return self._client.spin_until(find, f'the answer to image {stamp}')
 
-    def destroy_topics(self):
+    def _has_ended(self):
+        self.publish()
+        self._client.spin_for(0.05)
+        return not self.program.alive
+
+    def close(self):
+        # rclpy may miss the signal while it waits for messages. The next message wakes it.
+        self.program.send(signal.SIGTERM)
+        self._client.spin_until(self._has_ended, 'the end of the example')
+        self.program.close()
         self._client.node.destroy_subscription(self._subscription)
         for publisher in self._publishers.values():
             self._client.node.destroy_publisher(publisher)
@@ -211,11 +221,8 @@ def start_example(client):
         return examples[-1]
 
     yield start
-    # Fast DDS may hang if topics of other processes disappear while a process ends.
     for example in examples:
-        example.program.close()
-    for example in examples:
-        example.destroy_topics()
+        example.close()
 
 
 @pytest.fixture(scope='module')
