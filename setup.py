@@ -64,6 +64,8 @@ setup(
         'tensorrt-lean-cu12': ['tensorrt-lean-cu12>=10.3'],
         'tensorrt-lean-cu13': ['tensorrt-lean-cu13>=10.3'],
         'tensorrt-rtx': ['tensorrt-rtx-cu13'],
+        # Ranges for Nsight Systems. 0.2.11 is the first release with wheels for Python 3.13.
+        'nvtx': ['nvtx>=0.2.11'],
         # For a model on a Triton server. tritonclient needs a release of protobuf before 7.
         'triton': ['tritonclient[grpc]>=2.60,<3'],
         # The provider `tensorrt_rtx` of ONNX Runtime. Needs Python 3.11.

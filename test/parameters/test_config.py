@@ -21,7 +21,7 @@ ROWS = {row.name: row for row in PARAMETERS}
 NAMES = {
     'engine_path', 'cameras', 'device_ids', 'pipeline_depth', 'use_cuda_graph',
     'plugin_libraries',
-    'batch_max_delay_ms', 'onnx_provider', 'cpu_threads', 'enabled', 'max_rate_hz',
+    'nvtx', 'batch_max_delay_ms', 'onnx_provider', 'cpu_threads', 'enabled', 'max_rate_hz',
     'confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter',
     'class_agnostic_nms', 'image_transport',
     'image_intake', 'image_participants',
@@ -293,6 +293,7 @@ def test_pipeline_options_take_their_values_from_the_config():
         onnx_provider='cuda',
         cpu_threads=5,
         plugin_libraries=('/opt/a.so',),
+        nvtx=True,
         max_detections=7,
         class_agnostic_nms=True,
         image_transport='auto',
@@ -307,6 +308,7 @@ def test_pipeline_options_take_their_values_from_the_config():
         onnx_provider='cuda',
         cpu_threads=5,
         plugin_libraries=('/opt/a.so',),
+        nvtx=True,
         limits=DecodingLimits(7, class_agnostic=True),
         overrides=ModelOverrides(decoder='dense'),
     )

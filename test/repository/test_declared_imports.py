@@ -32,6 +32,7 @@ EXTRAS = {
     'matplotlib': 'matplotlib',
     'ml_dtypes': 'ml_dtypes',
     'numpy': 'numpy',
+    'nvtx': 'nvtx',
     'onnx': 'onnx',
     'onnxruntime': 'onnxruntime',
     'onnxruntime_ep_nv_tensorrt_rtx': 'onnxruntime-ep-nv-tensorrt-rtx',

@@ -42,6 +42,7 @@ ONLY = {
     'tensorrt_lean': ['stages.tensorrt_plan'],
     'tensorrt_rtx': ['stages.tensorrt_plan'],
     'cuda': ['gpu.bindings'],
+    'nvtx': ['pipelines.nvtx_ranges'],
     'grpc': ['stages.triton.connection'],
     'tritonclient': ['stages.triton.connection'],
     'pycocotools': ['evaluation.coco.library'],

@@ -10,7 +10,7 @@ import pytest
 OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
-        *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient'),
+        *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient', 'nvtx'),
     ]
 )
 TEST_FOLDER = Path(__file__).resolve().parents[1]

@@ -17,9 +17,12 @@ from support.detect_runs import (
     run_detect_images,
 )
 from support.gpu.gpu_support import build_plan, needs_tensorrt
+from support.gpu.host_kernels import needs_compiler
 from support.models.support_models import file_identity
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.optional_packages import needs
+from support.programs import DEADLINE_S, executable, run_tied
+from support.range_recorder import record_ranges, recorded_ranges
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.tools import evaluate_engine
 
@@ -53,6 +56,20 @@ def test_folder_of_images_is_processed(tiny, pictures, tmp_path, capfd):
     assert '\nsaved 3 annotated images in ' in output
     # The source images are unchanged.
     assert (cv2.imread(str(pictures / 'a.png')) == picture(COLORS['a.png'])).all()
+
+
+@needs('nvtx')
+@needs_compiler
+def test_ranges_of_a_program_are_recorded_by_a_profiler(tiny, pictures, tmp_path, monkeypatch):
+    file = tmp_path / 'ranges.txt'
+    record_ranges(monkeypatch, file)
+    command = [executable('detect_images'), tiny, '--source', pictures, '--nvtx']
+    process = run_tied([*command, '--output', tmp_path / 'out'], timeout_s=DEADLINE_S)
+    assert process.returncode == 0, process.stderr
+    stages = ['preprocess', 'infer', 'decode']
+    # The first batch is the warm-up.
+    expected = ['enqueue 1', *stages, 'collect 1', 'batch of 1'] * (1 + len(COLORS))
+    assert recorded_ranges(file) == expected
 
 
 def test_skipped_folders_are_named(tiny, pictures, tmp_path, capsys):

@@ -66,6 +66,7 @@ class PipelineOptions:
         max_batch: maximum number of frames in a batch; None if unknown. A CUDA pipeline prepares
             no larger batch, to save memory.
         plugin_libraries: paths of TensorRT plugin libraries to load before an engine.
+        nvtx: mark NVTX ranges of batches and stages.
         triton: the connection to a Triton server.
         limits: limits of decoding.
         overrides: values of the user, which replace the values of the model's files.
@@ -79,6 +80,7 @@ class PipelineOptions:
     cpu_threads: int = 0
     max_batch: int | None = None
     plugin_libraries: tuple[str, ...] = ()
+    nvtx: bool = False
     triton: TritonOptions = TritonOptions()
     limits: DecodingLimits = DecodingLimits()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)

@@ -123,6 +123,11 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         'ONNX model ignores them.',
         find_mistake=libraries_mistake,
     )
+    nvtx: bool = parameter_field(
+        False,
+        'Mark NVTX ranges of frames, batches and stages for NVIDIA Nsight Systems. Needs the '
+        'Python package nvtx.',
+    )
     enabled: bool = parameter_field(
         True,
         'Process images. false: drop them with the reason disabled.',
@@ -241,6 +246,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
             onnx_provider=self.onnx_provider,
             cpu_threads=self.cpu_threads,
             plugin_libraries=self.plugin_libraries,
+            nvtx=self.nvtx,
             triton=self.triton_options(),
             limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),
             overrides=self.model_overrides(),

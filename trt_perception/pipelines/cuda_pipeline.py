@@ -63,6 +63,7 @@ from trt_perception.pipelines.frame_place import FrameMemory
 from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.pipelines.jpeg_threads import JpegThreads
 from trt_perception.pipelines.mask_images import MaskImagePool
+from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
@@ -152,6 +153,9 @@ class CudaPipeline:
             if self._jpeg is not None:
                 self._closing.callback(self._jpeg.stop)
             engine.save_runtime_cache()
+            if options.nvtx:
+                jpeg = [] if self._jpeg is None else [self._jpeg]
+                mark_pipeline(self, [*self.slots, *jpeg])
             undo.pop_all()
 
     def _warm_up_slots(self, *, use_graph: bool) -> None:

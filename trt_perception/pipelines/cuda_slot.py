@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from trt_perception.errors import CudaError, ImageError, OutputError, TrtPerceptionError
 from trt_perception.gpu import (
@@ -109,6 +109,13 @@ class CudaSlot:
         CudaError: memory is not sufficient.
         EngineError: TensorRT refused the tensors.
     """
+
+    #: Methods that are stages, and the names of their NVTX ranges.
+    stage_ranges: ClassVar[Mapping[str, str]] = {
+        'begin_upload': 'upload',
+        'launch': 'launch',
+        'detections': 'read results',
+    }
 
     def __init__(
         self,

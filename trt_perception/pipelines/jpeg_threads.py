@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import ClassVar, Final
 
 from trt_perception.errors import ImageError
 from trt_perception.gpu import Device, Event, Stream
@@ -123,6 +123,9 @@ class JpegThreads:
         CudaError: nvJPEG is not installed or does not work.
     """
 
+    #: Methods that are stages, and the names of their NVTX ranges.
+    stage_ranges: ClassVar[Mapping[str, str]] = {'decode_into_place': 'decode JPEG'}
+
     def __init__(self, device: Device, depth: int, max_frames: int = 1) -> None:
         self._device = device
         self._batches: list[_DecodeBatch | None] = [None] * depth
@@ -175,7 +178,7 @@ class JpegThreads:
         Decoding on the CPU would delay the worker too long, so a thread must do it.
         """
         try:
-            return not self._decode_into_place(
+            return not self.decode_into_place(
                 undecoded, self._decoders[0], batch.slot.stream, on_cpu=False
             )
         except BaseException as error:
@@ -239,12 +242,12 @@ class JpegThreads:
             if not ready:
                 # Only once per thread, because a CUDA call releases the GIL, which is slow.
                 self._device.use()
-            self._decode_into_place(undecoded, decoder, batch.slot.stream)
+            self.decode_into_place(undecoded, decoder, batch.slot.stream)
         except BaseException as error:
             batch.errors.append(error)
         return batch
 
-    def _decode_into_place(
+    def decode_into_place(
         self,
         undecoded: UndecodedPlace,
         decoder: _StreamDecoder,

@@ -30,6 +30,7 @@ _PARAMETERS_SET_ELSEWHERE: Final = {
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
+    'nvtx': 'use --nvtx',
     **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
     'class_filter': 'use detect_images --classes: other tools do not filter classes',
 }
@@ -77,6 +78,11 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar='N',
         help='CUDA device (default: 0)',
     )
+    add(
+        '--nvtx',
+        action='store_true',
+        help='mark NVTX ranges for NVIDIA Nsight Systems; needs the Python package nvtx',
+    )
     add_parameter_option(group)
 
 
@@ -109,6 +115,7 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'iou_threshold': options.iou,
         'max_detections': options.max_detections,
         'device_ids': [options.device],
+        'nvtx': options.nvtx,
     }
     return DetectorConfig.from_values(values | read_parameters(options.param))
 

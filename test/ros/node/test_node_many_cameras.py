@@ -1,16 +1,20 @@
 """Tests of a node with several cameras over DDS: a problem of one does not affect the others."""
 
 import signal
+from collections import Counter
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 
+from support.gpu.host_kernels import needs_compiler
 from support.models.tiny_model import expected_detections, write_tiny_model
 from support.nodes.camera_of_many import COLOR, HELLO, NAMES, CameraOfMany, assert_unharmed, steady
 from support.nodes.graph import assert_found, picture_of
+from support.optional_packages import needs
 from support.programs import Program, script
+from support.range_recorder import record_ranges, recorded_ranges
 
 pytest_plugins = ['support.nodes.many_cameras_fixtures']
 
@@ -118,6 +122,24 @@ def frames_and_batches(detector):
     counts = detector.settled_counts()
     _, values = detector.wait_for_status(lambda *_: True, 'a status')
     return counts['published'], int(values['batches'])
+
+
+@needs('nvtx')
+@needs_compiler
+def test_node_marks_the_frames_of_each_camera(start_detector, model, tmp_path, monkeypatch):
+    file = tmp_path / 'ranges.txt'
+    record_ranges(monkeypatch, file)
+    settings = {'engine_path': str(model), 'cameras': ['front', 'rear'], 'nvtx': True}
+    detector = start_detector({**settings, 'autostart': True}, camera_qos=None)
+    cameras = [CameraOfMany(detector, name) for name in settings['cameras']]
+    for camera in cameras:
+        camera.connect()
+    published = {camera.name: camera.counts()['published'] for camera in cameras}
+    detector.bring_to('inactive')
+    ranges = Counter(recorded_ranges(file))
+    for name, count in published.items():
+        assert ranges[f'frame {name}'] == ranges[f'publish {name}'] == count > 0
+    assert ranges['batch of 1'] == ranges['infer'] > 0
 
 
 def test_node_counts_are_sums_of_camera_counts(cameras, detector):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy.typing as npt
 
@@ -50,6 +50,12 @@ class ArrayPipeline:
         spec: tensors, preprocessing, decoder and class names of the model.
     """
 
+    #: Methods that are stages, and the names of their NVTX ranges.
+    stage_ranges: ClassVar[Mapping[str, str]] = {
+        'preprocess': 'preprocess',
+        'infer': 'infer',
+        'decode': 'decode',
+    }
     decodes_jpeg = False
     diagnostic_values: tuple[tuple[str, str], ...] = ()
 

@@ -16,6 +16,7 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
+from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.onnx_runtime import OnnxModel
 
@@ -81,6 +82,8 @@ class HostPipeline(ArrayPipeline):
         # Whether the model works for several frames; None for an open batch that is not tried yet.
         self._accepts_batches: bool | None = None if self._is_open else True
         self._enqueued: tuple[list[Frame], list[Thresholds]] | None = None
+        if options.nvtx:
+            mark_pipeline(self, [self])
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]

@@ -15,6 +15,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
+from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.triton.model import TritonModel
 
@@ -69,6 +70,8 @@ class TritonPipeline(ArrayPipeline):
             super().__init__(served, info, served.manifest, options, open_batch=1)
             self.depth = self.max_in_flight = options.depth
             served.use_shared_memory(self.depth, self.batch)
+            if options.nvtx:
+                mark_pipeline(self, [self])
         except BaseException:
             served.close()
             raise

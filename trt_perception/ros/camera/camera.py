@@ -33,6 +33,7 @@ from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.marked_handler import MarkedHandler
 
 __all__ = ['NodeCamera', 'subscriptions_text']
 
@@ -94,7 +95,7 @@ class NodeCamera:
         self._read_message = self._make_reader(choice)
         self._camera = Camera(
             self.name,
-            self,
+            MarkedHandler(self, self.name) if self.config.nvtx else self,
             thresholds=self.config.thresholds(self._pipeline.spec.class_names),
             pipeline_index=self._pipeline_index,
         )
