@@ -43,8 +43,7 @@ class ModelParameters:
     )
     model_shorter_side: int = parameter_field(
         0,
-        "Length of an image's shorter side before center_crop cuts the input. 0: from the "
-        "manifest, else from the model, else the input's shorter side.",
+        "Image's shorter side before center_crop. 0: from the manifest, else from the model.",
         name='model.shorter_side',
         unit='px',
         minimum=0,
@@ -52,7 +51,7 @@ class ModelParameters:
     )
     model_filter: str = parameter_field(
         '',
-        'Interpolation of the resize. Empty: from the manifest, else from the model.',
+        'Filter of the resize. Empty: from the manifest, else from the model.',
         name='model.filter',
         choices=('', *RESIZE_FILTERS),
     )

@@ -199,13 +199,10 @@ class BuildOptions:
     )
     shorter_side: int | None = option(
         'model',
-        "Length of an image's shorter side before center_crop cuts the input (default: the "
-        "input's shorter side).",
+        "Image's shorter side before center_crop (default: the input's shorter side).",
         limits=(1, MAX_SIDE),
     )
-    filter: ResizeFilter | None = option(
-        'model', 'Interpolation of the resize (default: bilinear).'
-    )
+    filter: ResizeFilter | None = option('model', 'Filter of the resize (default: bilinear).')
     antialias: bool | None = option(
         'model',
         'Filter images when they shrink, as PIL and Hugging Face do (default: false).',

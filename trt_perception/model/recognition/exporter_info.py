@@ -32,7 +32,7 @@ class ExporterInfo:
             first set that has a decoder for the output shapes.
         task: the model's task, such as ``detect`` or ``pose``.
         filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
-            bilinear or not mentioned.
+            supported or not mentioned.
         evidence: one sentence for each value found.
     """
 

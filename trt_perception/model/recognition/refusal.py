@@ -157,7 +157,7 @@ def _missing_parameters(
         missing['class_names'] = _class_names_text(class_counts, state, syntax)
     if state.filter_problem:
         missing['antialias'] = (
-            f'{state.filter_problem}; only bilinear sampling (2) is supported. To use bilinear '
+            f'{state.filter_problem}. To use bilinear '
             'sampling instead, choose 1 (antialiasing, as in PIL) or 0 (none), and measure the '
             'accuracy'
         )

@@ -1,0 +1,111 @@
+"""Preprocessing gives the input of the exporters' own processors.
+
+test/data/exports/record_processors.py wrote processors.npz: values of the input tensors of
+transformers, torchvision, Ultralytics and timm, and the files of transformers' image processors.
+"""
+
+import json
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.gpu.host_kernels import HostLetterbox, needs_compiler
+from support.oracles.reference_images import frame_of
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.recognition.image_processor import read_image_processor
+from trt_perception.stages.host_preprocess import HostPreprocessor
+
+EXPORTS = Path(__file__).parents[2] / 'data' / 'exports'
+with np.load(EXPORTS / 'processors.npz') as content:
+    RECORDED = dict(content)
+CONFIGS = json.loads(str(RECORDED['configs']))
+SIZES = ['517x333', '1920x1080', '333x517']
+STEP = 499  # as in record_processors.py
+
+TORCHVISION = {'resize': 'center_crop', 'shorter_side': 256, 'pad_value': 0, 'antialias': True}
+FLOATS = {**TORCHVISION, 'antialias': False, 'round_pixels': False}
+BICUBIC = {'filter': 'bicubic'}
+#: Fields of Preprocessing for processors that have no file.
+FIELDS = {
+    'torchvision': TORCHVISION,
+    'torchvision_bicubic': {**TORCHVISION, **BICUBIC, 'shorter_side': 246},
+    'torchvision_padded': {**TORCHVISION, 'shorter_side': 201},
+    'tensor_bilinear': TORCHVISION,
+    'tensor_bicubic': {**TORCHVISION, **BICUBIC},
+    'floats_bilinear': FLOATS,
+    'floats_bicubic': {**FLOATS, **BICUBIC},
+    'floats_bicubic_antialias': {**TORCHVISION, **BICUBIC, 'round_pixels': False},
+    'ultralytics': {**TORCHVISION, 'shorter_side': None},
+    'timm': {**TORCHVISION, **BICUBIC, 'shorter_side': 248},
+}
+NAMES = [*FIELDS, *CONFIGS]
+
+
+def picture(size):
+    """Return the RGB noise that record_processors.py gave to the processors."""
+    width, height = map(int, size.split('x'))
+    rng = np.random.default_rng(11)
+    coarse = rng.integers(20, 236, (height // 8 + 1, width // 8 + 1, 3))
+    fine = rng.integers(-40, 41, (height, width, 3))
+    rgb = coarse.repeat(8, 0).repeat(8, 1)[:height, :width] + fine
+    rgb = rgb.clip(0, 255).astype(np.uint8)
+    assert zlib.crc32(rgb) == RECORDED[f'crc {size}']
+    return frame_of(rgb.tobytes(), 'rgb8', width, height, 3 * width)
+
+
+def preprocessing_of(name):
+    _, height, width = RECORDED[f'{name} shape'].tolist()
+    if name in FIELDS:
+        return Preprocessing((width, height), **FIELDS[name])
+    info = read_image_processor(CONFIGS[name], '')
+    assert (info.input_size, info.filter_problem) == ((width, height), '')
+    return Preprocessing(info.input_size, **info.preprocessing)
+
+
+def levels_off(tensor, name, size, preprocessing):
+    """Return the largest difference to the recorded values, in levels of 0…255."""
+    gain, _ = preprocessing.gain_and_bias()
+    channel = np.arange(tensor.size)[::STEP] // (tensor.size // 3)
+    return (np.abs(tensor.reshape(-1)[::STEP] - RECORDED[f'{name} {size}']) / gain[channel]).max()
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_host_gives_the_input_of_the_processor(name):
+    preprocessing = preprocessing_of(name)
+    is_bicubic = preprocessing.filter == 'bicubic'
+    wrong = {'filter': 'bilinear' if is_bicubic else 'bicubic'}
+    others = [wrong, {'antialias': not preprocessing.antialias}]
+    if preprocessing.resize == 'center_crop':
+        # One pixel more on the shorter side moves the crop by about half a pixel.
+        others.append({'shorter_side': (preprocessing.shorter_side or 224) + 1})
+    allowed = 3 if is_bicubic else 1
+    for size in SIZES:
+        frame = picture(size)
+        tensor, _ = HostPreprocessor(preprocessing)(frame)
+        assert levels_off(tensor, name, size, preprocessing) <= allowed + 1e-3, size
+    for values in others:
+        tensor, _ = HostPreprocessor(replace(preprocessing, **values))(frame)
+        assert levels_off(tensor, name, size, preprocessing) > 5, values
+
+
+@pytest.mark.parametrize('name', ['torchvision', 'mobilenet_v2', 'dinov2'])
+def test_other_rounding_of_the_crop_differs(name):
+    # The longer side has 455 pixels, and 231 are too many.
+    right = preprocessing_of(name)
+    rounding = 'down' if right.crop_rounding == 'half_even' else 'half_even'
+    frame = picture('1920x1080')
+    tensor, _ = HostPreprocessor(replace(right, crop_rounding=rounding))(frame)
+    assert levels_off(tensor, name, '1920x1080', right) > 30
+
+
+@needs_compiler
+@pytest.mark.parametrize('name', ['torchvision_padded', 'floats_bicubic', 'convnext', 'dpt'])
+def test_kernel_gives_the_input_of_the_processor(name):
+    preprocessing = preprocessing_of(name)
+    kernel = HostLetterbox(preprocessing)
+    for size in SIZES:
+        off = levels_off(kernel(picture(size)), name, size, preprocessing)
+        assert off <= (3 if preprocessing.filter == 'bicubic' else 1) + 1e-3, size
