@@ -101,7 +101,9 @@ def topics():
         ('`image/compressed`', 'sensor_msgs/CompressedImage', camera_qos, 'all', 'subscribed'),
     ]
     for topic in PUBLISHED_TOPICS:
-        tasks = [name for name, task in TASKS.items() if topic in task.topics]
+        tasks = [
+            name for name, task in TASKS.items() if topic in (*task.topics, *task.label_topics)
+        ]
         qos = topic_qos(topic)
         traits = [qos.reliability.name.lower(), qos.durability.name.lower(), f'depth {qos.depth}']
         rows.append(

@@ -8,7 +8,10 @@ from support.models.support_models import DIGEST, MANIFEST, manifest, manifest_w
 from support.models.written_manifest import manifest_refusal, parse_content
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.build_record import FileIdentity
+from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
+from trt_perception.model.decoders.class_scores import ClassScoresDecoder
 from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.depth_maps import DepthDecoder
 from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.efficient_nms import EfficientNms
 from trt_perception.model.decoders.end_to_end import EndToEnd
@@ -97,6 +100,10 @@ EVERY_FAMILY = [
     Tensorflow(),
     Nanodet((8, 16, 32, 64), reg_max=7),
     Nanodet((16,), reg_max=64),
+    ClassScoresDecoder('softmax'),
+    ClassLogitsDecoder(),
+    ClassIdsDecoder(),
+    DepthDecoder(has_channel_axis=True, is_metric=False, upsampling='bicubic'),
 ]
 
 
@@ -113,6 +120,7 @@ def test_each_family_requires_exactly_its_constants(decoder, golden_messages):
         'reg_max': 7,
         'activation': 'sigmoid',
         'box_format': 'xyxy',
+        'is_metric': True,
     }
     for key in sorted(constants_of_others.keys() - content.keys()):
         golden_messages.add(

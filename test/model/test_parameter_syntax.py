@@ -12,7 +12,7 @@ from support.optional_packages import needs
 from support.oracles.family_outputs import NAMES, NETWORK, OUTPUTS, random_objects
 from trt_perception.api import _parameters_by_name
 from trt_perception.errors import MissingModelInfoError
-from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.table import OBJECT_PRESETS
 from trt_perception.model.recognition.parameter_syntax import (
     LAUNCH_SYNTAX,
     OPTION_SYNTAX,
@@ -128,7 +128,9 @@ def test_printed_arguments_complete_the_model(model, syntax, read):
         assert given.preprocessing.antialias is True
 
 
-@pytest.mark.parametrize('preset', [name for name, row in PRESETS.items() if row.preprocessing])
+@pytest.mark.parametrize(
+    'preset', [name for name, row in OBJECT_PRESETS.items() if row.preprocessing]
+)
 @each_program
 def test_printed_arguments_state_the_assumed_preprocessing(preset, syntax, read):
     objects = random_objects(np.random.default_rng(0))

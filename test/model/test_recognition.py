@@ -105,7 +105,7 @@ def test_parameters_replace_the_metadata():
 
 
 @pytest.mark.parametrize('task', ['classify', 'depth'])
-def test_unsupported_task_is_refused_by_name(task, golden_messages):
+def test_boxes_are_refused_for_the_task_of_the_metadata(task, golden_messages):
     golden_messages.add(refusal(tensors(output0=(1, 84, 8400)), {**ULTRALYTICS, 'task': task}))
 
 

@@ -31,7 +31,7 @@ NAMES = {
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.shorter_side', 'model.filter', 'model.antialias', 'model.pad_value',
     'model.color_order', 'model.scale', 'model.mean', 'model.std', 'model.decoder',
-    'model.class_names', 'model.task',
+    'model.class_names', 'model.task', 'classification.top_k',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',

@@ -25,7 +25,7 @@ from support.oracles.family_outputs import (
 from trt_perception.errors import EngineError
 from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
-from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.table import OBJECT_PRESETS, PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
@@ -39,7 +39,9 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 DTYPES = {'float32': 'FLOAT', 'int64': 'INT64', 'int32': 'INT32'}
 IMAGE_INPUT = ('image', (1, 3, NETWORK[1], NETWORK[0]), 'FLOAT')
 HOST_DECODED = [
-    name for name, preset in PRESETS.items() if preset.decoder.family not in ('dense', 'yolox_raw')
+    name
+    for name, preset in OBJECT_PRESETS.items()
+    if preset.decoder.family not in ('dense', 'yolox_raw')
 ]
 
 
@@ -282,7 +284,7 @@ def test_batch_engine_finds_the_same_as_a_single_image_model(tmp_path):
 
 @needs_tensorrt
 @pytest.mark.parametrize('use_cuda_graph', [True, False])
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_engine_gives_the_detections_of_its_onnx_file(name, use_cuda_graph, tmp_path):
     rng = np.random.default_rng(35)
     xyxy, scores, labels = random_objects(rng)

@@ -18,6 +18,7 @@ from rclpy.action.graph import (
     get_action_server_names_and_types_by_node,
 )
 
+from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.recorded_exports import recorded_values, write_export
 from support.programs import DEADLINE_S, Program, executable
 from trt_perception.ros.topics import PUBLISHED_TOPICS
@@ -102,6 +103,13 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
             **write_export(recorded_values('ultralytics_segment'), tmp_path / 'segment.onnx'),
             'autostart': True,
         },
+        **{
+            f'/policy_{os.getpid()}_{task}': {
+                **write_image_model(task, tmp_path / f'{task}.onnx'),
+                'autostart': True,
+            }
+            for task in IMAGE_TASKS
+        },
     }
 
     def start(namespace):
@@ -113,14 +121,22 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
     def is_complete(names, task_topic):
         """Return whether discovery found all publishers, a subscription and the services."""
         published = {name.rpartition('/')[2] for name in names['publish']}
-        topics = {*task_topic, 'detections', 'label_info', 'debug_image', 'transition_event'}
+        topics = {*task_topic, 'label_info', 'debug_image', 'transition_event'}
         return (
             topics | {'diagnostics', 'rosout', 'parameter_events'} <= published
             and any('image' in name for name in names['subscribe'])
             and len(names['reply']) >= 12
         )
 
-    task_topics = [(), (), ('keypoints',), ('masks',)]
+    task_topics = [
+        ('detections',),
+        ('detections',),
+        ('detections', 'keypoints'),
+        ('detections', 'masks'),
+        ('classification',),
+        ('mask', 'confidence'),
+        ('depth', 'relative_depth'),
+    ]
     complete = {
         namespace: functools.partial(is_complete, task_topic=topic)
         for namespace, topic in zip(spaces, task_topics, strict=True)
@@ -131,8 +147,13 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
 
 def test_policy_allows_the_topics_of_every_task():
     """Test the topics of all tasks, because a running model publishes only some of them."""
-    names = {name for name in allowed_names('detector', '')['publish'] if name.count('/') == 1}
-    ros_topics = {'/diagnostics', '/parameter_events', '/rosout'}
+    names = allowed_names('detector', '')['publish']
+    ros_topics = {
+        '/detector/transition_event',
+        '/diagnostics',
+        '/parameter_events',
+        '/rosout',
+    }
     assert names - ros_topics == {f'/{topic.name}' for topic in PUBLISHED_TOPICS}
 
 

@@ -122,5 +122,5 @@ def test_unused_ros_1_remapping_is_reported(make_node, golden_messages):
 
 def test_page_explains_every_topic():
     page = (ROOT / 'docs' / 'topics.md').read_text(encoding='utf-8')
-    explained = re.findall(r'^- \*\*`(\w+)`\*\*: ', section(page, 'Results'), re.MULTILINE)
+    explained = re.findall(r'^- \*\*`([\w/]+)`\*\*: ', section(page, 'Results'), re.MULTILINE)
     assert explained == [topic.name for topic in PUBLISHED_TOPICS]

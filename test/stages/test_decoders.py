@@ -18,7 +18,7 @@ from support.oracles.family_outputs import (
 )
 from trt_perception.errors import EngineError, OutputError, UnnamedClassError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.table import OBJECT_PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
@@ -44,7 +44,7 @@ def spec_for(name, outputs, names=NAMES):
         TensorSpec('image', (1, 3, NETWORK[1], NETWORK[0]), 'float32'),
         tensors,
         Preprocessing(NETWORK),
-        PRESETS[name].decoder,
+        OBJECT_PRESETS[name].decoder,
         names,
         has_manifest=True,
     )
@@ -61,11 +61,11 @@ def decode_outputs(name, outputs, letterboxes, thresholds=None, names=NAMES, **l
 
 
 def test_each_decoder_has_test_outputs():
-    assert list(OUTPUTS) == list(PRESETS)
+    assert list(OUTPUTS) == list(OBJECT_PRESETS)
 
 
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_known_boxes_of_a_batch_are_decoded(name, mode):
     rng = np.random.default_rng(11)
     letterboxes = [Letterbox.fit(source, NETWORK, mode) for source in SOURCES]
@@ -79,7 +79,7 @@ def test_known_boxes_of_a_batch_are_decoded(name, mode):
         assert_found(detections, to_source(xyxy, letterbox), scores, labels)
 
 
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_boxes_below_the_threshold_are_dropped(name):
     rng = np.random.default_rng(12)
     outputs = batched(name, [OUTPUTS[name](rng, *random_objects(rng))])
@@ -117,7 +117,7 @@ def test_outputs_without_rows_give_no_boxes(name):
     assert (found.xyxy.shape, found.class_ids.dtype) == ((0, 4), np.int32)
 
 
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_half_precision_outputs_are_decoded(name):
     rng = np.random.default_rng(13)
     xyxy, scores, labels = random_objects(rng)
@@ -130,7 +130,7 @@ def test_half_precision_outputs_are_decoded(name):
     assert_found(found, xyxy, scores, labels, 0.5, 2e-3)
 
 
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_limits_and_filters_apply_to_all_decoders(name):
     rng = np.random.default_rng(14)
     xyxy, scores, labels = random_objects(rng)
@@ -149,7 +149,7 @@ def test_limits_and_filters_apply_to_all_decoders(name):
     assert_found(found, xyxy[keep], scores[keep], labels[keep])
 
 
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_only_families_that_need_nms_suppress_boxes(name):
     rng = np.random.default_rng(15)
     xyxy, scores, _ = random_objects(rng, 3)
@@ -157,15 +157,15 @@ def test_only_families_that_need_nms_suppress_boxes(name):
     labels = np.array([1, 1, 2])
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     same = [Letterbox.fit(NETWORK, NETWORK, 'stretch')]
-    kept = [0, 2] if PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
+    kept = [0, 2] if OBJECT_PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
     (found,) = decode_outputs(name, outputs, same)
     assert_found(found, xyxy[kept], scores[kept], labels[kept])
-    kept = [0] if PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
+    kept = [0] if OBJECT_PRESETS[name].decoder.family in NEEDS_NMS else [0, 1, 2]
     (found,) = decode_outputs(name, outputs, same, class_agnostic=True)
     assert_found(found, xyxy[kept], scores[kept], labels[kept])
 
 
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_invalid_values_are_removed(name):
     rng = np.random.default_rng(16)
     good = random_objects(rng)

@@ -20,7 +20,7 @@ from support.oracles.family_outputs import (
 from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.table import OBJECT_PRESETS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
@@ -65,7 +65,7 @@ def grey(size_wh):
     return Frame.view(pixels, width=width, height=height, step=width, encoding='mono8')
 
 
-@pytest.mark.parametrize('name', PRESETS)
+@pytest.mark.parametrize('name', OBJECT_PRESETS)
 def test_generated_network_runs_in_a_pipeline(name, tmp_path):
     rng = np.random.default_rng(20)
     xyxy, scores, labels = random_objects(rng)
@@ -79,7 +79,7 @@ def test_generated_network_runs_in_a_pipeline(name, tmp_path):
     pipeline.close()
 
 
-@pytest.mark.parametrize('name', [name for name in PRESETS if name != 'torchvision'])
+@pytest.mark.parametrize('name', [name for name in OBJECT_PRESETS if name != 'torchvision'])
 def test_network_with_a_batch_runs_in_a_pipeline(name, tmp_path):
     """The pipeline gets two images and then one, in several sizes."""
     rng = np.random.default_rng(21)

@@ -1,4 +1,4 @@
-"""Draw detections into an image."""
+"""Draw detections, classes and depth into an image."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from trt_perception.images.detections import Detections, NumberedMasks, oriented_corners
 
-__all__ = ['draw_box', 'draw_detections']
+__all__ = ['draw_box', 'draw_class_list', 'draw_class_map', 'draw_depth', 'draw_detections']
 
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 # The positions of keypoints with lower scores are arbitrary.
 _MIN_KEYPOINT_SCORE = 0.25
+# The legend of a map of classes lists at most this many classes.
+_MAX_LEGEND_CLASSES = 12
 # OpenCV computes in 32 bits. Points at this coordinate are outside all images.
 _MAX_DRAWN_COORDINATE = 2.0**20
 
@@ -61,6 +63,65 @@ def _draw_masks(
     colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)
     within = numbers > 0
     bgr[within] = bgr[within] // 2 + colors[numbers[within]] // 2
+
+
+def draw_class_list(
+    bgr: npt.NDArray[np.uint8], lines: Sequence[str], class_ids: Sequence[int]
+) -> None:
+    """Draw lines of text into the upper left corner, each on the colour of its class.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
+        lines: one text for each class.
+        class_ids: the classes, which determine the colours.
+    """
+    row_height = 20 * _line_width(bgr)
+    for row, (line, class_id) in enumerate(zip(lines, class_ids, strict=True)):
+        top = row * row_height
+        _draw_label(bgr, (0, top, 0, top), line, _color(class_id))
+
+
+def draw_class_map(
+    bgr: npt.NDArray[np.uint8], class_ids: npt.NDArray[np.uint8], class_names: Sequence[str]
+) -> None:
+    """Tint each pixel in the colour of its class, and list the classes with their shares.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
+        class_ids: uint8 (height, width).
+        class_names: names of the classes, indexed by class id.
+    """
+    colors = np.array([_color(class_id) for class_id in range(len(class_names))], np.uint8)
+    np.copyto(bgr, bgr // 2 + (colors // 2)[class_ids])
+    pixel_counts = np.bincount(class_ids.ravel(), minlength=len(class_names))
+    largest = np.argsort(-pixel_counts, kind='stable')[:_MAX_LEGEND_CLASSES]
+    shown = [int(class_id) for class_id in largest if pixel_counts[class_id]]
+    lines = [f'{class_names[id_]} {pixel_counts[id_] / class_ids.size:.0%}' for id_ in shown]
+    draw_class_list(bgr, lines, shown)
+
+
+def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit: str = '') -> None:
+    """Replace the pixels by colours from the lowest to the highest depth, with a scale.
+
+    Pixels without a finite depth become black.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
+        depth: float32 (height, width).
+        unit: text behind the numbers of the scale.
+    """
+    is_finite = np.isfinite(depth)
+    low, high = (depth[is_finite].min(), depth[is_finite].max()) if is_finite.any() else (0, 0)
+    levels = np.where(is_finite, (depth - low) * (255 / max(high - low, 1e-9)), 0)
+    cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_TURBO, bgr)
+    bgr[~is_finite] = 0
+    ends = np.array([[0, 255]], np.uint8)
+    row_height = 20 * _line_width(bgr)
+    for row, (value, pixel) in enumerate(
+        zip((low, high), cv2.applyColorMap(ends, cv2.COLORMAP_TURBO)[0], strict=True)
+    ):
+        top, color = row * row_height, (int(pixel[0]), int(pixel[1]), int(pixel[2]))
+        _draw_label(bgr, (0, top, 0, top), f'{value:.2f}{unit}', color)
 
 
 def _draw_keypoints(

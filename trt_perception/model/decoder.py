@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.files.json_records import to_json
 from trt_perception.images.detections import Detections
+from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates, Floats
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.detect import DETECT
@@ -52,6 +53,8 @@ class ImageContext:
     Attributes:
         index: index of the image in the batch.
         network_wh: width and height of the network's input in pixels.
+        letterbox: geometry of the image.
+        class_count: number of the model's classes.
         task: the model's task, which defines the values of each object.
         find_passing: returns the indices of the boxes that pass the thresholds. A decoder may
             call this function early, and convert only these boxes.
@@ -59,6 +62,8 @@ class ImageContext:
 
     index: int
     network_wh: tuple[int, int]
+    letterbox: Letterbox
+    class_count: int
     task: Task
     find_passing: FindPassing
 

@@ -58,7 +58,7 @@ def _read_class_names(section: JsonSection, key: str) -> tuple[str, ...]:
 
 
 def _class_names_mistake(names: Sequence[object]) -> Mistake | None:
-    return names_mistake(names) if names else Mistake(found='none', expected='at least one name')
+    return names_mistake(names) if names else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,6 +165,12 @@ def _check_task(manifest: Manifest, origin: str) -> None:
         family, has_own_outputs=task.name in manifest.decoder.tasks_with_own_outputs
     ):
         raise ManifestError(origin, **mistake)
+    if task.has_classes and not manifest.class_names:
+        raise ManifestError(
+            f"{origin}: 'class_names'",
+            'none',
+            expected=f'at least one name with task "{task.name}"',
+        )
     families = families_for_task(task.name)
     if task != DETECT and family not in families:
         raise ManifestError(

@@ -40,6 +40,7 @@ from trt_perception.parameters.rules import (
     libraries_mistake,
     rate_mistake,
 )
+from trt_perception.parameters.task import TaskParameters
 from trt_perception.parameters.triton import TritonParameters
 
 __all__ = [
@@ -49,7 +50,8 @@ __all__ = [
 #: Parameters without effect if the images come from files or a program.
 NODE_ONLY_PARAMETERS: Final = frozenset(
     {
-        *('autostart', 'batch_max_delay_ms', 'cameras', 'debug_image.max_rate_hz'),
+        *('autostart', 'batch_max_delay_ms', 'cameras', 'classification.top_k'),
+        'debug_image.max_rate_hz',
         *('diagnostics_period_s', 'enabled', 'image_intake', 'image_participants'),
         *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'max_rate_hz'),
     }
@@ -63,7 +65,7 @@ def manifest_only_fix(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
+class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonParameters):
     """The values of all parameters.
 
     Raises:
@@ -277,10 +279,10 @@ _KINDS: Final = {
 
 
 def _place(field: str) -> int:
-    """Return the place of a row in the table: engine_path, general rows, model, Triton server."""
+    """Return the place of a row in the table: engine_path, general, tasks, model, Triton."""
     if field == 'engine_path':
         return 0
-    return {'model': 2, 'triton': 3}.get(field.partition('_')[0], 1)
+    return {'classification': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
 
 
 def _rows() -> tuple[Parameter, ...]:

@@ -115,7 +115,8 @@ class ModelParameters:
     )
     model_task: str = parameter_field(
         '',
-        'What the model returns for each object. Empty: from the manifest, else from the model.',
+        'What the model returns for each object or image. Empty: from the manifest, else from the '
+        'model.',
         name='model.task',
         choices=('', *TASKS),
     )

@@ -26,7 +26,9 @@ LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_lat
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: All topics that the node may publish for a camera, whatever the model's task.
 PUBLISHED_TOPICS: Final = (
-    *dict.fromkeys(topic for task in TASKS.values() for topic in task.topics),
+    *dict.fromkeys(
+        topic for task in TASKS.values() for topic in (*task.topics, *task.label_topics)
+    ),
     *(LABEL_INFO, DEBUG_IMAGE),
 )
 _CAMERA_TOPICS: Final = ('image', *(topic.name for topic in PUBLISHED_TOPICS))

@@ -48,7 +48,7 @@ def decode(
         EngineError: the outputs do not fit the decoder for any image.
     """
     results: list[TaskResult | OutputError] = []
-    images = _decoder_inputs_by_image(outputs, spec, thresholds)
+    images = _decoder_inputs_by_image(outputs, spec, letterboxes, thresholds)
     for (arrays, image), letterbox, image_thresholds in zip(
         images, letterboxes, thresholds, strict=True
     ):
@@ -73,18 +73,26 @@ def count_candidates(
     """Return how many boxes of a single image are above the threshold and in the class filter."""
     if not isinstance(spec.decoder, ObjectDecoder):
         return 0
-    ((arrays, image),) = _decoder_inputs_by_image(outputs, spec, [thresholds])
+    whole_input = Letterbox.fit(
+        spec.preprocessing.input_size, spec.preprocessing.input_size, 'stretch'
+    )
+    ((arrays, image),) = _decoder_inputs_by_image(outputs, spec, [whole_input], [thresholds])
     found = spec.decoder.candidates(arrays, image)
     return len(passing_indices(found.scores, found.class_ids, thresholds))
 
 
 def _decoder_inputs_by_image(
-    outputs: Sequence[OutputArray], spec: ModelSpec, thresholds: Sequence[Thresholds]
+    outputs: Sequence[OutputArray],
+    spec: ModelSpec,
+    letterboxes: Sequence[Letterbox],
+    thresholds: Sequence[Thresholds],
 ) -> Iterator[tuple[list[OutputArray], ImageContext]]:
     """Yield the decoder's arrays and the context of each image."""
     decoder_outputs = spec.decoder_outputs
     is_per_image = all('B' not in output.shape for output, _ in decoder_outputs)
-    for index, image_thresholds in enumerate(thresholds):
+    for index, (letterbox, image_thresholds) in enumerate(
+        zip(letterboxes, thresholds, strict=True)
+    ):
         first = index * len(spec.outputs) if is_per_image else 0
         arrays = [
             _as_float32(
@@ -97,6 +105,8 @@ def _decoder_inputs_by_image(
             ImageContext(
                 index,
                 spec.preprocessing.input_size,
+                letterbox,
+                len(spec.class_names),
                 spec.task,
                 functools.partial(passing_indices, thresholds=image_thresholds),
             ),

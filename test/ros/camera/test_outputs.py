@@ -17,8 +17,8 @@ from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera import task_topics
+from trt_perception.ros.camera.map_topics import TASK_TOPICS
 from trt_perception.ros.camera.outputs import DetectorOutputs
-from trt_perception.ros.camera.task_topics import TASK_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -224,9 +224,10 @@ def test_detections_do_not_wait_for_a_mask_image(client, node):
 
 def refuse(outputs, *errors):
     """Refuse the next publications of label_info."""
-    publisher = outputs._label_info
-    outputs._label_info = Refusing(getattr(publisher, '_publisher', publisher), list(errors))
-    return outputs._label_info
+    [publisher] = outputs._label_infos
+    refusing = Refusing(getattr(publisher, '_publisher', publisher), list(errors))
+    outputs._label_infos = [refusing]
+    return refusing
 
 
 def test_refused_label_info_is_published_later(client, outputs, labels):

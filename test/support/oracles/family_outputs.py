@@ -240,7 +240,7 @@ def nanodet_plus(rng, xyxy, scores, labels):
     return {'output': np.concatenate([probabilities, logits.reshape(count, -1)], axis=1)}
 
 
-#: Functions that make the outputs, by name of the decoder in PRESETS.
+#: Functions that make the outputs, by name of the decoder in OBJECT_PRESETS.
 OUTPUTS = {
     'dense': dense,
     'dense_transposed': dense_transposed,

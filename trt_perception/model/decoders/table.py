@@ -9,9 +9,12 @@ from typing import Final
 
 from trt_perception.files.json_records import read_record
 from trt_perception.files.json_section import JsonSection
-from trt_perception.model.decoder import Decoder, DecoderPreset
+from trt_perception.model.decoder import Decoder, DecoderPreset, ObjectDecoder
 from trt_perception.model.decoders import (
+    class_maps,
+    class_scores,
     dense,
+    depth_maps,
     detr,
     efficient_nms,
     end_to_end,
@@ -24,16 +27,20 @@ from trt_perception.model.decoders import (
     yolox_raw,
 )
 
-__all__ = ['DECODERS_BY_FAMILY', 'PRESETS', 'families_for_task', 'read_decoder']
+__all__ = ['DECODERS_BY_FAMILY', 'OBJECT_PRESETS', 'PRESETS', 'families_for_task', 'read_decoder']
 
 _DECODER_MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
-    *(torchvision, tensorflow, nanodet),
+    *(torchvision, tensorflow, nanodet, class_scores, class_maps, depth_maps),
 )
 #: Maps the name of a preset to the preset. Presets with the same decoder differ in their
 #: preprocessing.
 PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(
     {preset.name: preset for module in _DECODER_MODULES for preset in module.PRESETS}
+)
+#: The presets whose decoders read objects.
+OBJECT_PRESETS: Final = MappingProxyType(
+    {name: preset for name, preset in PRESETS.items() if isinstance(preset.decoder, ObjectDecoder)}
 )
 #: Decoder classes by the name of their family in manifests.
 DECODERS_BY_FAMILY: Final[Mapping[str, type[Decoder]]] = MappingProxyType(

@@ -148,7 +148,9 @@ def _missing_parameters(
     """Return the parameters to set, with the possible values of each."""
     asked = state.missing_fields if needs_all else set(state.missing_fields) & {'input_size'}
     missing = {key: _ALLOWED_VALUE_TEXTS[key] for key in REQUIRED_FIELDS if key in asked}
-    needs_names = not state.class_count or bool(state.decoders_with_other_names)
+    needs_names = state.task.has_classes and (
+        not state.class_count or bool(state.decoders_with_other_names)
+    )
     # If each decoder needs another number of class names, the class names also decide the decoder.
     shared = len(set(class_counts.values())) < len(class_counts)
     if by_shape or (len(class_counts) > 1 and (shared or not needs_names)):

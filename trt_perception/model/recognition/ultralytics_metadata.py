@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from trt_perception.errors import EngineError
 from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import name_mistake
 from trt_perception.model.recognition.exporter_info import (
@@ -19,11 +18,11 @@ from trt_perception.model.tasks.table import TASKS
 
 __all__ = ['read_ultralytics_metadata']
 
-#: Ultralytics tasks that this package does not support, with a description for errors.
-_UNSUPPORTED_TASKS: Final = {
-    'classify': 'classification (no boxes)',
-    'semantic': 'semantic segmentation (no boxes)',
-    'depth': 'depth estimation (no boxes)',
+#: The decoders of tasks that describe the whole image.
+_IMAGE_DECODERS: Final = {
+    'classify': 'class_probabilities',
+    'semantic': 'pixel_ids',
+    'depth': 'depth_ultralytics',
 }
 _YOLO_DECODERS: Final = ('dense', 'end_to_end')
 _RTDETR_DECODERS: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
@@ -37,13 +36,6 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
     The exporter of YOLOv5 writes only `names` and `stride`, and no `task`.
     """
     task_name = metadata.get('task', '')
-    if task_name in _UNSUPPORTED_TASKS:
-        raise EngineError(
-            model_name,
-            f'task {task_name!r} in the metadata: {_UNSUPPORTED_TASKS[task_name]}',
-            expected=f'one of the tasks {", ".join(TASKS)}',
-            fix='export a model for one of these tasks',
-        )
     names_value = parse_literal(metadata['names'])
     class_names, sentence = read_class_names('metadata "names"', names_value)
     evidence = [sentence]
@@ -56,7 +48,10 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
     head = metadata.get('head', '')
     if head and not name_mistake(head):
         evidence.append(f'metadata "head" {head}')
-    if 'task' in metadata:
+    candidates: tuple[tuple[str, ...], ...]
+    if task_name in _IMAGE_DECODERS:
+        exporter, candidates = 'ultralytics', ((_IMAGE_DECODERS[task_name],),)
+    elif 'task' in metadata:
         exporter, candidates = 'ultralytics', _ultralytics_decoder_candidates(metadata)
     else:
         exporter, candidates = 'yolov5', (('dense_objectness_transposed',),)

@@ -10,17 +10,20 @@ from typing import Any, Final
 from trt_perception.errors import ManifestError
 from trt_perception.files.json_records import read_record_leaving_other_keys, to_json
 from trt_perception.files.json_section import JsonSection
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT, Detect
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.segment import Segment
+from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task, key_mistake
 
 __all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
 
 #: Maps the name of each task to its class.
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
-    {task.name: task for task in (Detect, Obb, Pose, Segment)}
+    {task.name: task for task in (Detect, Obb, Pose, Segment, Classify, Semantic, Depth)}
 )
 # For each task, its keys in a manifest, and whether each key is required.
 _IS_KEY_REQUIRED_BY_TASK: Final = {

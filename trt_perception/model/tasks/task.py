@@ -68,15 +68,19 @@ class Task:
         measure: the comparison that evaluation makes, a name in
             `evaluation/metrics/task_measures.py`.
         topics: topics for each image, in the order of publishing.
+        label_topics: further topics with the content of ``label_info``.
         has_masks: whether the outputs include masks or prototypes of masks.
         is_oriented: whether boxes are rotated. Their rows hold centre, size and an angle.
+        has_classes: whether the model has classes. Other models need no class names.
     """
 
     name: ClassVar[str]
     measure: ClassVar[str] = 'boxes'
     topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC,)
+    label_topics: ClassVar[tuple[Topic, ...]] = ()
     has_masks: ClassVar[bool] = False
     is_oriented: ClassVar[bool] = False
+    has_classes: ClassVar[bool] = True
 
     @property
     def task_value_count(self) -> int:

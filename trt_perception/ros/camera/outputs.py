@@ -17,8 +17,9 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
+from trt_perception.ros.camera.map_topics import TASK_TOPICS
 from trt_perception.ros.camera.on_demand import OnDemandPublisher
-from trt_perception.ros.camera.task_topics import TASK_TOPICS, TaskTopic
+from trt_perception.ros.camera.task_topics import TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
@@ -56,21 +57,23 @@ class DetectorOutputs:
         ]
         self._topics: list[TaskTopic] = []
         self._on_demand: list[OnDemandPublisher] = []
-        self._label_info: Any = None
+        self._label_infos: list[Any] = []
         self._debug_image: DebugImage | None = None
         self._retry_timer: Timer | None = None
         try:
             for topic in task.topics:
-                self._topics.append(TASK_TOPICS[topic.name](node, class_names, camera))
+                self._topics.append(TASK_TOPICS[topic.name](node, class_names, config, camera))
                 if topic.on_demand:
                     self._on_demand.append(OnDemandPublisher(self._topics[-1], self._log))
-            # A lifecycle publisher would drop this message, because configure publishes it.
-            self._label_info = node.create_publisher(
-                LabelInfo,
-                topic_name(camera, LABEL_INFO.name),
-                topic_qos(LABEL_INFO),
-                event_callbacks=NO_EVENTS,
-            )
+            for topic in (LABEL_INFO, *task.label_topics):
+                # A lifecycle publisher would drop this message, because configure publishes it.
+                publisher = node.create_publisher(
+                    LabelInfo,
+                    topic_name(camera, topic.name),
+                    topic_qos(topic),
+                    event_callbacks=NO_EVENTS,
+                )
+                self._label_infos.append(publisher)
             self._debug_image = DebugImage(
                 node, class_names, config.debug_image_max_rate_hz, task, camera
             )
@@ -123,11 +126,11 @@ class DetectorOutputs:
         for one message. The method then tries again after 50 ms.
         """
         self._cancel_retry()
-        assert self._label_info is not None
         message = LabelInfo(class_map=self._classes, threshold=confidence_threshold)
         message.header.stamp = self._node.get_clock().now().to_msg()
         try:
-            self._label_info.publish(message)
+            for publisher in self._label_infos:
+                publisher.publish(message)
         except rclpy_implementation.RCLError as error:
             self._log.warning(
                 f'label_info was not published, trying again: {log_text(error)}',
@@ -152,7 +155,7 @@ class DetectorOutputs:
         topics, self._topics = self._topics, []
         for topic in topics:
             topic.close()
-        publisher, self._label_info = self._label_info, None
-        if publisher is not None:
+        publishers, self._label_infos = self._label_infos, []
+        for publisher in publishers:
             self._node.destroy_publisher(publisher)
         self._cancel_retry()

@@ -20,6 +20,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.pose import KEYPOINTS_TOPIC
 from trt_perception.model.tasks.segment import MASKS_TOPIC
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import empty_image, header_message
 from trt_perception.ros.topics import topic_name, topic_qos
@@ -27,7 +28,7 @@ from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 
-__all__ = ['TASK_TOPICS', 'TaskTopic', 'keypoints_message']
+__all__ = ['OBJECT_TOPICS', 'TaskTopic', 'keypoints_message']
 
 # Above this size (bytes), copying a message in the middleware takes longer than releasing and
 # taking the GIL.
@@ -48,6 +49,7 @@ class TaskTopic(ABC):
     Args:
         node: owns the publisher.
         class_names: names by class id.
+        config: parameters of the camera.
         camera: name of the camera; empty if the node has only one camera.
 
     Attributes:
@@ -58,7 +60,13 @@ class TaskTopic(ABC):
     topic: ClassVar[Topic]
     message_type: ClassVar[type[Any]]
 
-    def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],
+        config: DetectorConfig,
+        camera: str = '',
+    ) -> None:
         self._node = node
         self._publisher = node.create_publisher(
             self.message_type,
@@ -96,9 +104,15 @@ class DetectionsTopic(TaskTopic):
     topic = DETECTIONS_TOPIC
     message_type = Detection2DArray
 
-    def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],
+        config: DetectorConfig,
+        camera: str = '',
+    ) -> None:
         self._serialize = DetectionsSerializer(class_names)
-        super().__init__(node, class_names, camera)
+        super().__init__(node, class_names, config, camera)
 
     def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish all boxes."""
@@ -146,10 +160,16 @@ class MasksTopic(TaskTopic):
     topic = MASKS_TOPIC
     message_type = Image
 
-    def __init__(self, node: LifecycleNode, class_names: Sequence[str], camera: str = '') -> None:
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],
+        config: DetectorConfig,
+        camera: str = '',
+    ) -> None:
         # The serialised message, reused while images have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        super().__init__(node, class_names, camera)
+        super().__init__(node, class_names, config, camera)
 
     def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
@@ -164,7 +184,7 @@ class MasksTopic(TaskTopic):
         publish_unlocked(self._publisher, self._message)
 
 
-#: The class that publishes a topic, by the name of the topic.
-TASK_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
+#: The class that publishes a topic of the tasks of objects, by the name of the topic.
+OBJECT_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
     {kind.topic.name: kind for kind in (DetectionsTopic, KeypointsTopic, MasksTopic)}
 )

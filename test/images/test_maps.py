@@ -1,0 +1,116 @@
+"""Tests of resized maps of classes and depth, against ONNX Runtime's operator Resize."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.map_resize import resize_map
+
+RESIZE_ATTRIBUTES = {
+    'bilinear': {'mode': 'linear', 'coordinate_transformation_mode': 'half_pixel'},
+    'bicubic': {'mode': 'cubic', 'coordinate_transformation_mode': 'half_pixel'},
+    'bilinear_aligned': {'mode': 'linear', 'coordinate_transformation_mode': 'align_corners'},
+    'nearest': {
+        'mode': 'nearest',
+        'coordinate_transformation_mode': 'asymmetric',
+        'nearest_mode': 'floor',
+    },
+}
+SIZES = [(517, 333), (1920, 1080), (333, 517)]
+
+
+def resized_by_onnx(values, size_wh, upsampling):
+    """Resize float32 (channels, rows, columns) with the operator Resize."""
+    sizes = np.array([1, len(values), *size_wh[::-1]], np.int64)
+    node = helper.make_node(
+        'Resize', ['x', '', '', 'sizes'], ['y'], **RESIZE_ATTRIBUTES[upsampling]
+    )
+    graph = helper.make_graph(
+        [node],
+        'resize',
+        [helper.make_tensor_value_info('x', TensorProto.FLOAT, [1, *values.shape])],
+        [helper.make_tensor_value_info('y', TensorProto.FLOAT, sizes.tolist())],
+        [onnx.numpy_helper.from_array(sizes, 'sizes')],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 18)], ir_version=9)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=['CPUExecutionProvider']
+    )
+    return session.run(None, {'x': values[None]})[0][0]
+
+
+def stretched(size_wh, network_wh=(320, 240)):
+    return Letterbox.fit(size_wh, network_wh, 'stretch')
+
+
+@pytest.mark.parametrize('upsampling', RESIZE_ATTRIBUTES)
+@pytest.mark.parametrize('size', SIZES)
+def test_map_is_resized_as_by_onnx_runtime(size, upsampling):
+    values = np.random.default_rng(1).standard_normal((1, 61, 83)).astype('f4')
+    expected = resized_by_onnx(values, size, upsampling)[0]
+    np.testing.assert_allclose(resize_map(values[0], size, upsampling), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize('size', SIZES)
+def test_logits_are_resized_before_the_best_class_is_chosen(size):
+    logits = np.random.default_rng(2).standard_normal((9, 30, 40)).astype('f4') * 3
+    found = ClassMap(logits, stretched(size))
+    resized = resized_by_onnx(logits, size, 'bilinear')
+    second, best = np.sort(resized, axis=0)[-2:]
+    is_clear = best - second > 1e-4 * np.ptp(resized)
+    assert is_clear.mean() > 0.99
+    assert (found.class_ids() == resized.argmax(0))[is_clear].all()
+    early = resized_by_onnx(logits.argmax(0)[None].astype('f4'), size, 'nearest')[0]
+    assert (found.class_ids() == early).mean() < 0.9
+    softmax = np.exp(resized - best) / np.exp(resized - best).sum(0)
+    np.testing.assert_allclose(found.confidence() / 255, softmax.max(0), atol=0.5 / 255 + 1e-4)
+
+
+@pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left'])
+@pytest.mark.parametrize('size', SIZES)
+def test_padding_is_removed_before_ids_are_resized(size, mode):
+    letterbox = Letterbox.fit(size, (640, 480), mode)
+    left, top = letterbox.pad_left, letterbox.pad_top
+    width, height = letterbox.resized_wh
+    ids = np.full((480, 640), 7, np.uint8)
+    inside = np.random.default_rng(3).integers(0, 6, (height, width), np.uint8)
+    ids[top : top + height, left : left + width] = inside
+    found = ClassMap(ids, letterbox)
+    expected = resized_by_onnx(inside[None].astype('f4'), size, 'nearest')[0]
+    assert not found.has_confidence
+    assert found.confidence() is None
+    assert found.class_ids().dtype == np.uint8
+    assert (found.class_ids() == expected).mean() > 0.999
+    assert found.class_ids().max() < 6
+
+
+def test_padding_that_ends_inside_a_cell_is_removed_at_the_networks_size():
+    letterbox = Letterbox.fit((500, 310), (160, 160), 'letterbox')
+    assert letterbox.pad_top % 4
+    values = np.random.default_rng(4).standard_normal((40, 40)).astype('f4')
+    whole = resized_by_onnx(values[None], (160, 160), 'bilinear')[0]
+    top, height = letterbox.pad_top, letterbox.resized_wh[1]
+    expected = resized_by_onnx(whole[None, top : top + height], (500, 310), 'bilinear')[0]
+    found = DepthMap(values, letterbox, 'bilinear', is_metric=True).depth()
+    np.testing.assert_allclose(found, expected, atol=2e-4)
+
+
+def test_map_has_the_size_that_the_caller_wants():
+    values = np.random.default_rng(5).standard_normal((1, 30, 40)).astype('f4')
+    found = DepthMap(values[0], stretched((517, 333)), 'bicubic', is_metric=False)
+    expected = resized_by_onnx(values, (400, 200), 'bicubic')[0]
+    np.testing.assert_allclose(found.depth((400, 200)), expected, atol=2e-4)
+
+
+def test_best_classes_come_first_and_the_lower_id_wins_ties():
+    found = ClassScores(np.array([0.1, 0.3, 0.05, 0.3, 0.25], 'f4'))
+    ids, scores = found.best(4)
+    assert ids.tolist() == [1, 3, 4, 0]
+    assert scores.tolist() == found.scores[ids].tolist()
+    assert found.best(1000)[0].tolist() == [1, 3, 4, 0, 2]

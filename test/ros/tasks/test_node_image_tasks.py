@@ -1,0 +1,99 @@
+"""Tests of the topics of nodes whose models describe the whole image."""
+
+import cv2
+import numpy as np
+import pytest
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Classification, LabelInfo
+
+from support.models.image_models import IMAGE_TASKS, NAMES, write_image_model
+from support.nodes.graph import Detector, image_message
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
+
+WIDTH, HEIGHT = 517, 333
+LATCHED = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+
+
+@pytest.fixture(scope='module')
+def halves():
+    """An image whose left half is red and whose right half is blue."""
+    bgr = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    bgr[:, : WIDTH // 2] = 40, 20, 250
+    bgr[:, WIDTH // 2 :] = 230, 30, 10
+    return image_message(bgr, WIDTH, HEIGHT, 'bgr8', step=3 * WIDTH, frame_id='halves')
+
+
+@pytest.fixture
+def start(client, tmp_path):
+    detectors = []
+
+    def start(task, **others):
+        parameters = write_image_model(task, tmp_path / 'model.onnx')
+        detectors.append(Detector(client, {**parameters, 'autostart': True, **others}))
+        return detectors[-1]
+
+    yield start
+    for detector in detectors:
+        detector.close()
+
+
+def published(client, detector, image, kind, name):
+    """Return the first message of a topic, while the camera sends the image."""
+    messages, subscription = client.subscribe(kind, detector.topic(name))
+
+    def arrived():
+        detector.camera.publish(image)
+        return messages
+
+    client.spin_until(arrived, name)
+    client.node.destroy_subscription(subscription)
+    return messages[0]
+
+
+def test_classification_has_the_best_classes(client, start, halves):
+    detector = start('classify', **{'classification.top_k': 3})
+    message = published(client, detector, halves, Classification, 'classification')
+    assert message.header.frame_id == 'halves'
+    assert message.header.stamp == halves.header.stamp
+    scores = [result.score for result in message.results]
+    assert [result.class_id for result in message.results] == ['blue', 'red', 'gray']
+    assert scores == sorted(scores, reverse=True)
+    assert 0.5 < sum(scores) < 1
+
+
+def test_mask_has_the_class_of_each_pixel(client, start, halves):
+    detector = start('semantic')
+    message = published(client, detector, halves, Image, 'segmentation/mask')
+    assert (message.width, message.height, message.step) == (WIDTH, HEIGHT, WIDTH)
+    assert message.encoding == 'mono8'
+    assert message.header.stamp == halves.header.stamp
+    ids = np.array(message.data).reshape(HEIGHT, WIDTH)
+    assert (ids[:, : WIDTH // 2 - 5] == NAMES.index('red')).all()
+    assert (ids[:, WIDTH // 2 + 5 :] == NAMES.index('blue')).all()
+    confidence = published(client, detector, halves, Image, 'segmentation/confidence')
+    assert (confidence.encoding, confidence.step) == ('mono8', WIDTH)
+    assert np.array(confidence.data).reshape(HEIGHT, WIDTH)[:, [0, -1]].min() > 200
+    labels, _ = client.subscribe(LabelInfo, detector.topic('segmentation/label_info'), LATCHED)
+    client.spin_until(lambda: labels, 'label_info')
+    assert [(one.class_id, one.class_name) for one in labels[0].class_map] == [*enumerate(NAMES)]
+
+
+def test_depth_has_metres_of_each_pixel(client, start, halves):
+    detector = start('depth')
+    message = published(client, detector, halves, Image, 'depth')
+    assert (message.width, message.height, message.step) == (WIDTH, HEIGHT, 4 * WIDTH)
+    assert (message.encoding, message.is_bigendian) == ('32FC1', 0)
+    depth = np.frombuffer(bytes(message.data), '<f4').reshape(HEIGHT, WIDTH)
+    np.testing.assert_allclose(depth[:, [0, -1]].mean(0), [310 / 765, 270 / 765], atol=0.01)
+
+
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_debug_image_shows_the_result(client, start, halves, task):
+    detector = start(task, **{'debug_image.max_rate_hz': 50.0})
+    message = published(client, detector, halves, Image, 'debug_image')
+    drawn = np.array(message.data).reshape(HEIGHT, WIDTH, 3)
+    plain = np.array(halves.data).reshape(HEIGHT, WIDTH, 3)
+    assert cv2.absdiff(drawn, plain).max() > 50

@@ -1,0 +1,61 @@
+"""Write tiny networks for the tasks that describe the whole image.
+
+Their outputs depend on the pixels: the mean of each channel, sums of channels in cells of 4 x 4
+pixels, and the mean of the channels of each pixel.
+"""
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+#: Width and height of the input.
+NETWORK = (64, 48)
+NAMES = ('red', 'green', 'blue', 'gray')
+# A row for each class: weights of red, green and blue.
+_WEIGHTS = np.array([[9, 0, 0], [0, 9, 0], [0, 0, 9], [2, 2, 2]], np.float32)
+_NODES = {
+    'classify': (
+        ('GlobalAveragePool', ['images'], ['means'], {}),
+        ('Conv', ['means', 'weights'], ['scores'], {}),
+        ('Flatten', ['scores'], ['output'], {}),
+    ),
+    'semantic': (
+        ('AveragePool', ['images'], ['means'], {'kernel_shape': [4, 4], 'strides': [4, 4]}),
+        ('Conv', ['means', 'weights'], ['output'], {}),
+    ),
+    'depth': (('ReduceMean', ['images'], ['output'], {'axes': [1], 'keepdims': 0}),),
+}
+_SHAPES = {
+    'classify': (1, 4),
+    'semantic': (1, 4, NETWORK[1] // 4, NETWORK[0] // 4),
+    'depth': (1, NETWORK[1], NETWORK[0]),
+}
+_DECODERS = {'classify': 'class_logits', 'semantic': 'pixel_logits', 'depth': 'metric_depth'}
+#: The tasks of this module.
+IMAGE_TASKS = tuple(_NODES)
+
+
+def write_image_model(task, path):
+    """Write the network of a task. Return the node's parameters for the file."""
+    graph = helper.make_graph(
+        [helper.make_node(kind, *names, **values) for kind, *names, values in _NODES[task]],
+        task,
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, *NETWORK[::-1]])],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, list(_SHAPES[task]))],
+        [numpy_helper.from_array(_WEIGHTS[:, :, None, None], 'weights')],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
+    onnx.checker.check_model(model)
+    path.write_bytes(model.SerializeToString())
+    names = {} if task == 'depth' else {'model.class_names': list(NAMES)}
+    return {
+        'engine_path': str(path),
+        'model.task': task,
+        'model.decoder': _DECODERS[task],
+        'model.resize': 'stretch',
+        'model.color_order': 'rgb',
+        'model.scale': 1 / 255,
+        'model.mean': [0.0, 0.0, 0.0],
+        'model.std': [1.0, 1.0, 1.0],
+        **names,
+    }

@@ -1,0 +1,87 @@
+"""The class of each pixel of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.map_resize import image_part, resize_map
+
+__all__ = ['MAX_MAP_CLASSES', 'ClassMap']
+
+#: A pixel of a map of classes has 8 bits.
+MAX_MAP_CLASSES = 256
+
+
+@dataclass(frozen=True)
+class ClassMap:
+    """The semantic segmentation of one image. The maps are computed when a method is called.
+
+    Attributes:
+        grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
+            of each class, float32 (classes, rows, columns). It covers the network's input.
+        letterbox: geometry of the image.
+    """
+
+    grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
+    letterbox: Letterbox
+
+    @property
+    def has_confidence(self) -> bool:
+        """Whether the network outputs logits, which give a confidence."""
+        return self.grid.ndim == 3
+
+    def class_ids(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8]:
+        """Return the class of each pixel.
+
+        Logits are resized bilinearly before the best class is chosen, as in transformers'
+        ``post_process_semantic_segmentation``. The lower id wins ties. Ids are resized to the
+        nearest pixel.
+
+        Args:
+            size_wh: width and height of the map; None for the size of the image.
+
+        Returns:
+            uint8 (height, width), class ids.
+        """
+        return self._best(size_wh or self.letterbox.source_wh, with_confidence=False)[0]
+
+    def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
+        """Return the softmax probability of each pixel's class, in 1/255.
+
+        Args:
+            size_wh: width and height of the map; None for the size of the image.
+
+        Returns:
+            uint8 (height, width); None if the network outputs ids only.
+        """
+        return self._best(size_wh or self.letterbox.source_wh, with_confidence=True)[1]
+
+    def _best(
+        self, size_wh: tuple[int, int], *, with_confidence: bool
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]:
+        if self.grid.ndim == 2:
+            part = image_part(self.grid, self.letterbox, 'nearest')
+            return resize_map(part, size_wh, 'nearest'), None
+        # One class at a time, because all resized logits of a large image need gigabytes.
+        ids = np.zeros(size_wh[::-1], np.uint8)
+        best = self._resized_logits(0, size_wh)
+        for class_id in range(1, len(self.grid)):
+            logits = self._resized_logits(class_id, size_wh)
+            ids[logits > best] = class_id
+            np.maximum(best, logits, out=best)
+        if not with_confidence:
+            return ids, None
+        # The softmax probability of the best class is 1 / sum(exp(logit - best)).
+        total = np.zeros_like(best)
+        for class_id in range(len(self.grid)):
+            total += np.exp(self._resized_logits(class_id, size_wh) - best)
+        return ids, np.rint(255 / total).astype(np.uint8)
+
+    def _resized_logits(self, class_id: int, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
+        part = image_part(self.grid[class_id], self.letterbox, 'bilinear')
+        resized = resize_map(part, size_wh, 'bilinear')
+        return resized.copy() if resized.base is not None else resized

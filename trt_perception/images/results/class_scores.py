@@ -1,0 +1,34 @@
+"""The scores of all classes for a whole image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ['ClassScores']
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """The classification of one image.
+
+    Attributes:
+        scores: float32 (classes,), the probability of each class, in the order of the model's
+            class names.
+    """
+
+    scores: npt.NDArray[np.float32]
+
+    def best(self, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Return the classes with the highest scores, best first. The lower id wins ties.
+
+        Args:
+            count: largest number of classes.
+
+        Returns:
+            Class ids, int64 (n,), and their scores, float32 (n,).
+        """
+        ids = np.argsort(-self.scores, kind='stable')[:count]
+        return ids, self.scores[ids]

@@ -1,0 +1,98 @@
+"""Resize the maps that a network outputs to the pixels of the image.
+
+A map has one value or one vector per cell of a grid over the network's input. The part of the grid
+with the image is cut out, without its padding, and resized to the size of the image.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.letterbox import Letterbox
+
+__all__ = ['UPSAMPLINGS', 'Upsampling', 'image_part', 'resize_map']
+
+#: How values between the cells are computed. ``bilinear`` and ``bicubic`` have half-pixel centres,
+#: as torch's ``interpolate`` with ``align_corners=False``. With ``bilinear_aligned``, the centres
+#: of the corner pixels are the centres of the corner cells, as with ``align_corners=True``.
+Upsampling = Literal['nearest', 'bilinear', 'bicubic', 'bilinear_aligned']
+UPSAMPLINGS: Final[tuple[Upsampling, ...]] = (
+    'nearest',
+    'bilinear',
+    'bicubic',
+    'bilinear_aligned',
+)
+# OpenCV's bicubic kernel has a = -0.75, as torch's without antialiasing.
+_OPENCV_FILTERS: Final = {
+    'nearest': cv2.INTER_NEAREST,
+    'bilinear': cv2.INTER_LINEAR,
+    'bicubic': cv2.INTER_CUBIC,
+}
+
+
+def resize_map(
+    values: npt.NDArray[Any], size_wh: tuple[int, int], upsampling: Upsampling
+) -> npt.NDArray[Any]:
+    """Resize a map to another size.
+
+    Args:
+        values: uint8 or float32 (rows, columns).
+        size_wh: new width and height in pixels.
+        upsampling: one of UPSAMPLINGS. Maps of ids need ``nearest``.
+
+    Returns:
+        Values of the same type, (height, width).
+    """
+    if upsampling == 'bilinear_aligned':
+        return _resize_aligned(values, size_wh)
+    if values.shape == size_wh[::-1]:
+        return values
+    return cv2.resize(values, size_wh, interpolation=_OPENCV_FILTERS[upsampling])
+
+
+def _resize_aligned(values: npt.NDArray[Any], size_wh: tuple[int, int]) -> npt.NDArray[Any]:
+    """Resize bilinearly with aligned corners, which OpenCV cannot."""
+    for axis, size in enumerate(reversed(size_wh)):
+        last = values.shape[axis] - 1
+        places = np.linspace(0, last, size) if size > 1 else np.zeros(1)
+        first = places.astype(np.int64)
+        share = (places - first).astype(np.float32)
+        share = share[:, None] if axis == 0 else share
+        following = values.take(np.minimum(first + 1, last), axis)
+        values = values.take(first, axis)
+        values += (following - values) * share
+    return values
+
+
+def image_part(
+    values: npt.NDArray[Any], letterbox: Letterbox, upsampling: Upsampling
+) -> npt.NDArray[Any]:
+    """Return the part of a map that covers the image, without the padding of the input.
+
+    If the padding ends inside a cell, the map is first resized to the network's input, so that the
+    cut is between two pixels.
+
+    Args:
+        values: uint8 or float32 (rows, columns), over the whole input of the network.
+        letterbox: geometry of the image.
+        upsampling: one of UPSAMPLINGS.
+    """
+    width, height = letterbox.network_wh
+    sides = (
+        (letterbox.pad_top, letterbox.resized_wh[1], height),
+        (letterbox.pad_left, letterbox.resized_wh[0], width),
+    )
+    if any(
+        begin * count % side or (begin + length) * count % side
+        for (begin, length, side), count in zip(sides, values.shape, strict=True)
+    ):
+        values = resize_map(values, letterbox.network_wh, upsampling)
+    (top, bottom), (left, right) = (
+        (begin * count // side, (begin + length) * count // side)
+        for (begin, length, side), count in zip(sides, values.shape, strict=True)
+    )
+    return values[top:bottom, left:right]

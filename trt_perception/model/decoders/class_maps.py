@@ -1,0 +1,115 @@
+"""Decodes semantic segmentation: logits of each class, or class ids, for each pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from trt_perception.errors import OutputError
+from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
+from trt_perception.model.decoder import (
+    Decoder,
+    DecoderPreset,
+    ImageContext,
+    OutputArray,
+    SelectDetections,
+)
+from trt_perception.model.decoders.usual_preprocessing import IMAGENET, ULTRALYTICS
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.semantic import Semantic
+from trt_perception.model.tasks.task import Task
+from trt_perception.model.tensors import INDEX_DTYPES
+
+__all__ = ['PRESETS', 'ClassIdsDecoder', 'ClassLogitsDecoder']
+
+
+@dataclass(frozen=True)
+class ClassLogitsDecoder(Decoder):
+    """The decoder of logits for each class and cell. Cells may be larger than pixels."""
+
+    family: ClassVar[str] = 'pixel_logits'
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Semantic.name,)
+    documented_outputs: ClassVar[str] = 'logits (B, C, rows, columns)'
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'logits'
+
+    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        if task.name != Semantic.name:
+            return ()
+        return (OutputTensor('logits', ('B', class_axis_size(classes), 'rows', 'columns')),)
+
+    def decode(
+        self,
+        arrays: Sequence[OutputArray],
+        image: ImageContext,
+        select: SelectDetections,
+    ) -> ClassMap:
+        """See Decoder."""
+        # A copy, because the output's memory is reused.
+        logits = arrays[0].astype(np.float32)
+        if np.isnan(logits.min()):
+            raise OutputError("the model's output", 'NaN logits', expected='numbers')
+        return ClassMap(logits, image.letterbox)
+
+
+@dataclass(frozen=True)
+class ClassIdsDecoder(Decoder):
+    """The decoder of the class id of each pixel of the network's input."""
+
+    family: ClassVar[str] = 'pixel_ids'
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Semantic.name,)
+    documented_outputs: ClassVar[str] = 'ids uint8, int32 or int64 (B, rows, columns)'
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'none'
+
+    def outputs(
+        self,
+        classes: int | None,
+        task: Task = DETECT,
+    ) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        if task.name != Semantic.name:
+            return ()
+        return (OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),)
+
+    def decode(
+        self,
+        arrays: Sequence[OutputArray],
+        image: ImageContext,
+        select: SelectDetections,
+    ) -> ClassMap:
+        """See Decoder."""
+        ids = arrays[0]
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= image.class_count:
+            raise OutputError(
+                "the model's output",
+                f'class ids from {low} to {high}',
+                expected=f'0 to {image.class_count - 1}, one for each class name',
+                fix='correct model.class_names or the manifest',
+            )
+        assert high < MAX_MAP_CLASSES
+        return ClassMap(ids.astype(np.uint8), image.letterbox)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'pixel_logits',
+        ClassLogitsDecoder(),
+        'SegFormer, UperNet, DeepLabV3, LR-ASPP',
+        '(B, C, rows, columns)',
+        preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
+    ),
+    DecoderPreset(
+        'pixel_ids',
+        ClassIdsDecoder(),
+        'semantic models of Ultralytics',
+        '(B, rows, columns)',
+        preprocessing=ULTRALYTICS,
+    ),
+)

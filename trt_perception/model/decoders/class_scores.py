@@ -1,0 +1,89 @@
+"""Decodes the scores of classes for the whole image: one output (B, C)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final
+
+import numpy as np
+
+from trt_perception.errors import OutputError
+from trt_perception.files.json_records import choice_reader
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.model.decoder import (
+    Decoder,
+    DecoderPreset,
+    ImageContext,
+    OutputArray,
+    SelectDetections,
+)
+from trt_perception.model.decoders.usual_preprocessing import RGB_0_TO_1
+from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.task import Task
+
+__all__ = ['PRESETS', 'ClassScoresDecoder']
+
+
+@dataclass(frozen=True)
+class ClassScoresDecoder(Decoder):
+    """The decoder of one score per class for the whole image.
+
+    Attributes:
+        activation: ``none`` if the network outputs probabilities, ``softmax`` if it outputs
+            logits.
+    """
+
+    family: ClassVar[str] = 'class_scores'
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Classify.name,)
+    documented_outputs: ClassVar[str] = 'scores (B, C)'
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'probabilities, or logits with `softmax`'
+
+    activation: Annotated[str, choice_reader('none', 'softmax')]
+
+    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        if task.name != Classify.name:
+            return ()
+        return (OutputTensor('scores', ('B', class_axis_size(classes))),)
+
+    def decode(
+        self,
+        arrays: Sequence[OutputArray],
+        image: ImageContext,
+        select: SelectDetections,
+    ) -> ClassScores:
+        """See Decoder."""
+        scores = arrays[0].astype(np.float32)  # a copy, because the output's memory is reused
+        if self.activation == 'softmax':
+            scores -= scores.max()
+            np.exp(scores, out=scores)
+            scores /= scores.sum()
+        if not np.all((scores >= 0) & (scores <= 1.001)):  # also refuses NaN
+            raise OutputError(
+                "the model's output",
+                f'scores from {scores.min():.4g} to {scores.max():.4g}',
+                expected='probabilities from 0 to 1',
+                fix='set model.decoder to class_logits if the network outputs logits',
+            )
+        return ClassScores(scores)
+
+
+PRESETS: Final = (
+    DecoderPreset(
+        'class_probabilities',
+        ClassScoresDecoder('none'),
+        'classifiers of Ultralytics',
+        '(B, C)',
+        preprocessing={**RGB_0_TO_1, 'resize': 'stretch', 'antialias': True},
+    ),
+    DecoderPreset(
+        'class_logits',
+        ClassScoresDecoder('softmax'),
+        'classifiers of torchvision and Hugging Face',
+        '(B, C)',
+    ),
+)

@@ -1,0 +1,39 @@
+"""The task of classes for the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.model.tasks.task import Task, Topic
+
+__all__ = ['CLASSIFICATION_TOPIC', 'Classify']
+
+#: The best classes of the image.
+CLASSIFICATION_TOPIC: Final = Topic('classification', 'vision_msgs/Classification')
+# The debug image lists at most this many classes.
+_DRAWN_CLASSES: Final = 5
+
+
+@dataclass(frozen=True)
+class Classify(Task):
+    """A score for each class. The result is a ClassScores."""
+
+    name: ClassVar[str] = 'classify'
+    topics: ClassVar[tuple[Topic, ...]] = (CLASSIFICATION_TOPIC,)
+
+    def draw(
+        self, bgr: npt.NDArray[np.uint8], found: ClassScores, class_names: Sequence[str]
+    ) -> None:
+        """Draw the best classes with their scores."""
+        # Import OpenCV only when drawing, because reading a manifest must stay fast.
+        from trt_perception.images.drawing import draw_class_list
+
+        ids, scores = found.best(_DRAWN_CLASSES)
+        lines = [f'{class_names[id_]} {score:.2f}' for id_, score in zip(ids, scores, strict=True)]
+        draw_class_list(bgr, lines, ids.tolist())

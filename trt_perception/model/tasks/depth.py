@@ -1,0 +1,41 @@
+"""The task of a depth for each pixel of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.model.tasks.task import Task, Topic
+
+__all__ = ['DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
+
+#: The depth of each pixel in metres.
+DEPTH_TOPIC: Final = Topic('depth', 'sensor_msgs/Image', depth=1, on_demand=True)
+#: The depth of each pixel without unit; larger values are nearer.
+RELATIVE_DEPTH_TOPIC: Final = Topic('relative_depth', 'sensor_msgs/Image', depth=1, on_demand=True)
+
+
+@dataclass(frozen=True)
+class Depth(Task):
+    """A depth for each pixel. The result is a DepthMap."""
+
+    name: ClassVar[str] = 'depth'
+    topics: ClassVar[tuple[Topic, ...]] = (DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC)
+    has_classes: ClassVar[bool] = False
+
+    def draw(
+        self,
+        bgr: npt.NDArray[np.uint8],
+        found: DepthMap,
+        class_names: Sequence[str],
+    ) -> None:
+        """Replace the pixels by colours of their depth, with a scale."""
+        # Import OpenCV only when drawing, because reading a manifest must stay fast.
+        from trt_perception.images.drawing import draw_depth
+
+        draw_depth(bgr, found.depth(), unit=' m' if found.is_metric else '')

@@ -1,0 +1,45 @@
+"""The task of a class for each pixel of the image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.model.tasks.task import Task, Topic
+
+__all__ = ['CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
+
+#: The class id of each pixel.
+CLASS_MAP_TOPIC: Final = Topic('segmentation/mask', 'sensor_msgs/Image', depth=1, on_demand=True)
+#: The probability of each pixel's class, in 1/255.
+CLASS_CONFIDENCE_TOPIC: Final = Topic(
+    'segmentation/confidence', 'sensor_msgs/Image', depth=1, on_demand=True
+)
+
+#: The names of the classes, where Nav2 expects them.
+CLASS_LABELS_TOPIC: Final = Topic(
+    'segmentation/label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True
+)
+
+
+@dataclass(frozen=True)
+class Semantic(Task):
+    """A class for each pixel. The result is a ClassMap."""
+
+    name: ClassVar[str] = 'semantic'
+    topics: ClassVar[tuple[Topic, ...]] = (CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC)
+    label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
+
+    def draw(
+        self, bgr: npt.NDArray[np.uint8], found: ClassMap, class_names: Sequence[str]
+    ) -> None:
+        """Tint each pixel in the colour of its class, and list the classes of the image."""
+        # Import OpenCV only when drawing, because reading a manifest must stay fast.
+        from trt_perception.images.drawing import draw_class_map
+
+        draw_class_map(bgr, found.class_ids(), class_names)

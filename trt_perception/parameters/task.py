@@ -1,0 +1,22 @@
+"""Parameters of single tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_perception.parameters.row import parameter_field
+
+__all__ = ['TaskParameters']
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskParameters:
+    """Parameters that only some tasks read. Each field is a row of the table."""
+
+    classification_top_k: int = parameter_field(
+        5,
+        'Number of classes in a message of a model that classifies the whole image.',
+        name='classification.top_k',
+        minimum=1,
+        maximum=1000,
+    )

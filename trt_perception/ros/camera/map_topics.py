@@ -1,0 +1,175 @@
+"""The topics of tasks that describe the whole image: classification, maps of classes and depth."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+from rclpy.lifecycle import LifecycleNode
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+from vision_msgs.msg import Classification, ObjectHypothesis
+
+from trt_perception.images.frame import Frame
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
+from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
+from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
+from trt_perception.model.tasks.task import TaskResult
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.messages import header_message
+from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
+from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+
+__all__ = ['TASK_TOPICS']
+
+
+class ClassificationTopic(TaskTopic):
+    """Publishes the best classes of an image."""
+
+    topic = CLASSIFICATION_TOPIC
+    message_type = Classification
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],
+        config: DetectorConfig,
+        camera: str = '',
+    ) -> None:
+        self._class_names = class_names
+        self._top_k = config.classification_top_k
+        super().__init__(node, class_names, config, camera)
+
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        frame: Frame,  # noqa: ARG002
+        found: ClassScores,
+    ) -> None:
+        """Publish the best classes, best first."""
+        results = [
+            ObjectHypothesis(class_id=self._class_names[class_id], score=float(score))
+            for class_id, score in zip(*found.best(self._top_k), strict=True)
+        ]
+        self._publisher.publish(Classification(header=header_message(header), results=results))
+
+
+class MapTopic(TaskTopic):
+    """Publishes a map with one value per pixel as an image.
+
+    Attributes:
+        encoding: encoding of the image.
+        dtype: type of a pixel.
+    """
+
+    message_type = Image
+    encoding: ClassVar[str] = 'mono8'
+    dtype: ClassVar[str] = 'u1'
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],
+        config: DetectorConfig,
+        camera: str = '',
+    ) -> None:
+        # The serialised message, reused while maps have the same size.
+        self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        super().__init__(node, class_names, config, camera)
+
+    @abstractmethod
+    def pixels(self, found: TaskResult) -> npt.NDArray[np.generic] | None:
+        """Return the pixels of the map, (height, width); None to publish nothing."""
+
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        frame: Frame,  # noqa: ARG002
+        found: TaskResult,
+    ) -> None:
+        """Publish the map, if the result has one."""
+        pixels = self.pixels(found)
+        if pixels is None:
+            return
+        height, width = pixels.shape
+        step = width * np.dtype(self.dtype).itemsize
+        empty = Image(
+            header=header_message(header),
+            height=height,
+            width=width,
+            encoding=self.encoding,
+            step=step,
+        )
+        self._message, room = serialize_with_room(empty, step * height, self._message)
+        np.copyto(room.view(self.dtype).reshape(height, width), pixels)
+        publish_unlocked(self._publisher, self._message)
+
+
+class ClassMapTopic(MapTopic):
+    """Publishes the class of each pixel."""
+
+    topic = CLASS_MAP_TOPIC
+
+    def pixels(self, found: ClassMap) -> npt.NDArray[np.uint8]:
+        """Return class ids."""
+        return found.class_ids()
+
+
+class ClassConfidenceTopic(MapTopic):
+    """Publishes the probability of each pixel's class, if the network outputs logits."""
+
+    topic = CLASS_CONFIDENCE_TOPIC
+
+    def pixels(self, found: ClassMap) -> npt.NDArray[np.uint8] | None:
+        """Return probabilities in 1/255."""
+        return found.confidence()
+
+
+class DepthTopic(MapTopic):
+    """Publishes the depth of each pixel in metres."""
+
+    topic = DEPTH_TOPIC
+    encoding = '32FC1'
+    dtype = '<f4'
+
+    def pixels(self, found: DepthMap) -> npt.NDArray[np.float32] | None:
+        """Return metres; None for a relative depth."""
+        return found.depth() if found.is_metric else None
+
+
+class RelativeDepthTopic(MapTopic):
+    """Publishes a depth without unit; larger values are nearer."""
+
+    topic = RELATIVE_DEPTH_TOPIC
+    encoding = '32FC1'
+    dtype = '<f4'
+
+    def pixels(self, found: DepthMap) -> npt.NDArray[np.float32] | None:
+        """Return relative values; None for a depth in metres."""
+        return None if found.is_metric else found.depth()
+
+
+#: The class that publishes a topic, by the name of the topic.
+TASK_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
+    {
+        **OBJECT_TOPICS,
+        **{
+            kind.topic.name: kind
+            for kind in (
+                ClassificationTopic,
+                ClassMapTopic,
+                ClassConfidenceTopic,
+                DepthTopic,
+                RelativeDepthTopic,
+            )
+        },
+    }
+)
