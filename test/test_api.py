@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
+from support.models.image_models import IMAGE_TASKS, NAMES, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
 from trt_perception.images.frame import frame_from_bgr
@@ -45,6 +46,9 @@ def same(found, expected):
 
 def test_package_exports_only_the_public_names(golden_messages):
     assert sorted(tp.__all__) == [
+        'ClassMap',
+        'ClassScores',
+        'DepthMap',
         'Detections',
         'Model',
         'TrtPerceptionError',
@@ -239,6 +243,65 @@ def test_threads_that_share_a_model_get_their_own_detections(model, images):
     for thread in threads:
         thread.join(timeout=100)
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
+
+
+def load_image_model(task, folder):
+    """Load the tiny model of a task that describes the whole image."""
+    parameters = write_image_model(task, folder / 'model.onnx')
+    path = parameters.pop('engine_path')
+    return tp.load(path, **{name.replace('.', '_'): value for name, value in parameters.items()})
+
+
+def red_and_blue_halves():
+    """Return an image that is red on the left and blue on the right."""
+    bgr = np.zeros((90, 160, 3), np.uint8)
+    bgr[:, :80, 2] = 255
+    bgr[:, 80:, 0] = 153
+    return bgr
+
+
+def test_classifier_returns_scores(tmp_path):
+    with load_image_model('classify', tmp_path) as opened:
+        found, blue = opened([red_and_blue_halves(), np.full((9, 9, 3), (255, 0, 0), np.uint8)])
+        assert opened.class_names == NAMES
+    assert isinstance(found, tp.ClassScores)
+    # The means of red, green and blue are 0.5, 0 and 0.3. Gray has 2 for each.
+    logits = np.array([9 * 0.5, 0, 9 * 0.3, 2 * 0.8])
+    np.testing.assert_allclose(found.scores, np.exp(logits) / np.exp(logits).sum(), atol=1e-3)
+    assert blue.best(1)[0].tolist() == [NAMES.index('blue')]
+
+
+def test_semantic_model_returns_a_class_for_each_pixel(tmp_path):
+    with load_image_model('semantic', tmp_path) as opened:
+        found = opened(red_and_blue_halves())
+    assert isinstance(found, tp.ClassMap)
+    ids = found.class_ids()
+    assert ids.shape == found.confidence().shape == (90, 160)
+    assert (ids[:, :75] == NAMES.index('red')).all()
+    assert (ids[:, 85:] == NAMES.index('blue')).all()
+
+
+def test_depth_model_returns_metres_for_each_pixel(tmp_path):
+    with load_image_model('depth', tmp_path) as opened:
+        found = opened(red_and_blue_halves())
+        assert opened.class_names == ()
+    assert isinstance(found, tp.DepthMap)
+    depth = found.depth()
+    assert depth.shape == (90, 160)
+    assert found.is_metric
+    np.testing.assert_allclose(depth[:, [0, -1]], [[1 / 3, 0.2]] * 90, atol=1e-3)
+
+
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+@pytest.mark.parametrize(
+    'arguments', [{'confidence_threshold': 0.5}, {'iou_threshold': 0.5}, {'class_filter': ['red']}]
+)
+def test_thresholds_without_effect_are_refused(task, arguments, tmp_path, golden_messages):
+    with (
+        load_image_model(task, tmp_path) as opened,
+        golden_messages.raises(tp.TrtPerceptionError),
+    ):
+        opened(red_and_blue_halves(), **arguments)
 
 
 # The fields of supervision.Detections in release 0.31.2: the type, and the required shape for n

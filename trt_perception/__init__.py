@@ -13,12 +13,27 @@ if TYPE_CHECKING:
     from trt_perception.api import Model, load
     from trt_perception.errors import TrtPerceptionError
     from trt_perception.images.detections import Detections
+    from trt_perception.images.results.class_map import ClassMap
+    from trt_perception.images.results.class_scores import ClassScores
+    from trt_perception.images.results.depth_map import DepthMap
 
-__all__ = ['Detections', 'Model', 'TrtPerceptionError', '__version__', 'load']
+__all__ = [
+    'ClassMap',
+    'ClassScores',
+    'DepthMap',
+    'Detections',
+    'Model',
+    'TrtPerceptionError',
+    '__version__',
+    'load',
+]
 
 __version__ = '0.1.0'
 
 _MODULES = {
+    'ClassMap': 'images.results.class_map',
+    'ClassScores': 'images.results.class_scores',
+    'DepthMap': 'images.results.depth_map',
     'Detections': 'images.detections',
     'TrtPerceptionError': 'errors',
     'Model': 'api',

@@ -1,7 +1,7 @@
-"""A detector for Python programs without ROS: ``load`` a model and call it on images.
+"""Models for Python programs without ROS: ``load`` a model and call it on images.
 
-Guarantees: a Model returns the same boxes as the node for the same pixels and thresholds. Several
-threads may call one Model; a lock serialises the calls. Limitation: images are not
+Guarantees: a Model returns the same results as the node for the same pixels and thresholds.
+Several threads may call one Model; a lock serialises the calls. Limitation: images are not
 copied, so callers must not change them during the call.
 """
 
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.offline_detection import split_into_batches
-from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.parameters.spelling import parameter_named
@@ -60,7 +60,8 @@ class Model:
     """A loaded model. ``load`` returns it. A ``with`` block closes the model at its end.
 
     Attributes:
-        class_names: names of the classes; ``class_ids`` of Detections are indices into this tuple.
+        class_names: names of the classes; class ids in results are indices into this tuple. Empty
+            if the task has no classes.
         keypoint_names: names of the keypoints of each object, in the order of ``keypoints`` of
             Detections; empty unless the task is ``pose``.
     """
@@ -97,7 +98,7 @@ class Model:
         confidence_threshold: float | None = ...,
         iou_threshold: float | None = ...,
         class_filter: Sequence[str] | None = ...,
-    ) -> Detections: ...
+    ) -> TaskResult: ...
 
     @overload
     def __call__(
@@ -107,7 +108,7 @@ class Model:
         confidence_threshold: float | None = ...,
         iou_threshold: float | None = ...,
         class_filter: Sequence[str] | None = ...,
-    ) -> list[Detections]: ...
+    ) -> list[TaskResult]: ...
 
     def __call__(
         self,
@@ -116,8 +117,10 @@ class Model:
         confidence_threshold: float | None = None,
         iou_threshold: float | None = None,
         class_filter: Sequence[str] | None = None,
-    ) -> Detections | list[Detections]:
-        """Detect objects in one image or in several.
+    ) -> TaskResult | list[TaskResult]:
+        """Run the model on one image or on several.
+
+        The thresholds apply to objects, so calls of models for other tasks cannot have them.
 
         Args:
             images: one uint8 array (height, width, 3) in BGR order, as OpenCV reads images, or a
@@ -130,12 +133,13 @@ class Model:
                 given to ``load``.
 
         Returns:
-            the Detections of the image, in its pixels, or a list of Detections in the order of
-            the sequence.
+            the result of the image, or a list of results in the order of the sequence. The task
+            of the model decides the type: Detections, ClassScores, ClassMap or DepthMap.
 
         Raises:
             ValueError: an image has another shape or type, or the model was closed.
-            ConfigError: a threshold is out of range, or the model lacks a class of the filter.
+            ConfigError: a threshold is out of range or has no effect on the task, or the model
+                lacks a class of the filter.
             ImageError: an image is too large.
             EngineError: the model's outputs are invalid.
             CudaError: a CUDA call failed.
@@ -146,6 +150,13 @@ class Model:
             'class_filter': class_filter,
         }
         given = {key: _as_python(value) for key, value in changes.items() if value is not None}
+        task = self._pipeline.spec.task
+        if given and not task.finds_objects:
+            raise ConfigError(
+                next(iter(given)),
+                f'has no effect on a model with task {task.name}',
+                fix='leave it out: only models that find objects have thresholds',
+            )
         config = DetectorConfig.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
@@ -156,10 +167,10 @@ class Model:
         with self._lock:
             if self._closed:
                 raise ValueError('the model was closed; load it again')
-            found = self._detect(frames, thresholds)
+            found = self._run(frames, thresholds)
         return found[0] if is_single else found
 
-    def _detect(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[Detections]:
+    def _run(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[TaskResult]:
         pipeline = self._pipeline
         results: list[Result] = []
         waiting: deque[int] = deque()
@@ -177,7 +188,7 @@ class Model:
             for slot in waiting:  # after an error, free the other slots
                 with contextlib.suppress(Exception):
                     pipeline.collect(slot)
-        return [result.detections for result in results]
+        return [result.found for result in results]
 
     def close(self) -> None:
         """Free the model's memory. Closing a closed model does nothing."""

@@ -25,6 +25,7 @@ class Classify(Task):
     """A score for each class. The result is a ClassScores."""
 
     name: ClassVar[str] = 'classify'
+    finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (CLASSIFICATION_TOPIC,)
 
     def draw(

@@ -25,6 +25,7 @@ class Depth(Task):
     """A depth for each pixel. The result is a DepthMap."""
 
     name: ClassVar[str] = 'depth'
+    finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC)
     has_classes: ClassVar[bool] = False
 

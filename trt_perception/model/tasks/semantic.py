@@ -32,6 +32,7 @@ class Semantic(Task):
     """A class for each pixel. The result is a ClassMap."""
 
     name: ClassVar[str] = 'semantic'
+    finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC)
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
 

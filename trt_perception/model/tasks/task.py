@@ -71,6 +71,7 @@ class Task:
         label_topics: further topics with the content of ``label_info``.
         has_masks: whether the outputs include masks or prototypes of masks.
         is_oriented: whether boxes are rotated. Their rows hold centre, size and an angle.
+        finds_objects: whether the result is a Detections.
         has_classes: whether the model has classes. Other models need no class names.
     """
 
@@ -80,6 +81,7 @@ class Task:
     label_topics: ClassVar[tuple[Topic, ...]] = ()
     has_masks: ClassVar[bool] = False
     is_oriented: ClassVar[bool] = False
+    finds_objects: ClassVar[bool] = True
     has_classes: ClassVar[bool] = True
 
     @property
