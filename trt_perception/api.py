@@ -27,6 +27,7 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.parameters.spelling import parameter_named
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all
 
@@ -219,7 +220,7 @@ def _parameters_by_name(path: str | Path, given: Mapping[str, Any]) -> dict[str,
         if name in values:
             raise ConfigError(f'parameter {name!r}', 'given twice', fix='give it once')
         values[name] = _as_python(value)
-    return values
+    return {'triton.timeout_ms': OFFLINE_TIMEOUT_MS, **values}
 
 
 def _as_python(value: Any) -> Any:

@@ -6,6 +6,7 @@ import pytest
 
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import assignment_text
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.tools import detect_images
 from trt_perception.tools.model_arguments import (
     _PARAMETERS_SET_ELSEWHERE,
@@ -63,9 +64,8 @@ def test_printed_assignment_of_each_parameter_is_read_back(row):
         assert suggest_tool_assignment(row.name, sample_of(row)) == ''
         return
     printed = suggest_tool_assignment(row.name, sample_of(row))
-    expected = DetectorConfig.from_values(
-        {'engine_path': 'm.onnx', row.name: value_of(row, sample_of(row))}
-    )
+    defaults = {'engine_path': 'm.onnx', 'triton.timeout_ms': OFFLINE_TIMEOUT_MS}
+    expected = DetectorConfig.from_values({**defaults, row.name: value_of(row, sample_of(row))})
     assert config_of(f'--param {shlex.quote(printed)}') == expected
 
 

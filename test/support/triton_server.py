@@ -27,7 +27,7 @@ from support.ties import tie
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / 'requirements/triton.txt'
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 PYTHONS = ('3.11', '3.12', '3.10')
 #: Maps ONNX's types to names in a model's configuration.
 DATA_TYPES = {

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.parameters.row import parameter_field
 
-__all__ = ['TritonParameters']
+__all__ = ['OFFLINE_TIMEOUT_MS', 'TritonParameters']
+
+#: The default of `triton.timeout_ms` for images of a file or a program. A late answer is still
+#: useful there, because no newer image replaces it.
+OFFLINE_TIMEOUT_MS: Final = 60_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +22,8 @@ class TritonParameters:
     triton_timeout_ms: float = parameter_field(
         1000.0,
         'Longest wait for the answer of a Triton server to an image. A later answer is ignored, '
-        'and the image is dropped with the reason timeout.',
+        'and the image is dropped with the reason timeout. Tools and Python programs wait '
+        'for 60 s by default.',
         name='triton.timeout_ms',
         unit='ms',
         minimum=1.0,

@@ -13,6 +13,7 @@ from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import split_assignment
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.tools.arguments import integer_at_least
 
 __all__ = [
@@ -116,6 +117,7 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'max_detections': options.max_detections,
         'device_ids': [options.device],
         'nvtx': options.nvtx,
+        'triton.timeout_ms': OFFLINE_TIMEOUT_MS,
     }
     return DetectorConfig.from_values(values | read_parameters(options.param))
 
