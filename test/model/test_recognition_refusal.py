@@ -209,7 +209,7 @@ def test_listed_parameters_are_sufficient():
 @pytest.mark.parametrize('names', [(), COCO])
 def test_error_without_a_remedy_lists_no_parameters(names, golden_messages):
     with golden_messages.raises(EngineError) as caught:
-        recognise_outputs({'prob': (1, 1000)}, names)
+        recognise_outputs({'prob': (1000,)}, names)
     assert type(caught.value) is EngineError
 
 

@@ -149,6 +149,27 @@ CASES = [
     },
     {'metadata': {**ULTRALYTICS, 'task': 'obb'}, 'outputs': floats(output0=(1, 84, 8400))},
     {'metadata': YOLOV5, 'outputs': floats(output0=(1, 25200, 85))},
+    {'metadata': {**ULTRALYTICS, 'task': 'classify'}, 'outputs': floats(output0=(1, 80))},
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'semantic'},
+        'outputs': whole('uint8', output0=(1, 640, 640)),
+    },
+    {
+        'metadata': {**ULTRALYTICS, 'task': 'semantic'},
+        'outputs': floats(output0=(1, 80, 80, 80)),
+    },
+    {'metadata': {**ULTRALYTICS, 'task': 'semantic'}, 'outputs': floats(output0=(1, 84, 8400))},
+    {
+        'config': {**huggingface('vit'), 'architectures': ['ViTForImageClassification']},
+        'outputs': floats(logits=(1, 80)),
+    },
+    {
+        'config': {
+            **huggingface('segformer'),
+            'architectures': ['SegformerForSemanticSegmentation'],
+        },
+        'outputs': floats(logits=(1, 80, 160, 160)),
+    },
     *({'config': huggingface(model), 'outputs': PAIR} for model in SIGMOID_MODELS),
     *({'config': huggingface(model), 'outputs': SOFTMAX} for model in SOFTMAX_MODELS),
     {
@@ -195,6 +216,13 @@ CASES = [
     {**NAMED, 'outputs': floats(boxes=(1, 8400, 4), scores=(1, 8400, 80))},
     {**NAMED, 'outputs': GRIDS},
     {**NAMED, 'outputs': floats(output=(1, 1000))},
+    {**NAMED, 'outputs': floats(output=(1, 80))},
+    {**NAMED, 'outputs': whole('int64', output=(1, 640, 640))},
+    {**NAMED, 'outputs': floats(output=(1, 80, 160, 160))},
+    {**NAMED, 'outputs': floats(aux=(1, 80, 640, 640), out=(1, 80, 640, 640))},
+    {**NAMED, 'outputs': floats(a=(1, 80, 160, 160), b=(1, 80, 160, 160))},
+    {**NAMED, 'outputs': floats(output=(1, 85, 160, 160))},
+    {**NAMED, 'outputs': floats(output=(1, 80, 20, 20))},
 ]
 ROWS = rows((ROOT / 'test' / 'data' / 'recognition.md').read_text(encoding='utf-8'))
 

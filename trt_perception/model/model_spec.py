@@ -167,6 +167,7 @@ def resolve_model_spec(
         _log_recognition(model.name, known)
     preprocessing = known.preprocessing
     known.task.check_preprocessing(model.name, preprocessing)
+    known.task.check_class_count(model.name, len(known.class_names))
     resolved = _fixed_image_input(model.name, image, preprocessing, overrides.syntax.name)
     batch = batch_size(resolved)
     constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from trt_perception.errors import OutputError
-from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
+from trt_perception.images.results.class_map import ClassMap
 from trt_perception.model.decoder import (
     Decoder,
     DecoderPreset,
@@ -41,7 +41,9 @@ class ClassLogitsDecoder(Decoder):
         """See Decoder."""
         if task.name != Semantic.name:
             return ()
-        return (OutputTensor('logits', ('B', class_axis_size(classes), 'rows', 'columns')),)
+        # The segmentation models of torchvision have a second output "aux" of the same shape.
+        shape = ('B', class_axis_size(classes), 'rows', 'columns')
+        return (OutputTensor('logits', shape, tensor_names=('out',)),)
 
     def decode(
         self,
@@ -52,8 +54,8 @@ class ClassLogitsDecoder(Decoder):
         """See Decoder."""
         # A copy, because the output's memory is reused.
         logits = arrays[0].astype(np.float32)
-        if np.isnan(logits.min()):
-            raise OutputError("the model's output", 'NaN logits', expected='numbers')
+        if not np.isfinite([logits.min(), logits.max()]).all():
+            raise OutputError("the model's output", 'logits that are not finite')
         return ClassMap(logits, image.letterbox)
 
 
@@ -93,7 +95,6 @@ class ClassIdsDecoder(Decoder):
                 expected=f'0 to {image.class_count - 1}, one for each class name',
                 fix='correct model.class_names or the manifest',
             )
-        assert high < MAX_MAP_CLASSES
         return ClassMap(ids.astype(np.uint8), image.letterbox)
 
 

@@ -18,7 +18,6 @@ from trt_perception.model.decoder import (
     OutputArray,
     SelectDetections,
 )
-from trt_perception.model.decoders.usual_preprocessing import RGB_0_TO_1
 from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
@@ -58,11 +57,13 @@ class ClassScoresDecoder(Decoder):
     ) -> ClassScores:
         """See Decoder."""
         scores = arrays[0].astype(np.float32)  # a copy, because the output's memory is reused
+        if not np.isfinite(scores.sum()):  # NaN and infinity remain in the sum
+            raise OutputError("the model's output", 'scores that are not finite')
         if self.activation == 'softmax':
             scores -= scores.max()
             np.exp(scores, out=scores)
             scores /= scores.sum()
-        if not np.all((scores >= 0) & (scores <= 1.001)):  # also refuses NaN
+        if not np.all((scores >= 0) & (scores <= 1.001)):
             raise OutputError(
                 "the model's output",
                 f'scores from {scores.min():.4g} to {scores.max():.4g}',
@@ -78,7 +79,6 @@ PRESETS: Final = (
         ClassScoresDecoder('none'),
         'classifiers of Ultralytics',
         '(B, C)',
-        preprocessing={**RGB_0_TO_1, 'resize': 'stretch', 'antialias': True},
     ),
     DecoderPreset(
         'class_logits',

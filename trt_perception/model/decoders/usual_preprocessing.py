@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ['DETR', 'IMAGENET', 'RGB_0_TO_1', 'STRETCH', 'ULTRALYTICS', 'YOLOX']
+__all__ = [
+    *('DETR', 'IMAGENET', 'RGB_0_TO_1', 'STRETCH', 'ULTRALYTICS', 'ULTRALYTICS_CLASSIFIER'),
+    'YOLOX',
+]
 
 PreprocessingFields = Mapping[str, Any]
 
@@ -16,6 +19,13 @@ IMAGENET: Final[PreprocessingFields] = {
     'std': (0.229, 0.224, 0.225),
 }
 ULTRALYTICS: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'letterbox'}
+#: For square inputs. PIL resizes, and torchvision crops.
+ULTRALYTICS_CLASSIFIER: Final[PreprocessingFields] = {
+    **RGB_0_TO_1,
+    'resize': 'center_crop',
+    'pad_value': 0,
+    'antialias': True,
+}
 #: PIL resized the training images of these models, so resizing antialiases. Ultralytics resizes
 #: with OpenCV, which does not antialias.
 STRETCH: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'stretch', 'antialias': True}

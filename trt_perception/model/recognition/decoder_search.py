@@ -13,6 +13,7 @@ from trt_perception.model.grids import cell_count
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.exporter_info import ExporterInfo
+from trt_perception.model.recognition.image_tasks import describes_image, may_be_semantic
 from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
@@ -83,8 +84,8 @@ def find_decoders(
         EngineError: the outputs belong to another kind of network.
     """
     outputs = model.outputs
-    if not info.task.has_masks:
-        _refuse_other_networks(model, syntax)
+    if not info.task.has_masks and not describes_image(info.task):
+        _refuse_other_networks(model, input_size, syntax)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
     # otherwise.
     for allow_dynamic in (False, True):
@@ -92,7 +93,8 @@ def find_decoders(
         if _max_row_count(outputs) > _MAX_QUERIES:
             decoders = [name for name in decoders if not _has_query_rows(_box_outputs(name))]
         left = _filter_by_exporter(decoders, outputs, info)
-        if not info.decoder_candidates and len(outputs) == 1 and len(outputs[0].shape) == 3:
+        may_be_anchors = not info.decoder_candidates and not describes_image(info.task)
+        if may_be_anchors and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _filter_by_anchor_count(left, outputs[0].shape, input_size)
         if left:
             break
@@ -186,7 +188,9 @@ def _filter_by_exporter(
     return [] if sets else decoders
 
 
-def _refuse_other_networks(model: ModelInfo, syntax: ParameterSyntax) -> None:
+def _refuse_other_networks(
+    model: ModelInfo, input_size: tuple[int, int] | None, syntax: ParameterSyntax
+) -> None:
     """Refuse outputs of other networks than detectors of boxes, and name the network.
 
     Raises:
@@ -207,6 +211,15 @@ def _refuse_other_networks(model: ModelInfo, syntax: ParameterSyntax) -> None:
             expected='a detector of boxes',
             fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or write a '
             f'manifest: {manifest_command(model, "segment")}',
+        )
+    if may_be_semantic(model, input_size):
+        channels = max(outputs[0].shape[1], 0) or 'C'
+        raise EngineError(
+            model.name,
+            f'{tensors_text(outputs)}, which is either semantic segmentation with {channels} '
+            'classes or an undecoded grid of a detector head',
+            fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
+            f'names of {channels} classes; otherwise export the detector with decoding inside',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(

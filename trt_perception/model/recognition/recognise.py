@@ -18,9 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.model.decoder import Decoder
+from trt_perception.model.decoder import Decoder, ObjectDecoder
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS
+from trt_perception.model.decoders.usual_preprocessing import (
+    ULTRALYTICS,
+    ULTRALYTICS_CLASSIFIER,
+)
 from trt_perception.model.input_layout import (
     batch_size,
     constant_inputs,
@@ -37,6 +40,7 @@ from trt_perception.model.recognition.decoder_search import (
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
+from trt_perception.model.recognition.image_tasks import describes_image, image_task
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.recognition.refusal import (
     REQUIRED_FIELDS,
@@ -45,7 +49,10 @@ from trt_perception.model.recognition.refusal import (
 )
 from trt_perception.model.recognition.requested_task import requested_task
 from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
+from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.semantic import Semantic
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_tensor_sizes, tensors_text
 
@@ -149,7 +156,7 @@ def recognise(
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
-    info = _with_task(model, info, class_names, overrides)
+    info = _with_task(model, info, class_names, size, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
     others: tuple[str, ...] = ()  # decoders that fit another number of class names
@@ -161,7 +168,7 @@ def recognise(
             by = f' by {info.exporter}' if info.decoder_candidates else ''
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {decoders[0]}')
     chosen = decoders[0] if len(decoders) == 1 else ''
-    usual = _usual_preprocessing(chosen, info, evidence)
+    usual = _usual_preprocessing(chosen, info, size, evidence)
     values = {**usual, **info.preprocessing, **overrides.preprocessing}
     if size is not None:
         values['input_size'] = size
@@ -169,7 +176,7 @@ def recognise(
         decoders=decoders,
         decoders_with_other_names=others,
         class_count=len(class_names),
-        missing_fields=tuple(key for key in REQUIRED_FIELDS if key not in values),
+        missing_fields=_missing_fields(values, info.task),
         with_preprocessing=tuple(
             name for name, each in PRESETS.items() if usual or each.preprocessing
         ),
@@ -186,30 +193,62 @@ def recognise(
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
 
 
+def _missing_fields(values: Mapping[str, Any], task: Task) -> tuple[str, ...]:
+    """Return the fields of Preprocessing that the user must set.
+
+    Most networks that describe the whole image need mean and standard deviation. If the other
+    values are known, a missing mean means that there is none.
+    """
+    missing = tuple(key for key in REQUIRED_FIELDS if key not in values)
+    if describes_image(task) and set(missing) - {'input_size'}:
+        missing += tuple(key for key in ('mean', 'std') if key not in values)
+    return missing
+
+
 def _with_task(
-    model: ModelInfo, info: ExporterInfo, class_names: tuple[str, ...], overrides: ModelOverrides
+    model: ModelInfo,
+    info: ExporterInfo,
+    class_names: tuple[str, ...],
+    size: tuple[int, int] | None,
+    overrides: ModelOverrides,
 ) -> ExporterInfo:
-    """Return the information with the task that the user has set or the outputs prove."""
+    """Return the information with the task that the user has set or the outputs prove.
+
+    A decoder that the user has set may read a single task.
+    """
     info = add_task_of_outputs(model, info, class_names)
     if not overrides.task:
-        return info
+        decoder = PRESETS[overrides.decoder].decoder if overrides.decoder else None
+        if decoder and not isinstance(decoder, ObjectDecoder):
+            task = TASKS[decoder.tasks_with_own_outputs[0]]()
+            sentence = f'{overrides.syntax.name("decoder")} -> task {task}'
+        elif info.task == DETECT and (found := image_task(model, size, len(class_names))):
+            task, sentence = found, f'{tensors_text(model.outputs)} -> task {found}'
+        else:
+            return info
+        return replace(info, task=task, evidence=(*info.evidence, sentence))
     task = requested_task(model, info.task, class_names, overrides.task, overrides.keypoint_names)
     sentence = f'{overrides.syntax.name("task")} -> {task}'
     return replace(info, task=task, evidence=(*info.evidence, sentence))
 
 
 def _usual_preprocessing(
-    chosen: str, info: ExporterInfo, evidence: list[str]
+    chosen: str, info: ExporterInfo, size: tuple[int, int] | None, evidence: list[str]
 ) -> Mapping[str, Any]:
     """Return the preprocessing of the usual training; empty if unknown. Append the evidence.
 
     Args:
         chosen: preset of the decoder; empty if several fit.
         info: information from the exporter.
+        size: width and height of the input in pixels; None if unknown.
         evidence: list to which a sentence is added if the exporter gives no preprocessing.
     """
     usual = PRESETS[chosen].preprocessing if chosen else {}
-    if not usual and info.is_yolo_export:
+    if info.is_yolo_export and info.task == Classify():
+        # The exporter's own code stretches images only for inputs that are not square.
+        is_square = size is None or size[0] == size[1]
+        usual = {**ULTRALYTICS_CLASSIFIER, **({} if is_square else {'resize': 'stretch'})}
+    elif info.is_yolo_export and (not usual or info.task == Semantic()):
         usual = ULTRALYTICS
     if usual and not info.preprocessing:
         evidence.append(

@@ -15,6 +15,7 @@ from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
 from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
+from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
@@ -28,6 +29,8 @@ _ALLOWED_VALUE_TEXTS: Final = {
     'resize': ' or '.join(RESIZE_MODES),
     'color_order': ' or '.join(COLOR_ORDERS),
     'scale': 'the factor for pixel values of 0 to 255 in training, usually 1/255 or 1',
+    'mean': 'mean of each channel after scale, usually 0.485, 0.456, 0.406, or 0, 0, 0',
+    'std': 'standard deviation of each channel, usually 0.229, 0.224, 0.225, or 1, 1, 1',
 }
 
 # Such models were trained with the antialiasing of PIL.
@@ -35,6 +38,7 @@ _PLACEHOLDER_VALUES: Final = {
     'input_size': ['WIDTH', 'HEIGHT'],
     'class_names': ['NAME', 'NAME'],
     'antialias': True,
+    **dict.fromkeys(('mean', 'std'), ['NUMBER'] * 3),
 }
 
 
@@ -47,7 +51,7 @@ class RecognitionState:
         decoders_with_other_names: if none fits, the decoders that fit another number of class
             names.
         class_count: number of class names; 0 if unknown.
-        missing_fields: names in REQUIRED_FIELDS without a value.
+        missing_fields: names of Preprocessing's fields without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
         filter_problem: why the resize filter of the training cannot be used; empty if it can.
         task: the model's task, such as ``detect`` or ``pose``.
@@ -147,7 +151,12 @@ def _missing_parameters(
 ) -> dict[str, str]:
     """Return the parameters to set, with the possible values of each."""
     asked = state.missing_fields if needs_all else set(state.missing_fields) & {'input_size'}
-    missing = {key: _ALLOWED_VALUE_TEXTS[key] for key in REQUIRED_FIELDS if key in asked}
+    missing = {key: _ALLOWED_VALUE_TEXTS[key] for key in _ALLOWED_VALUE_TEXTS if key in asked}
+    if 'resize' in missing and state.task == Classify():
+        shorter_side = syntax.name('shorter_side')
+        missing['resize'] += (
+            f'; center_crop also needs {shorter_side}, usually 256 for an input of 224'
+        )
     needs_names = state.task.has_classes and (
         not state.class_count or bool(state.decoders_with_other_names)
     )

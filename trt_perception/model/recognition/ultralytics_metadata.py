@@ -14,16 +14,19 @@ from trt_perception.model.recognition.exporter_info import (
     read_class_names,
 )
 from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.table import TASKS
 
 __all__ = ['read_ultralytics_metadata']
 
 #: The decoders of tasks that describe the whole image.
 _IMAGE_DECODERS: Final = {
-    'classify': 'class_probabilities',
-    'semantic': 'pixel_ids',
-    'depth': 'depth_ultralytics',
+    'classify': ('class_probabilities',),
+    'semantic': ('pixel_ids', 'pixel_logits'),
+    'depth': ('depth_ultralytics',),
 }
+# The exported map of a semantic model of one class is 1 where the class is, else 0.
+_BACKGROUND: Final = 'background'
 _YOLO_DECODERS: Final = ('dense', 'end_to_end')
 _RTDETR_DECODERS: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
 #: From this Ultralytics release on, an exported RT-DETR selects its best boxes itself.
@@ -40,6 +43,9 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
     class_names, sentence = read_class_names('metadata "names"', names_value)
     evidence = [sentence]
     height_width = parse_literal(metadata.get('imgsz', ''))
+    if task_name == Semantic.name and len(class_names) == 1 and class_names != (_BACKGROUND,):
+        class_names = (_BACKGROUND, *class_names)
+        evidence.append(f'metadata "names" of one class -> id 0 is the {_BACKGROUND}')
     input_size = None
     if is_image_size(height_width):
         height, width = height_width
@@ -50,7 +56,7 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
         evidence.append(f'metadata "head" {head}')
     candidates: tuple[tuple[str, ...], ...]
     if task_name in _IMAGE_DECODERS:
-        exporter, candidates = 'ultralytics', ((_IMAGE_DECODERS[task_name],),)
+        exporter, candidates = 'ultralytics', (_IMAGE_DECODERS[task_name],)
     elif 'task' in metadata:
         exporter, candidates = 'ultralytics', _ultralytics_decoder_candidates(metadata)
     else:

@@ -9,7 +9,9 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.results.class_map import ClassMap
+from trt_perception.errors import EngineError
+from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import Task, Topic
 
 __all__ = ['CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
@@ -35,6 +37,26 @@ class Semantic(Task):
     finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC)
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
+
+    def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
+        """Refuse a crop, because the pixels outside have no class."""
+        if preprocessing.resize == 'center_crop':
+            raise EngineError(
+                model_name,
+                'task semantic with resize center_crop, so pixels outside the crop have no class',
+                expected='a resize that keeps the whole image',
+                fix='set model.resize to stretch or letterbox, and measure the accuracy',
+            )
+
+    def check_class_count(self, model_name: str, count: int) -> None:
+        """Refuse a single class, and more classes than the 8 bits of a pixel can tell apart."""
+        if not 2 <= count <= MAX_MAP_CLASSES:
+            raise EngineError(
+                model_name,
+                f'task semantic with {count} class names',
+                expected=f'2 to {MAX_MAP_CLASSES} classes, which include the background',
+                fix='export a model with as many classes',
+            )
 
     def draw(
         self, bgr: npt.NDArray[np.uint8], found: ClassMap, class_names: Sequence[str]

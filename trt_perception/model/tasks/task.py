@@ -164,6 +164,17 @@ class Task:
             EngineError: the task does not allow the preprocessing.
         """
 
+    def check_class_count(self, model_name: str, count: int) -> None:
+        """Check that the task allows the number of classes.
+
+        Args:
+            model_name: file name of the model, for error messages.
+            count: number of class names.
+
+        Raises:
+            EngineError: the task does not allow so many classes, or so few.
+        """
+
     # Decoding.
 
     def nms_boxes(self, xyxy: Floats, task_values: Floats | None) -> Floats:

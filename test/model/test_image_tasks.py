@@ -1,0 +1,186 @@
+"""Recognition of models that describe the whole image, and the limits of their tasks."""
+
+import pytest
+
+from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised
+from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.parameters.config import DetectorConfig
+
+CLASSIFY, SEMANTIC = ({**ULTRALYTICS, 'task': task} for task in ('classify', 'semantic'))
+SAID = {
+    'resize': 'stretch',
+    'color_order': 'rgb',
+    'scale': 1.0,
+    'mean': [0.0, 0.0, 0.0],
+    'std': [1.0, 1.0, 1.0],
+}
+VIT = {'size': {'height': 224, 'width': 224}, 'image_mean': [0.5] * 3, 'image_std': [0.25] * 3}
+
+
+def output(*shape, dtype='float32'):
+    return (TensorSpec('output', shape, dtype),)
+
+
+def image(height=640, width=640, batch=1):
+    return (TensorSpec('pixels', (batch, 3, height, width), 'float32'),)
+
+
+def resolve(outputs, metadata=(), inputs=None, **values):
+    config = DetectorConfig.from_values({f'model.{name}': value for name, value in values.items()})
+    model = ModelInfo('x.onnx', inputs or image(), outputs, dict(metadata))
+    return resolve_model_spec(model, None, config.model_overrides())
+
+
+def named(count):
+    return [f'class {number}' for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ('height', 'width', 'resize', 'pad_value'),
+    [(640, 640, 'center_crop', 0), (480, 640, 'stretch', 0)],
+)
+def test_ultralytics_classifier_crops_only_for_a_square_input(height, width, resize, pad_value):
+    metadata = {**CLASSIFY, 'imgsz': f'[{height}, {width}]'}
+    found = recognised(output(1, 80), metadata, inputs=image(height, width))
+    expected = Preprocessing((width, height), resize, pad_value, antialias=True)
+    assert (found.preprocessing, found.task.name) == (expected, 'classify')
+    assert not found.assumption
+
+
+def test_size_of_the_user_decides_about_the_crop_of_an_open_input():
+    found = recognised(
+        output(-1, 80), CLASSIFY, inputs=image(-1, -1, -1), input_size=[640, 480]
+    ).preprocessing
+    assert (found.input_size, found.resize) == ((640, 480), 'stretch')
+
+
+@pytest.mark.parametrize(
+    'outputs', [output(1, 640, 640, dtype='uint8'), output(1, 80, 80, 80)], ids=str
+)
+def test_semantic_model_of_ultralytics_is_letterboxed_without_imagenet_means(outputs):
+    found = recognised(outputs, SEMANTIC)
+    assert (found.preprocessing, found.task.name) == (Preprocessing((640, 640)), 'semantic')
+
+
+def test_map_of_one_class_has_a_background():
+    metadata = {**SEMANTIC, 'names': "{0: 'path'}"}
+    found = resolve(output(1, 640, 640, dtype='uint8'), metadata)
+    assert found.class_names == ('background', 'path')
+
+
+@pytest.mark.parametrize(
+    ('architecture', 'more', 'shape', 'task'),
+    [
+        ('ConvNextForImageClassification', {}, (1, 80), 'classify'),
+        ('UperNetForSemanticSegmentation', {}, (1, 80, 224, 224), 'semantic'),
+        ('ViTForImageClassification', {'problem_type': 'multi_label_classification'}, None, None),
+        ('ViTModel', {}, None, None),
+        (['ViTForImageClassification'] * 2, {}, None, None),
+        (7, {}, None, None),
+    ],
+)
+def test_architecture_in_the_config_decides(architecture, more, shape, task):
+    classes = architecture if isinstance(architecture, list) else [architecture]
+    config = {'model_type': 'some', 'architectures': classes, 'preprocessor_config': VIT, **more}
+    config['id2label'] = {str(number): name for number, name in enumerate(COCO)}
+    if task is None:
+        with pytest.raises(MissingModelInfoError) as caught:
+            recognised(output(1, 80), (), config, image(224, 224))
+        assert {'decoder', 'class_names', 'resize'} <= caught.value.missing.keys()
+        return
+    found = recognised(output(*shape), (), config, image(224, 224))
+    assert (found.task.name, found.class_names) == (task, COCO)
+    assert found.preprocessing == Preprocessing(
+        (224, 224), 'stretch', mean=(0.5,) * 3, std=(0.25,) * 3, antialias=True
+    )
+
+
+def test_classifier_without_metadata_needs_decoder_and_preprocessing():
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognised(output(1, 80))
+    assert set(caught.value.missing) == {'decoder', 'class_names', *SAID}
+    found = recognised(output(1, 80), class_names=list(COCO), decoder='class_logits', **SAID)
+    assert found.task.name == 'classify'
+
+
+@pytest.mark.parametrize(
+    ('shape', 'batch', 'is_classifier'),
+    [
+        ((1, 7), 1, True),
+        ((-1, 7), -1, True),
+        ((1, 7), -1, True),
+        ((-1, 7), 1, False),  # final boxes, whose number varies
+        ((100, 7), 1, False),
+        ((1, 1), 1, False),
+    ],
+)
+def test_only_a_row_for_each_image_is_a_classifier(shape, batch, is_classifier):
+    with pytest.raises(EngineError) as caught:
+        recognised(output(*shape), inputs=image(batch=batch))
+    missing = getattr(caught.value, 'missing', {})
+    assert ('decoder' in missing) == is_classifier
+
+
+@pytest.mark.parametrize('decoder', ['pixel_logits', 'pixel_ids', 'class_logits', 'metric_depth'])
+def test_decoder_of_one_task_decides_the_task(decoder):
+    outputs = {
+        'pixel_logits': output(1, 3, 20, 20),
+        'pixel_ids': output(1, 640, 640, dtype='int32'),
+        'class_logits': output(1, 3),
+        'metric_depth': output(1, 640, 640),
+    }[decoder]
+    names = {} if decoder == 'metric_depth' else {'class_names': named(3)}
+    found = resolve(outputs, decoder=decoder, **names, **SAID)
+    assert found.decoder == PRESETS[decoder].decoder
+    assert found.task.name in found.decoder.tasks_with_own_outputs
+
+
+@pytest.mark.parametrize('count', [3, 80])
+def test_task_of_the_user_makes_grids_logits(count):
+    # A stride of 32 pixels, so the shape alone does not show the task.
+    found = resolve(output(1, count, 20, 20), task='semantic', class_names=named(count), **SAID)
+    assert found.decoder == PRESETS['pixel_logits'].decoder
+
+
+@pytest.mark.parametrize(
+    ('shape', 'is_semantic'),
+    [
+        ((1, 3, 640, 640), True),
+        ((1, 3, 40, 40), True),
+        ((1, 3, 20, 20), False),
+        ((1, 3, 162, 162), False),
+        ((1, 4, 160, 160), False),
+        ((2, 3, 160, 160), False),
+    ],
+)
+def test_grid_with_a_channel_per_class_and_small_cells_is_semantic(shape, is_semantic):
+    if is_semantic:
+        assert resolve(output(*shape), class_names=named(3)).task.name == 'semantic'
+    else:
+        with pytest.raises(EngineError):
+            resolve(output(*shape), class_names=named(3))
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'int32', 'int64'])
+def test_whole_numbers_for_each_pixel_are_class_ids(dtype):
+    found = resolve(output(1, 640, 640, dtype=dtype), class_names=named(3))
+    assert (found.task.name, found.decoder) == ('semantic', PRESETS['pixel_ids'].decoder)
+
+
+@pytest.mark.parametrize('count', [1, 2, 256, 257])
+def test_semantic_model_has_2_to_256_classes(count, golden_messages):
+    outputs, values = output(1, 640, 640, dtype='int32'), {'class_names': named(count)}
+    if count in (2, 256):
+        assert len(resolve(outputs, **values).class_names) == count
+    else:
+        with golden_messages.raises(EngineError):
+            resolve(outputs, **values)
+
+
+def test_crop_of_a_semantic_model_is_refused(golden_messages):
+    with golden_messages.raises(EngineError):
+        resolve(output(1, 3, 160, 160), class_names=named(3), resize='center_crop')

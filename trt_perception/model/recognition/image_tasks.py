@@ -1,0 +1,93 @@
+"""Recognises tasks that describe the whole image by the shape of the output."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from trt_perception.model.input_layout import batch_size, split_inputs
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.semantic import Semantic
+from trt_perception.model.tasks.task import DETECTIONS_TOPIC, Task
+from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, ModelInfo, TensorSpec
+
+__all__ = ['describes_image', 'image_task', 'may_be_semantic']
+
+# Logits of semantic segmentation have at most this many network pixels per cell and axis. The
+# grids of detectors have the same shape, so only class names distinguish them.
+_MAX_CELL: Final = 16
+
+
+def describes_image(task: Task) -> bool:
+    """Return whether a task describes the whole image instead of objects."""
+    return DETECTIONS_TOPIC not in task.topics
+
+
+def image_task(
+    model: ModelInfo, input_size: tuple[int, int] | None, class_count: int
+) -> Task | None:
+    """Return the task of the whole image that the outputs prove; None if they prove none.
+
+    A single output (B, C) is a classifier. Whole numbers (B, rows, columns) are class ids of
+    semantic segmentation. Floats (B, C, rows, columns) are its logits only if C is the number of
+    class names, because undecoded grids of detectors have the same shape.
+
+    Args:
+        model: the loaded model.
+        input_size: width and height in pixels; None if dynamic.
+        class_count: number of class names; 0 if unknown.
+    """
+    output = _only_output(model)
+    if output is None or not _has_batch_of_input(model, output):
+        return None
+    is_float, dimensions = output.dtype in FLOAT_DTYPES, len(output.shape)
+    if is_float and dimensions == 2 and output.shape[1] not in (0, 1):
+        return Classify()
+    if (
+        output.dtype in ('uint8', *INDEX_DTYPES)
+        and dimensions == 3
+        and _is_grid(output.shape[1:], input_size)
+    ):
+        return Semantic()
+    if may_be_semantic(model, input_size) and output.shape[1] == class_count:
+        return Semantic()
+    return None
+
+
+def may_be_semantic(model: ModelInfo, input_size: tuple[int, int] | None) -> bool:
+    """Return whether the output may be logits of semantic segmentation, (B, C, rows, columns)."""
+    output = _only_output(model)
+    return (
+        output is not None
+        and output.dtype in FLOAT_DTYPES
+        and len(output.shape) == 4
+        and output.shape[1] not in (0, 1)
+        and _is_grid(output.shape[2:], input_size)
+    )
+
+
+def _only_output(model: ModelInfo) -> TensorSpec | None:
+    """Return the output that describes the image; None if several outputs may.
+
+    The segmentation models of torchvision also output logits for training, with the name "aux".
+    """
+    outputs = model.outputs
+    if {tensor.name for tensor in outputs} == {'out', 'aux'}:
+        outputs = tuple(tensor for tensor in outputs if tensor.name == 'out')
+    return outputs[0] if len(outputs) == 1 else None
+
+
+def _has_batch_of_input(model: ModelInfo, output: TensorSpec) -> bool:
+    """Return whether the first axis may be the batch. The rows of final boxes are dynamic."""
+    image, _ = split_inputs(model.name, model.inputs)
+    batch = batch_size(image)
+    return bool(output.shape) and output.shape[0] in ((batch,) if batch > 0 else (-1, 1))
+
+
+def _is_grid(rows_columns: tuple[int, ...], input_size: tuple[int, int] | None) -> bool:
+    """Return whether the cells of a grid have a whole number of network pixels, at most 16."""
+    if input_size is None:
+        return True
+    return all(
+        cells < 0 or (cells > 0 and side % cells == 0 and side // cells <= _MAX_CELL)
+        for cells, side in zip(rows_columns, reversed(input_size), strict=True)
+    )
