@@ -22,6 +22,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
@@ -110,8 +111,8 @@ def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
 
 def detect_batch(
     pipeline: Pipeline, frames: Sequence[Frame], thresholds: Thresholds
-) -> list[Detections]:
-    """Run a model on one batch of frames.
+) -> list[TaskResult]:
+    """Run a model on one batch of frames. Return the result of each frame.
 
     Args:
         pipeline: pipeline that ``open_offline_pipeline`` opened, with no frames in flight.
@@ -123,7 +124,7 @@ def detect_batch(
         OutputError: the model's outputs for a frame are invalid.
     """
     pipeline.enqueue(0, frames, [thresholds] * len(frames))
-    return [result.detections for result in collect_all(pipeline, 0)]
+    return [result.found for result in collect_all(pipeline, 0)]
 
 
 def detect_in_files(

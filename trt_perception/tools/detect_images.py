@@ -1,4 +1,4 @@
-"""Runs a model on images and videos without ROS, and writes the detections."""
+"""Runs a model on images and videos without ROS, and writes the results."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from trt_perception.errors import ConfigError
 from trt_perception.evaluation.offline_detection import (
     Latency,
     detect_batch,
@@ -22,10 +23,12 @@ from trt_perception.evaluation.offline_detection import (
 )
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
-from trt_perception.images.detections import Detections
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_source import ImageSource, skipped_image_folders
 from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
@@ -36,13 +39,14 @@ from trt_perception.tools.arguments import check_output_folder, parse_path
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.detection_output import CocoResults, VideoOutput, write_image
 from trt_perception.tools.detection_sources import (
-    DETECTIONS_FILE,
     RESULTS_FILE,
     SUMMARY_FILE,
     DetectionPlan,
     VideoFile,
     make_plan,
+    plan_maps,
 )
+from trt_perception.tools.image_task_output import ImageTaskResults
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
@@ -59,13 +63,20 @@ examples:
       --classes person car --no-pictures
 
 The output folder receives:
-  each image, with its detections drawn, under its own name
-  each video, with its detections drawn, as MP4
+  each image, with its results drawn, under its own name
+  each video, with its results drawn, as MP4
   detections.json: images, categories and detections as a COCO data set. evaluate_engine reads
     this file as annotations. The frames of a video have names like drive.mp4#000012.
   results.json: the same detections in COCO's results format
   summary.json: counts, latency and problems
 Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
+For models that describe the whole image, detections.json is missing, and results.json has for
+each image:
+  classify: the five best classes with their scores
+  semantic: the share of each class, and a "map": a PNG below maps/ with a class id in each pixel
+  depth: the lowest and highest depth, and a "map": a PNG below maps/ with 16 bits for each pixel.
+    Metric depth is in millimetres, at most 65535. Relative depth is scaled from 1 ("low", far) to
+    65535 ("high", near). 0 is unknown.
 Subfolders of a source are not read. A pattern with ** includes them: '~/pictures/**'.
 The tool skips an image that cannot be read, prints its name, and ends with exit code 1.
 
@@ -88,7 +99,7 @@ class _DetectionRun:
     pipeline: Pipeline
     thresholds: Thresholds
     plan: DetectionPlan
-    results: CocoResults
+    results: CocoResults | ImageTaskResults
     bar: tqdm[NoReturn]
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -129,7 +140,7 @@ class _DetectionRun:
 
     def _detect(
         self, images: Iterable[tuple[str, _Image]]
-    ) -> Iterator[tuple[str, _Image, Detections]]:
+    ) -> Iterator[tuple[str, _Image, TaskResult]]:
         """Run the model on named images in batches, and collect the results."""
         for chunk in split_into_batches(images, self.pipeline.batch):
             frames = [frame_from_bgr(bgr) for _, bgr in chunk]
@@ -153,7 +164,7 @@ class _DetectionRun:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     interrupted = (
-        f'interrupted; {DETECTIONS_FILE} was not written. Finished images and videos are complete'
+        f'interrupted; {RESULTS_FILE} was not written. Finished images and videos are complete'
     )
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
@@ -180,25 +191,25 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
     """Process all sources, write the results, print a summary, and return the exit code."""
     model, config, plan = job
     with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:
-        names = pipeline.spec.class_names
+        names, task = pipeline.spec.class_names, pipeline.spec.task
+        if options.classes and not task.finds_objects:
+            found = f'has no effect on a model with task {task.name}'
+            raise ConfigError('--classes', found, fix='leave this option out')
         thresholds = config.thresholds(names)
-        facts = {
-            'model': model.path.name,
-            'model_sha256': model.sha256,
-            'confidence_threshold': thresholds.confidence_threshold,
-            'iou_threshold': thresholds.iou_threshold,
-            'task': pipeline.spec.task.name,
-            'decoder': pipeline.spec.decoder.as_dict(),
-            'preprocessing': asdict(pipeline.spec.preprocessing),
-            'recognised': list(pipeline.spec.evidence),
-        }
+        facts = _facts(model, pipeline.spec, thresholds)
+        results: CocoResults | ImageTaskResults
+        if task.finds_objects:
+            results = CocoResults(names, facts, task)
+        else:
+            has_maps = not isinstance(task, Classify)
+            maps = plan_maps(plan, overwrite=options.overwrite) if has_maps else {}
+            results = ImageTaskResults(names, plan.folder, maps)
         for sentence in pipeline.spec.evidence:
             print(escape_controls(sentence), file=sys.stderr)
         warm_up(pipeline)
         make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total_images or None, unit='img', disable=None, leave=False) as bar:
-            results = CocoResults(names, facts, pipeline.spec.task)
             work = _DetectionRun(pipeline, thresholds, plan, results, bar)
             work.process_images()
             for name, video in plan.videos:
@@ -207,11 +218,11 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
     summary: dict[str, Any] = {
         'command': options.command,
         **facts,
-        **work.results.summary(),
+        **results.summary(),
         'latency_ms': latency,
         'problems': work.problems,
     }
-    print(escape_controls(_summary_text(summary), None), flush=True)
+    print(escape_controls(_summary_text(results.headline(), summary), None), flush=True)
     if work.drawn:
         videos = sum(name in dict(plan.videos) for name in work.drawn)
         counts = {'images': len(work.drawn) - videos, 'videos': videos}
@@ -220,17 +231,31 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
         )
         print(escape_controls(f'saved {drawn} in {plan.folder}'))
     saver = ResultSaver('detect_images')
-    saver.save(plan.folder / DETECTIONS_FILE, write_json, work.results.dataset())
-    saver.save(plan.folder / RESULTS_FILE, write_json, work.results.rows())
+    for name, content in results.files().items():
+        saver.save(plan.folder / name, write_json, content)
     saver.save(plan.folder / SUMMARY_FILE, write_json, summary, 2)
     return 1 if work.problems or saver.failed else 0
 
 
-def _summary_text(summary: dict[str, Any]) -> str:
-    lines = [
-        f'{summary["detections"]} detections in {summary["images_with_detections"]} of '
-        f'{summary["images"]} images, score > {summary["confidence_threshold"]:g}'
-    ]
+def _facts(model: ModelFile, spec: ModelSpec, thresholds: Thresholds) -> dict[str, Any]:
+    """Return the model and the settings for the written files."""
+    used = {
+        'confidence_threshold': thresholds.confidence_threshold,
+        'iou_threshold': thresholds.iou_threshold,
+    }
+    return {
+        'model': model.path.name,
+        'model_sha256': model.sha256,
+        **(used if spec.task.finds_objects else {}),
+        'task': spec.task.name,
+        'decoder': spec.decoder.as_dict(),
+        'preprocessing': asdict(spec.preprocessing),
+        'recognised': list(spec.evidence),
+    }
+
+
+def _summary_text(headline: str, summary: dict[str, Any]) -> str:
+    lines = [headline]
     width = max(map(len, summary['classes']), default=0)
     lines += [f'  {name:<{width}}  {count:>6}' for name, count in summary['classes'].items()]
     if summary['latency_ms']:

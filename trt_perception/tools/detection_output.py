@@ -1,4 +1,4 @@
-"""Output of detect_images: annotated images and videos, COCO JSON, and a summary."""
+"""Output of detect_images: annotated images and videos, and COCO JSON of detections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from trt_perception.evaluation.coco.run_lengths import decode_counts, with_run_l
 from trt_perception.files.atomic_files import make_folder, write_atomically
 from trt_perception.images.detections import Detections
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task
+from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.tools.detection_sources import DETECTIONS_FILE, RESULTS_FILE
 
 __all__ = ['CocoResults', 'VideoOutput', 'write_image']
 
@@ -98,6 +99,10 @@ class CocoResults:
             {key: value for key, value in row.items() if key not in left_out} for row in self._rows
         ]
 
+    def files(self) -> dict[str, Any]:
+        """Return the content of the JSON files by file name."""
+        return {DETECTIONS_FILE: self.dataset(), RESULTS_FILE: self.rows()}
+
     def summary(self) -> dict[str, Any]:
         """Return counts of images and detections, with the most frequent class first."""
         return {
@@ -107,22 +112,30 @@ class CocoResults:
             'classes': dict(self._counts.most_common()),
         }
 
+    def headline(self) -> str:
+        """Return the first line of the printed summary."""
+        confidence = self._info['confidence_threshold']
+        return (
+            f'{len(self._rows)} detections in {self._images_with_detections} of '
+            f'{len(self._images)} images, score > {confidence:g}'
+        )
+
 
 def write_image(
     path: Path,
     bgr: _Image,
-    found: Detections,
+    found: TaskResult,
     class_names: Sequence[str],
     task: Task = DETECT,
 ) -> None:
-    """Draw detections into an image and write the image atomically.
+    """Draw a result into an image and write the image atomically.
 
     Args:
         path: target. The suffix selects the format. A missing folder is created.
         bgr: uint8 (height, width, 3), BGR. This function draws into the array.
-        found: detections in pixels of the image.
+        found: the result, in pixels of the image.
         class_names: names of the model's classes.
-        task: task of the model; its ``draw`` draws the detections.
+        task: task of the model; its ``draw`` draws the result.
 
     Raises:
         ConfigError: the folder cannot be created.
@@ -143,7 +156,7 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         path: target, ends in .mp4. A missing folder is created.
         fps: frames per second.
         class_names: names of the model's classes.
-        task: task of the model; its ``draw`` draws the detections.
+        task: task of the model; its ``draw`` draws the result.
     """
 
     def __init__(
@@ -162,12 +175,12 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
         self._size = (0, 0)
         self._written = 0
 
-    def add(self, bgr: _Image, found: Detections) -> None:
-        """Draw detections into a frame and write the frame.
+    def add(self, bgr: _Image, found: TaskResult) -> None:
+        """Draw a result into a frame and write the frame.
 
         Args:
             bgr: uint8 (height, width, 3), BGR. This method draws into the array.
-            found: detections in pixels of the frame.
+            found: the result, in pixels of the frame.
 
         Raises:
             ConfigError: this OpenCV cannot write the video, or the size differs from the first

@@ -16,16 +16,20 @@ from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
 __all__ = [
     'DETECTIONS_FILE',
+    'MAPS_FOLDER',
     'RESULTS_FILE',
     'SUMMARY_FILE',
     'DetectionPlan',
     'VideoFile',
     'make_plan',
+    'plan_maps',
 ]
 
 DETECTIONS_FILE: Final = 'detections.json'
 RESULTS_FILE: Final = 'results.json'
 SUMMARY_FILE: Final = 'summary.json'
+#: Folder of maps of classes or depth, in the output folder.
+MAPS_FOLDER: Final = 'maps'
 # Images of other formats are written as PNG, because not every OpenCV can write these formats.
 _KEPT_IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png')
 _FALLBACK_FPS: Final = 30.0
@@ -94,6 +98,30 @@ def make_plan(
     targets = {name: folder / (name + _added_suffix(file)) for name, file in named} if draw else {}
     _check_targets(folder, [*targets.values()], [file for _, file in named], overwrite)
     return DetectionPlan(folder, tuple(images), tuple(videos), targets)
+
+
+def plan_maps(plan: DetectionPlan, *, overwrite: bool) -> dict[str, Path]:
+    """Return the file of each image's map: its name with the suffix ``.png``, below ``maps``.
+
+    Args:
+        plan: sources and output folder.
+        overwrite: whether to replace the results of an earlier run.
+
+    Raises:
+        ConfigError: two maps would have one name, or a file exists.
+    """
+    files: dict[Path, str] = {}
+    for name, _ in plan.images:
+        path = (plan.folder / MAPS_FOLDER / name).with_suffix('.png')
+        if path in files:
+            raise ConfigError(
+                '--source',
+                f'{files[path]} and {name}, whose maps would have one name',
+                fix='run the tool once for each of them',
+            )
+        files[path] = name
+    _check_targets(plan.folder, [*files], [path for _, path in plan.images], overwrite)
+    return {name: path for path, name in files.items()}
 
 
 def _find_files(source: str) -> Iterator[Path]:

@@ -4,6 +4,8 @@ Their outputs depend on the pixels: the mean of each channel, sums of channels i
 pixels, and the mean of the channels of each pixel.
 """
 
+import json
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -33,6 +35,22 @@ _SHAPES = {
 _DECODERS = {'classify': 'class_logits', 'semantic': 'pixel_logits', 'depth': 'metric_depth'}
 #: The tasks of this module.
 IMAGE_TASKS = tuple(_NODES)
+
+
+def tool_arguments(task, path, **others):
+    """Write the network of a task. Return the arguments of a tool that runs the file.
+
+    Args:
+        task: name of the task.
+        path: path of the ONNX file.
+        others: further parameters, with ``_`` for ``.``, such as ``model_decoder``.
+    """
+    parameters = write_image_model(task, path)
+    words = [parameters.pop('engine_path')]
+    parameters |= {name.replace('_', '.', 1): value for name, value in others.items()}
+    for name, value in parameters.items():
+        words += ['--param', f'{name}={json.dumps(value)}']
+    return words
 
 
 def write_image_model(task, path):
