@@ -21,7 +21,8 @@ import numpy as np
 from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames
 from trt_perception.benchmarking.measure import TimeStatistics
-from trt_perception.benchmarking.model import BenchmarkOptions, measure_model
+from trt_perception.benchmarking.model import measure_model
+from trt_perception.benchmarking.model_report import BenchmarkOptions
 from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.gpu import copy_async
 from trt_perception.model.files.model_file import read_model_file

@@ -32,11 +32,12 @@ from trt_perception.benchmarking.measure import (
     StageTime,
     TimeStatistics,
 )
-from trt_perception.benchmarking.model import EngineComparison, ModelReport
+from trt_perception.benchmarking.model_report import EngineComparison, ModelReport
 from trt_perception.benchmarking.report import comparison_text, model_text
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.tools import benchmark_engine
+from trt_perception.tools.benchmark_arguments import parse_encodings
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
@@ -229,8 +230,8 @@ def test_best_batch_size_is_reported(tmp_path, capsys):
 
 
 def test_equal_encodings_are_measured_once():
-    assert benchmark_engine._parse_encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
-    names = benchmark_engine._parse_encodings('all')
+    assert parse_encodings('yuyv,nv12,yuv422_yuy2') == ('yuyv', 'nv12')
+    names = parse_encodings('all')
     assert names[0] == 'bgr8'
     assert len(names) == len({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
@@ -91,16 +92,15 @@ class PipelineReport:
 
     Attributes:
         depth: batches in flight.
-        latency_ms: time from enqueueing a batch to its detections, in an idle pipeline.
+        latency_ms: time from enqueueing a batch to its results, in an idle pipeline.
         frames_per_s: frames per second at full load.
-        busy_latency_ms: time from enqueueing a batch to its detections, at full load.
+        busy_latency_ms: time from enqueueing a batch to its results, at full load.
         enqueue_ms: time of the calling thread to enqueue a batch, at full load.
         collect_ms: time of the calling thread to collect a batch, including waits, at full
             load.
         cpu_ms: CPU time of all threads per frame, at full load.
-        detections: mean number of boxes per frame.
-        unequal: number of results whose detections differ in any bit from the first run of the
-            same frame.
+        detections: mean number of boxes per frame; None if the task has no objects.
+        unequal: number of results that differ in any bit from the first run of the same frame.
         load_s: time to open the pipeline, set by the caller.
         device_memory_bytes: GPU memory of the pipeline, set by the caller; None on the CPU.
         batch: frames per batch.
@@ -113,7 +113,7 @@ class PipelineReport:
     enqueue_ms: TimeStatistics
     collect_ms: TimeStatistics
     cpu_ms: float
-    detections: float
+    detections: float | None
     unequal: int
     load_s: float = 0.0
     device_memory_bytes: int | None = None
@@ -134,7 +134,7 @@ def measure_pipeline(
     pipeline: Pipeline,
     frames: Sequence[Frame],
     thresholds: Thresholds,
-    expected: Sequence[Detections],
+    expected: Sequence[TaskResult],
     control: MeasurementControl,
     batch: int = 1,
 ) -> PipelineReport:
@@ -144,7 +144,7 @@ def measure_pipeline(
         pipeline: pipeline with no frames in flight.
         frames: used in order, repeatedly; at least as many batches as are in flight.
         thresholds: thresholds of all frames.
-        expected: detections of each frame, from ``detect_all``.
+        expected: results of each frame, from ``detect_all``.
         control: ends each of the two runs, and the warm-up before each.
         batch: frames per batch, at most ``pipeline.batch``.
     """
@@ -171,7 +171,9 @@ def measure_pipeline(
         enqueue_ms=TimeStatistics.of_seconds(busy.enqueue_s),
         collect_ms=TimeStatistics.of_seconds(busy.collect_s),
         cpu_ms=busy.cpu_s / count * 1e3,
-        detections=float(np.mean([len(found) for found in expected])),
+        detections=float(np.mean([len(found) for found in expected]))
+        if isinstance(expected[0], Detections)
+        else None,
         unequal=unequal,
         batch=batch,
     )
@@ -183,8 +185,8 @@ def detect_all(
     thresholds: Thresholds,
     control: MeasurementControl,
     batch: int = 1,
-) -> list[Detections]:
-    """Run all frames in order and return their detections; incomplete after a stop.
+) -> list[TaskResult]:
+    """Run all frames in order and return their results; incomplete after a stop.
 
     Args:
         pipeline: pipeline with no frames in flight.
@@ -195,7 +197,7 @@ def detect_all(
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin('each image once', len(frames))
-    found: list[Detections] = []
+    found: list[TaskResult] = []
     while control.must_continue(len(found), len(frames)) and not control.stopped:
         feeder.enqueue(0, len(found))
         found += feeder.collect(0)
@@ -217,16 +219,16 @@ class _BatchFeeder:
         frames = [self.frames[(done + index) % count] for index in range(self.batch)]
         self.pipeline.enqueue(slot, frames, [self.thresholds] * self.batch)
 
-    def collect(self, slot: int) -> list[Detections]:
-        return [result.detections for result in collect_all(self.pipeline, slot)]
+    def collect(self, slot: int) -> list[TaskResult]:
+        return [result.found for result in collect_all(self.pipeline, slot)]
 
 
 def _run_one_by_one(
     feeder: _BatchFeeder, control: MeasurementControl, min_frames: int = 1
-) -> tuple[list[float], list[Detections]]:
-    """Return latencies of batches in seconds, and detections in the order of the frames."""
+) -> tuple[list[float], list[TaskResult]]:
+    """Return latencies of batches in seconds, and results in the order of the frames."""
     latencies: list[float] = []
-    results: list[Detections] = []
+    results: list[TaskResult] = []
     while control.must_continue(len(results), min_frames):
         slot = len(latencies) % feeder.pipeline.depth
         start = time.perf_counter()
@@ -245,7 +247,7 @@ class _SaturatedRun:
     latency_s: list[float]
     enqueue_s: list[float]
     collect_s: list[float]
-    results: list[Detections]
+    results: list[TaskResult]
 
 
 def _run_saturated(
@@ -282,9 +284,8 @@ def _run_saturated(
     return run
 
 
-def _are_equal(one: Detections, other: Detections) -> bool:
-    return (
-        np.array_equal(one.xyxy, other.xyxy)
-        and np.array_equal(one.scores, other.scores)
-        and np.array_equal(one.class_ids, other.class_ids)
-    )
+def _are_equal(one: TaskResult, other: TaskResult) -> bool:
+    names = ['xyxy', 'scores', 'class_ids']
+    if not isinstance(one, Detections):
+        names = [field.name for field in fields(one)]
+    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_perception.benchmarking.measure import PipelineReport
-from trt_perception.benchmarking.model import ModelReport
+from trt_perception.benchmarking.model_report import ModelReport
 from trt_perception.evaluation.report.plot_files import new_figure, write_figure
 
 __all__ = ['plot_reports']

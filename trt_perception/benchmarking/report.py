@@ -18,7 +18,8 @@ from trt_perception.benchmarking.measure import (
     TimeStatistics,
     measurement_name,
 )
-from trt_perception.benchmarking.model import BestSetting, ModelReport
+from trt_perception.benchmarking.model_report import BestSetting, ModelReport
+from trt_perception.evaluation.image_tasks.agreement import ImageAgreement
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.files.plain_text import format_table
 from trt_perception.gpu import Device, versions
@@ -108,13 +109,8 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
         f'{tensor.name} {tensor.dtype}{list(tensor.shape)}'
         for tensor in (report.input, report.output)
     )
-    detections = ''
-    if report.pipelines:
-        detections = f' and {report.pipelines[0].detections:.4g} detections'
-    low, high = min(report.candidates), max(report.candidates)
-    passed = f'{low}' if low == high else f'{low} to {high}'
-    head = f'{report.name}: {report.runtime}; {tensors}\n{passed} candidates{detections} a frame'
-    parts = [head, _stage_table(report)]
+    parts = [f'{report.name}: {report.runtime}; {tensors}{_box_counts(report)}']
+    parts.append(_stage_table(report))
     if report.encodings:
         parts.append(_encoding_table(report))
     if report.pipelines:
@@ -129,25 +125,42 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
         parts.append(
             f'not measured: batch {sizes}; the maximum of the model is {report.most_at_once}'
         )
-    if high == 0:
+    if report.candidates and max(report.candidates) == 0:
         parts.append(
             'no frame has a box above the threshold, so decoding and NMS had no work; give '
             'images with objects that the model detects (--image)'
         )
     unequal = sum(pipeline.unequal for pipeline in report.pipelines)
     if unequal:
-        parts.append(f'the detections of {unequal} frames differ from their first run')
+        parts.append(f'the results of {unequal} frames differ from their first run')
     return '\n\n'.join(parts) + '\n'
 
 
-def comparison_text(reports: Sequence[ModelReport], agreements: Sequence[Agreement | None]) -> str:
+def _box_counts(report: ModelReport) -> str:
+    """Return a line with the numbers of boxes; empty if the task has no objects."""
+    if not report.candidates:
+        return ''
+    low, high = min(report.candidates), max(report.candidates)
+    passed = f'{low}' if low == high else f'{low} to {high}'
+    detections = ''
+    if report.pipelines:
+        detections = f' and {report.pipelines[0].detections:.4g} detections'
+    return f'\n{passed} candidates{detections} a frame'
+
+
+def comparison_text(
+    reports: Sequence[ModelReport], agreements: Sequence[Agreement | ImageAgreement | None]
+) -> str:
     """Return a table of all models, each at its setting with the most frames/s.
 
     Args:
         reports: results of the models.
         agreements: agreement of each further model with the first; None if unknown.
     """
-    heads = 'latency p50', 'p99', 'frames/s', 'GPU MiB', 'load s', 'F1', 'IoU', 'score difference'
+    measures = ['F1', 'IoU', 'score difference']
+    if any(isinstance(agreement, ImageAgreement) for agreement in agreements):
+        measures = ['agreement']
+    heads = 'latency p50', 'p99', 'frames/s', 'GPU MiB', 'load s', *measures
     rows = [['comparison, ms', 'setting', *heads]]
     for report, agreement in zip(reports, (None, *agreements), strict=True):
         best = max(report.pipelines, key=lambda each: each.frames_per_s, default=None)
@@ -157,17 +170,20 @@ def comparison_text(reports: Sequence[ModelReport], agreements: Sequence[Agreeme
                 [
                     *(report.name, best.name, _format_ms(times.p50), _format_ms(times.p99)),
                     *(f'{best.frames_per_s:.1f}', _memory_text(best), f'{best.load_s:.1f}'),
-                    *_agreement_cells(agreement),
+                    *_agreement_cells(agreement, len(measures)),
                 ]
             )
     return format_table(rows)
 
 
-def _agreement_cells(agreement: Agreement | None) -> tuple[str, str, str]:
+def _agreement_cells(agreement: Agreement | ImageAgreement | None, count: int) -> list[str]:
+    if isinstance(agreement, ImageAgreement):
+        return [f'{agreement.mean:.4f}']
     if agreement is None or agreement.overall.f1 is None or agreement.overall.mean_iou is None:
-        return '', '', ''
+        return [''] * count
     both = agreement.overall
-    return f'{both.f1:.4f}', f'{both.mean_iou:.4f}', f'{agreement.max_score_difference:.4f}'
+    values = both.f1, both.mean_iou, agreement.max_score_difference
+    return [f'{value:.4f}' for value in values]
 
 
 def _stage_table(report: ModelReport) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,20 +15,27 @@ from trt_perception.benchmarking.control import (
     stop_on_interrupt,
 )
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.model import BenchmarkOptions, ModelReport, measure_model
+from trt_perception.benchmarking.model import measure_model
+from trt_perception.benchmarking.model_report import BenchmarkOptions, ModelReport
 from trt_perception.benchmarking.plot import plot_reports
 from trt_perception.benchmarking.report import comparison_text, describe_machine, model_text
 from trt_perception.errors import ConfigError
+from trt_perception.evaluation.image_tasks.agreement import ImageAgreement, image_agreement
 from trt_perception.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.evaluation.report.plot_files import check_plot
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
-from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
+from trt_perception.images.detections import Detections
+from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import ModelFile, read_model_file
-from trt_perception.model.input_layout import MAX_BATCH
-from trt_perception.model.pipeline_options import ONNX_PROVIDERS
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.tools.arguments import add_file_option, check_output_file, integer_at_least
+from trt_perception.tools.arguments import add_file_option, check_output_file
+from trt_perception.tools.benchmark_arguments import (
+    add_measurement_options,
+    parse_encodings,
+    parse_size,
+)
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
@@ -63,11 +69,11 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
     upload             time to copy a frame to the GPU
     letterbox kernel   time of the GPU kernel that converts and resizes a frame
   pipeline:
-    latency p50        time from a batch of frames to its detections, one batch at a time; also
+    latency p50        time from a batch of frames to its results, one batch at a time; also
                        p95, p99 and p99.9
     frames/s           throughput at full load: the next frame is always waiting
     enqueue            median time of the calling thread to start a batch, at full load
-    collect            median time of the calling thread to get detections, including waits, at
+    collect            median time of the calling thread to get results, including waits, at
                        full load
     CPU                CPU time of all threads per frame, at full load
     GPU MiB            GPU memory of the pipeline
@@ -82,7 +88,8 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
   comparison (several models or providers):
     setting            setting with the most frames/s
     F1                 agreement of the detections with those of the first row; also mean IoU and
-                       the largest score difference
+                       the largest score difference. Of models for the whole image: the share of
+                       equal classes, or 1 minus the relative difference of depth
 
 A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C stops after the
 frames in flight. The tool then prints and saves the figures so far, marked as partial. A second
@@ -106,7 +113,7 @@ class BenchmarkReport:
         images: size and encoding of each frame.
         models: one entry for each model, in the order of the command line.
         agreement: agreement of each further model with the first. None if one of the two was not
-            measured in a pipeline.
+            measured in a pipeline, or their tasks differ.
         partial: whether the user interrupted the run. Later measurements are missing then, and
             the interrupted measurement has fewer frames.
     """
@@ -116,7 +123,7 @@ class BenchmarkReport:
     options: BenchmarkOptions
     images: tuple[str, ...]
     models: tuple[ModelReport, ...]
-    agreement: tuple[Agreement | None, ...]
+    agreement: tuple[Agreement | ImageAgreement | None, ...]
     partial: bool
 
 
@@ -196,7 +203,7 @@ def _measure(job: _Job) -> BenchmarkReport:
     """Measure all models on the same frames, and print the tables of each model."""
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
-    reports, detections = [], []
+    reports, results = [], []
     images = tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames)
     print(f'frames: {len(frames)}, {join_first_items(dict.fromkeys(images))}')
     for sentence in options.ignored([model for model, _ in models], encodings):
@@ -215,14 +222,11 @@ def _measure(job: _Job) -> BenchmarkReport:
                 if measured is None:
                     break
                 reports.append(measured[0])
-                detections.append(measured[1])
+                results.append(measured[1])
                 progress.clear()
                 text = model_text(measured[0], options.max_latency_ms)
                 print(escape_controls(text, None), flush=True)
-    agreement = tuple(
-        compare_detections(detections[0], other, ()) if detections[0] and other else None
-        for other in detections[1:]
-    )
+    agreement = tuple(_compare(results[0], other) for other in results[1:])
     if len(reports) > 1 and options.depths:
         print(escape_controls(comparison_text(reports, agreement), None))
     on_gpu = any(report.used_gpu for report in reports)
@@ -235,6 +239,17 @@ def _measure(job: _Job) -> BenchmarkReport:
         agreement=agreement if options.depths else (),
         partial=control.stopped,
     )
+
+
+def _compare(
+    reference: Sequence[TaskResult], others: Sequence[TaskResult]
+) -> Agreement | ImageAgreement | None:
+    """Return the agreement of two models; None if a result is missing, or of another type."""
+    if not reference or not others or type(reference[0]) is not type(others[0]):
+        return None
+    if isinstance(reference[0], Detections):
+        return compare_detections(reference, others, ())
+    return ImageAgreement.of_images(list(map(image_agreement, reference, others)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -256,144 +271,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--size',
-        type=_parse_size,
+        type=parse_size,
         metavar='WxH',
         help='resize frames to this size in pixels (default: size of --image, else 1920x1080)',
     )
     add(
         '--encoding',
-        type=_parse_encodings,
+        type=parse_encodings,
         default=('bgr8',),
         metavar='NAME,…',
         help='encoding of the frames (default: bgr8). With several names or "all", upload and '
         'letterbox kernel are timed for each encoding, all other steps for the first. '
         f'Encodings: {", ".join(PIXEL_FORMATS)}',
     )
-    _add_measurement_options(parser)
+    add_measurement_options(parser)
     add_file_option(parser, '--json', 'write all figures and the description of the machine')
     add_file_option(parser, '--plot', 'draw the figures (.png, .svg, .pdf; needs matplotlib)')
     add('--steps-only', action='store_true', help='measure single steps only')
     add_model_arguments(parser)
     return parser
-
-
-def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for length, batch and depth of the measurements."""
-    add = parser.add_argument
-    defaults = BenchmarkOptions()
-    add(
-        '--depth',
-        type=_parse_integers,
-        default=defaults.depths,
-        metavar='N,N…',
-        help='batches in flight, one measurement each (default: 1,2,3,4; ONNX files: always 1)',
-    )
-    add(
-        '--batch',
-        type=_parse_batches,
-        default=defaults.batches,
-        metavar='N,N…',
-        help='frames per batch, one measurement for each batch size and depth (default: 1)',
-    )
-    add(
-        '--max-latency-ms',
-        type=_parse_milliseconds,
-        metavar='MS',
-        help='report the fastest batch and depth whose p99 latency at full load is at most MS',
-    )
-    add(
-        '--frames',
-        type=integer_at_least(1),
-        metavar='N',
-        help='frames per measurement (default: as many as fit into 10 s, at most 1000)',
-    )
-    add(
-        '--seconds',
-        type=_parse_seconds,
-        metavar='S',
-        help='maximum seconds per measurement (default: 10; with --frames: no limit)',
-    )
-    add(
-        '--warmup',
-        type=integer_at_least(0),
-        default=defaults.warmup,
-        metavar='N',
-        help='frames before each measurement that are not counted (default: 100)',
-    )
-    add(
-        '--provider',
-        type=_parse_providers,
-        default=('auto',),
-        metavar='NAME,…',
-        help='execution providers of ONNX Runtime, one run of each ONNX file for each provider '
-        f'(default: auto). Providers: {", ".join(ONNX_PROVIDERS)}',
-    )
-
-
-def _parse_encodings(text: str) -> tuple[str, ...]:
-    """Return names of different encodings. ``all`` means all encodings, bgr8 first."""
-    if text == 'all':
-        text = ','.join(['bgr8', *PIXEL_FORMATS])
-    unique: dict[str, str] = {}
-    for name in text.split(','):
-        if name not in PIXEL_FORMATS:
-            raise argparse.ArgumentTypeError(
-                f'invalid choice: {name!r} (choose from all, {", ".join(PIXEL_FORMATS)})'
-            )
-        unique.setdefault(PIXEL_FORMATS[name].name, name)
-    return tuple(unique.values())
-
-
-def _parse_providers(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(',')))
-    for name in names:
-        if name not in ONNX_PROVIDERS:
-            raise argparse.ArgumentTypeError(
-                f'invalid choice: {name!r} (choose from {", ".join(ONNX_PROVIDERS)})'
-            )
-    return names
-
-
-def _parse_seconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) <= 86400:
-            return float(text)
-    raise argparse.ArgumentTypeError(f'expected seconds, above 0 and at most 86400 (got {text!r})')
-
-
-def _parse_milliseconds(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) <= 1e6:
-            return float(text)
-    raise argparse.ArgumentTypeError(
-        f'expected milliseconds, above 0 and at most 1000000 (got {text!r})'
-    )
-
-
-def _parse_batches(text: str) -> tuple[int, ...]:
-    sizes = _parse_integers(text)
-    if not all(1 <= size <= MAX_BATCH for size in sizes):
-        raise argparse.ArgumentTypeError(
-            f'expected numbers from 1 to {MAX_BATCH}, as in 1,4,8 (got {text!r})'
-        )
-    return tuple(dict.fromkeys(sizes))
-
-
-def _parse_size(text: str) -> tuple[int, int]:
-    sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
-    is_pair = text.lower().count('x') == 1 and len(sides) == 2
-    if not (is_pair and all(1 <= side <= MAX_SIDE for side in sides)):
-        raise argparse.ArgumentTypeError(
-            f'expected WIDTHxHEIGHT, each from 1 to {MAX_SIDE}, as in 1920x1080 (got {text!r})'
-        )
-    return sides[0], sides[1]
-
-
-def _parse_integers(text: str) -> tuple[int, ...]:
-    parts = text.split(',')
-    if not all(part.strip().isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f'expected numbers, as in 1,2,3 (got {text!r})')
-    return tuple(int(part) for part in parts)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,1 @@
+"""Accuracy and agreement of models that describe the whole image."""

@@ -1,0 +1,72 @@
+"""Measures the agreement of two models' results, which needs no labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.model.tasks.task import TaskResult
+
+__all__ = ['AGREEMENT_TITLES', 'ImageAgreement', 'image_agreement']
+
+#: What the agreement of each result type means, for reports.
+AGREEMENT_TITLES: Final[dict[type, str]] = {
+    ClassScores: 'same best class',
+    ClassMap: 'same class of a pixel',
+    DepthMap: '1 - relative difference',
+}
+
+
+@dataclass(frozen=True)
+class ImageAgreement:
+    """Agreement of two models on the same images.
+
+    Attributes:
+        images: number of images.
+        mean: mean of the images' agreements; 1 if all results are equal.
+        lowest: the lowest agreement of an image.
+    """
+
+    images: int
+    mean: float
+    lowest: float
+
+    @classmethod
+    def of_images(cls, agreements: Sequence[float]) -> ImageAgreement:
+        """Return the agreement of at least one image."""
+        return cls(len(agreements), float(np.mean(agreements)), min(agreements))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as a JSON object."""
+        return {'images': self.images, 'mean': self.mean, 'lowest': self.lowest}
+
+
+def image_agreement(one: TaskResult, other: TaskResult) -> float:
+    """Return the agreement of two models' results for one image, at most 1.
+
+    Class scores: 1 if both have the same best class, else 0. Class maps: the share of pixels with
+    the same class. Depth: 1 minus the relative difference, which is the sum of the absolute
+    differences divided by the sum of the absolute values of ``one``. It can be negative. A depth
+    that is not finite counts as 0.
+
+    Args:
+        one: result of the reference: a ClassScores, ClassMap or DepthMap.
+        other: result of the same type for the same image.
+    """
+    if isinstance(one, ClassScores):
+        return float(one.best(1)[0][0] == other.best(1)[0][0])
+    if isinstance(one, ClassMap):
+        return float(np.mean(one.class_ids() == other.class_ids()))
+    # An unknown depth counts as 0, so that a pixel that only one map knows is different.
+    values, others = (
+        np.nan_to_num(found.depth().astype(np.float64), posinf=0, neginf=0)
+        for found in (one, other)
+    )
+    difference, total = np.abs(values - others).sum(), np.abs(values).sum()
+    return 1.0 if difference == 0 else float(1 - difference / max(total, 1e-12))
