@@ -172,7 +172,7 @@ def test_node_replaces_the_profile_of_cameras_and_keeps_an_own_profile(
         profile = Path(shutil.copy(profile, tmp_path))
     for name in PROFILE_VARIABLES:
         monkeypatch.setenv(name, str(profile))
-    detector = Detector(client, {'engine_path': str(model), 'autostart': True})
+    detector = Detector(client, {'engine_path': str(model)})
     try:
         detector.bring_to('active')
         maps = Path(f'/proc/{detector.program.pid}/maps').read_text().splitlines()
