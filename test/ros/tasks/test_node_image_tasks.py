@@ -97,3 +97,12 @@ def test_debug_image_shows_the_result(client, start, halves, task):
     drawn = np.array(message.data).reshape(HEIGHT, WIDTH, 3)
     plain = np.array(halves.data).reshape(HEIGHT, WIDTH, 3)
     assert cv2.absdiff(drawn, plain).max() > 50
+
+
+def test_parameter_without_effect_is_reported_only_if_it_differs_from_its_default(start):
+    detector = start('classify', confidence_threshold=0.4, iou_threshold=0.45)
+    detector.wait_for_log('WARN', 'confidence_threshold')
+    detector.program.wait_for_output('active: ')
+    assert not [line for line in detector.program.output.splitlines() if 'iou_threshold' in line]
+    detector.set_or_fail(iou_threshold=0.3)
+    detector.wait_for_log('WARN', 'iou_threshold')

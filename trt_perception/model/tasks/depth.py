@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.model.tasks.task import Task, Topic
+from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic
 
 __all__ = ['DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
 
@@ -28,6 +28,7 @@ class Depth(Task):
     finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC)
     has_classes: ClassVar[bool] = False
+    unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
 
     def draw(
         self,

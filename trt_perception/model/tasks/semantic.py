@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import Task, Topic
+from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic
 
 __all__ = ['CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
 
@@ -37,6 +37,7 @@ class Semantic(Task):
     finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC)
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
+    unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
 
     def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
         """Refuse a crop, because the pixels outside have no class."""

@@ -16,6 +16,7 @@ from trt_perception.model.tensors import ModelInfo
 
 __all__ = [
     'DETECTIONS_TOPIC',
+    'PARAMETERS_OF_OBJECTS',
     'DetectionFields',
     'Floats',
     'Task',
@@ -52,6 +53,11 @@ class Topic:
     is_latched: bool = False
 
 
+#: Parameters of the node that only tasks of objects read.
+PARAMETERS_OF_OBJECTS: Final = (
+    *('confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter'),
+    'class_agnostic_nms',
+)
 #: The boxes of all objects. Every task of objects has this topic.
 DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
 
@@ -73,6 +79,7 @@ class Task:
         is_oriented: whether boxes are rotated. Their rows hold centre, size and an angle.
         finds_objects: whether the result is a Detections.
         has_classes: whether the model has classes. Other models need no class names.
+        unused_parameters: names of parameters of the node that have no effect with this task.
     """
 
     name: ClassVar[str]
@@ -83,6 +90,7 @@ class Task:
     is_oriented: ClassVar[bool] = False
     finds_objects: ClassVar[bool] = True
     has_classes: ClassVar[bool] = True
+    unused_parameters: ClassVar[tuple[str, ...]] = ('classification.top_k',)
 
     @property
     def task_value_count(self) -> int:
