@@ -69,7 +69,7 @@ class FrameHeaderWriter:
     """Writes frame headers for one model.
 
     Args:
-        classes: number of the model's classes.
+        classes: number of the model's classes; 0 if the task has none.
 
     Attributes:
         size: bytes to reserve for a header.
@@ -77,7 +77,8 @@ class FrameHeaderWriter:
     """
 
     def __init__(self, classes: int) -> None:
-        self.class_words = (classes + 31) // 32
+        # At least one word, because C has no arrays without elements.
+        self.class_words = max(1, (classes + 31) // 32)
         self.size = (
             -(-(_HEADER_STRUCT.size + 4 * self.class_words) // _PIXEL_ALIGNMENT_BYTES)
             * _PIXEL_ALIGNMENT_BYTES
