@@ -171,6 +171,32 @@ def test_whole_numbers_for_each_pixel_are_class_ids(dtype):
     assert (found.task.name, found.decoder) == ('semantic', PRESETS['pixel_ids'].decoder)
 
 
+@pytest.mark.parametrize('decoder', ['relative_depth', 'metric_depth'])
+def test_floats_for_each_pixel_are_a_depth_whose_unit_the_user_knows(decoder):
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognised(output(1, 480, 640), inputs=image(480, 640))
+    assert set(caught.value.missing) == {'decoder'}
+    found = recognised(output(1, 480, 640), inputs=image(480, 640), decoder=decoder)
+    assert (found.task.name, found.decoder) == ('depth', PRESETS[decoder].decoder)
+    assert (found.preprocessing.filter, found.preprocessing.antialias) == ('bicubic', True)
+    assert found.assumption
+
+
+def test_open_size_of_a_depth_model_names_usual_sizes(golden_messages):
+    config = {'model_type': 'depth_anything', 'id2label': {'0': 'cat'}}
+    inputs, outputs = image(-1, -1, -1), output(-1, -1, -1)
+    with golden_messages.raises(MissingModelInfoError) as caught:
+        recognised(outputs, (), config, inputs)
+    assert set(caught.value.missing) == {'input_size'}
+    found = recognised(outputs, (), config, inputs, input_size=[924, 518])
+    assert (found.preprocessing.input_size, found.class_names) == ((924, 518), ())
+
+
+def test_crop_of_a_depth_model_is_refused():
+    with pytest.raises(EngineError):
+        resolve(output(1, 640, 640), decoder='metric_depth', resize='center_crop')
+
+
 @pytest.mark.parametrize('count', [1, 2, 256, 257])
 def test_semantic_model_has_2_to_256_classes(count, golden_messages):
     outputs, values = output(1, 640, 640, dtype='int32'), {'class_names': named(count)}

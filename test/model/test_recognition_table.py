@@ -77,6 +77,7 @@ TENSORFLOW = floats(
     detection_scores=(1, 100),
     num_detections=(1,),
 )
+DEPTH = floats(predicted_depth=(1, 640, 640))
 GRIDS = floats(a=(1, 3, 80, 80, 85), b=(1, 3, 40, 40, 85), c=(1, 3, 20, 20, 85))
 NAMED = {'class_names': NAMES}
 
@@ -170,6 +171,28 @@ CASES = [
         },
         'outputs': floats(logits=(1, 80, 160, 160)),
     },
+    {'metadata': {**ULTRALYTICS, 'task': 'depth'}, 'outputs': floats(output0=(1, 1, 640, 640))},
+    {'config': huggingface('depth_anything'), 'outputs': DEPTH},
+    {
+        'config': {**huggingface('depth_anything'), 'depth_estimation_type': 'metric'},
+        'outputs': DEPTH,
+    },
+    {
+        'config': {**huggingface('dpt'), 'architectures': ['DPTForDepthEstimation']},
+        'outputs': DEPTH,
+    },
+    {
+        'config': huggingface('depth_pro'),
+        'outputs': floats(predicted_depth=(1, 1536, 1536), field_of_view=(1,)),
+    },
+    {
+        'config': {**huggingface('dpt'), 'architectures': ['DPTForSemanticSegmentation']},
+        'outputs': floats(logits=(1, 80, 320, 320)),
+    },
+    {
+        'config': {**huggingface('zoedepth'), 'architectures': ['ZoeDepthForDepthEstimation']},
+        'outputs': DEPTH,
+    },
     *({'config': huggingface(model), 'outputs': PAIR} for model in SIGMOID_MODELS),
     *({'config': huggingface(model), 'outputs': SOFTMAX} for model in SOFTMAX_MODELS),
     {
@@ -222,6 +245,7 @@ CASES = [
     {**NAMED, 'outputs': floats(aux=(1, 80, 640, 640), out=(1, 80, 640, 640))},
     {**NAMED, 'outputs': floats(a=(1, 80, 160, 160), b=(1, 80, 160, 160))},
     {**NAMED, 'outputs': floats(output=(1, 85, 160, 160))},
+    {'outputs': floats(output=(1, 640, 640))},
     {**NAMED, 'outputs': floats(output=(1, 80, 20, 20))},
 ]
 ROWS = rows((ROOT / 'test' / 'data' / 'recognition.md').read_text(encoding='utf-8'))

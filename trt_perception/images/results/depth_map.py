@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.map_resize import Upsampling, image_part, resize_map
 
 __all__ = ['DepthMap']
+
+#: Limits of an inverse depth in 1/m, as in transformers' image processor of Depth Pro.
+_INVERSE_LIMITS: Final = (1e-4, 1e4)
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,19 @@ class DepthMap:
         upsampling: how the family's own code resizes the output.
         is_metric: whether values are metres. Otherwise they have no unit, and larger values are
             nearer.
+        is_inverse: whether the grid holds 1 / depth, which is resized before it is inverted.
     """
 
     grid: npt.NDArray[np.float32]
     letterbox: Letterbox
     upsampling: Upsampling
     is_metric: bool
+    is_inverse: bool = False
 
     def depth(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.float32]:
         """Return the depth of each pixel.
+
+        Pixels near a cell with infinity or NaN are NaN, which means unknown (REP 118).
 
         Args:
             size_wh: width and height of the map; None for the size of the image.
@@ -39,6 +47,13 @@ class DepthMap:
         Returns:
             float32 (height, width), contiguous, in metres or relative.
         """
-        part = image_part(self.grid, self.letterbox, self.upsampling)
-        resized = resize_map(part, size_wh or self.letterbox.source_wh, self.upsampling)
-        return np.ascontiguousarray(resized, np.float32)
+        with np.errstate(invalid='ignore', over='ignore'):
+            part = image_part(self.grid, self.letterbox, self.upsampling)
+            resized = resize_map(part, size_wh or self.letterbox.source_wh, self.upsampling)
+        # A copy, because the grid may be resized again.
+        depth = np.array(resized, np.float32)
+        depth[~np.isfinite(depth)] = np.nan
+        if self.is_inverse:
+            np.clip(depth, *_INVERSE_LIMITS, out=depth)
+            np.reciprocal(depth, out=depth)
+        return depth

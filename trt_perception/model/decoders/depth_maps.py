@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from trt_perception.errors import OutputError
 from trt_perception.files.json_records import choice_reader
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling
@@ -18,7 +21,7 @@ from trt_perception.model.decoder import (
     OutputArray,
     SelectDetections,
 )
-from trt_perception.model.decoders.usual_preprocessing import IMAGENET, ULTRALYTICS
+from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
@@ -66,31 +69,101 @@ class DepthDecoder(Decoder):
         select: SelectDetections,
     ) -> DepthMap:
         """See Decoder."""
-        grid = arrays[0][0] if self.has_channel_axis else arrays[0]
-        # A copy, because the output's memory is reused.
-        return DepthMap(grid.astype(np.float32), image.letterbox, self.upsampling, self.is_metric)
+        grid = _copied_grid(arrays[0][0] if self.has_channel_axis else arrays[0])
+        return DepthMap(grid, image.letterbox, self.upsampling, self.is_metric)
 
 
+@dataclass(frozen=True)
+class DepthProDecoder(Decoder):
+    """The decoder of Depth Pro: an inverse depth for each cell, and the camera's field of view.
+
+    The inverse depth is for an image whose focal length equals its width. transformers'
+    ``post_process_depth_estimation`` multiplies it by width / focal length, which is
+    2 * tan(field of view / 2) for an image of any size.
+    """
+
+    family: ClassVar[str] = 'depth_pro'
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
+    documented_outputs: ClassVar[str] = 'inverse depth (B, rows, columns), field of view (B)'
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'none'
+
+    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        if task.name != Depth.name:
+            return ()
+        depth = OutputTensor('inverse depth', ('B', 'rows', 'columns'))
+        return (depth, OutputTensor('field of view', ('B',)))
+
+    def decode(
+        self,
+        arrays: Sequence[OutputArray],
+        image: ImageContext,
+        select: SelectDetections,
+    ) -> DepthMap:
+        """See Decoder."""
+        grid, degrees = _copied_grid(arrays[0]), float(arrays[1])
+        if not 0 < degrees < 180:
+            raise OutputError(
+                "the model's output",
+                f'a field of view of {degrees:.4g} degrees',
+                expected='between 0 and 180',
+            )
+        grid *= np.float32(2 * math.tan(math.radians(degrees) / 2))
+        return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True, is_inverse=True)
+
+
+def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
+    """Return a copy, because the output's memory is reused.
+
+    Raises:
+        OutputError: the grid is empty.
+    """
+    if not grid.size:
+        raise OutputError("the model's output", f'a depth map of shape {list(grid.shape)}')
+    return grid.astype(np.float32)
+
+
+#: The image processor of Depth Anything in transformers.
+_DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
 PRESETS: Final = (
     DecoderPreset(
         'depth_ultralytics',
         DepthDecoder(has_channel_axis=True, is_metric=True, upsampling='bilinear_aligned'),
         'depth models of Ultralytics',
         '(B, 1, rows, columns)',
-        preprocessing=ULTRALYTICS,
+        # The predictor stretches images of depth models, unlike images of detectors.
+        preprocessing={**RGB_0_TO_1, 'resize': 'stretch'},
     ),
     DecoderPreset(
         'relative_depth',
         DepthDecoder(has_channel_axis=False, is_metric=False, upsampling='bicubic'),
         'Depth Anything V2, DPT',
         '(B, rows, columns)',
-        preprocessing={**IMAGENET, 'resize': 'stretch'},
+        preprocessing=_DEPTH_ANYTHING,
+        transformers=('depth_anything', 'dpt'),
     ),
     DecoderPreset(
         'metric_depth',
         DepthDecoder(has_channel_axis=False, is_metric=True, upsampling='bicubic'),
         'metric models of Depth Anything V2',
         '(B, rows, columns)',
-        preprocessing={**IMAGENET, 'resize': 'stretch'},
+        preprocessing=_DEPTH_ANYTHING,
+    ),
+    DecoderPreset(
+        'depth_pro',
+        DepthProDecoder(),
+        'Depth Pro',
+        'depth (B, rows, columns), field of view (B)',
+        # transformers normalises pixels, then resizes floats without antialiasing.
+        preprocessing={
+            **RGB_0_TO_1,
+            'mean': (0.5, 0.5, 0.5),
+            'std': (0.5, 0.5, 0.5),
+            'resize': 'stretch',
+            'round_pixels': False,
+        },
+        transformers=('depth_pro',),
+        image_processors=('DepthPro',),
     ),
 )

@@ -10,6 +10,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import fields_text
 from trt_perception.model.recognition.exporter_info import ExporterInfo, read_class_names
 from trt_perception.model.recognition.image_processor import read_image_processor
+from trt_perception.model.recognition.image_tasks import only_task
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
@@ -43,12 +44,20 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
     if found := _task_of_architecture(config):
         task, decoder, sentence = found
         evidence.append(sentence)
+    elif depth := only_task(decoder):
+        task = depth
+        # The networks of relative and metric depth differ only in their last layer.
+        if decoder == 'relative_depth' and config.get('depth_estimation_type') == 'metric':
+            decoder = 'metric_depth'
+        evidence.append(f'config.json -> {decoder}, task {task}')
     elif model_type and not decoder:
         # The file may belong to another network, so its classes and preprocessing are not used.
         sentence = f'config.json "model_type" {model_type!r} is unsupported -> file ignored'
         return ExporterInfo(evidence=(sentence,))
     class_names, sentence = read_class_names('config.json "id2label"', config.get('id2label'))
-    if 'id2label' in config:
+    if not task.has_classes:
+        class_names = ()
+    elif 'id2label' in config:
         evidence.append(sentence)
     processor = config.get('preprocessor_config')
     processor = processor if isinstance(processor, Mapping) else {}

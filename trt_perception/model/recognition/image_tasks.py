@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from trt_perception.model.decoder import ObjectDecoder
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import batch_size, split_inputs
 from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, Task
 from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, ModelInfo, TensorSpec
 
-__all__ = ['describes_image', 'image_task', 'may_be_semantic']
+__all__ = ['describes_image', 'image_task', 'may_be_semantic', 'only_task']
 
 # Logits of semantic segmentation have at most this many network pixels per cell and axis. The
 # grids of detectors have the same shape, so only class names distinguish them.
@@ -22,6 +26,14 @@ def describes_image(task: Task) -> bool:
     return DETECTIONS_TOPIC not in task.topics
 
 
+def only_task(preset: str) -> Task | None:
+    """Return the single task of a decoder for the whole image; None for decoders of objects."""
+    decoder = PRESETS[preset].decoder if preset else None
+    if decoder is None or isinstance(decoder, ObjectDecoder):
+        return None
+    return TASKS[decoder.tasks_with_own_outputs[0]]()
+
+
 def image_task(
     model: ModelInfo, input_size: tuple[int, int] | None, class_count: int
 ) -> Task | None:
@@ -29,7 +41,8 @@ def image_task(
 
     A single output (B, C) is a classifier. Whole numbers (B, rows, columns) are class ids of
     semantic segmentation. Floats (B, C, rows, columns) are its logits only if C is the number of
-    class names, because undecoded grids of detectors have the same shape.
+    class names, because undecoded grids of detectors have the same shape. Floats (B, rows,
+    columns) are a depth if the output is as large as the input.
 
     Args:
         model: the loaded model.
@@ -50,6 +63,8 @@ def image_task(
         return Semantic()
     if may_be_semantic(model, input_size) and output.shape[1] == class_count:
         return Semantic()
+    if is_float and input_size and output.shape[1:] == (input_size[1], input_size[0]):
+        return Depth()
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.process.tool_command import tool_command
 
@@ -16,5 +17,7 @@ def manifest_command(model: ModelInfo, task: str, *further: str) -> str:
         task: name of the task.
         further: more options and their values, one word each.
     """
-    words = [model.path or model.name, '--task', task, '--class-names-file', 'names.txt', *further]
+    kind = TASKS.get(task)
+    names = () if kind and not kind.has_classes else ('--class-names-file', 'names.txt')
+    words = (model.path or model.name, '--task', task, *names, *further)
     return tool_command('write_manifest', *words)

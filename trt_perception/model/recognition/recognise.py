@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.model.decoder import Decoder, ObjectDecoder
+from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.usual_preprocessing import (
     ULTRALYTICS,
@@ -40,7 +40,11 @@ from trt_perception.model.recognition.decoder_search import (
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
-from trt_perception.model.recognition.image_tasks import describes_image, image_task
+from trt_perception.model.recognition.image_tasks import (
+    describes_image,
+    image_task,
+    only_task,
+)
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.recognition.refusal import (
     REQUIRED_FIELDS,
@@ -52,7 +56,6 @@ from trt_perception.model.recognition.ultralytics_metadata import read_ultralyti
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_tensor_sizes, tensors_text
 
@@ -218,9 +221,7 @@ def _with_task(
     """
     info = add_task_of_outputs(model, info, class_names)
     if not overrides.task:
-        decoder = PRESETS[overrides.decoder].decoder if overrides.decoder else None
-        if decoder and not isinstance(decoder, ObjectDecoder):
-            task = TASKS[decoder.tasks_with_own_outputs[0]]()
+        if task := only_task(overrides.decoder):
             sentence = f'{overrides.syntax.name("decoder")} -> task {task}'
         elif info.task == DETECT and (found := image_task(model, size, len(class_names))):
             task, sentence = found, f'{tensors_text(model.outputs)} -> task {found}'

@@ -16,6 +16,7 @@ from trt_perception.model.recognition.decoder_search import find_decoders_by_sha
 from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
@@ -156,6 +157,10 @@ def _missing_parameters(
         shorter_side = syntax.name('shorter_side')
         missing['resize'] += (
             f'; center_crop also needs {shorter_side}, usually 256 for an input of 224'
+        )
+    if 'input_size' in missing and state.task == Depth():
+        missing['input_size'] += (
+            '; Depth Anything needs multiples of 14, usually 518 x 518 or, for 16:9, 924 x 518'
         )
     needs_names = state.task.has_classes and (
         not state.class_count or bool(state.decoders_with_other_names)

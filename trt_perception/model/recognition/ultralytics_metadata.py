@@ -41,7 +41,8 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
     task_name = metadata.get('task', '')
     names_value = parse_literal(metadata['names'])
     class_names, sentence = read_class_names('metadata "names"', names_value)
-    evidence = [sentence]
+    kind = TASKS.get(task_name, type(DETECT))
+    class_names, evidence = (class_names, [sentence]) if kind.has_classes else ((), [])
     height_width = parse_literal(metadata.get('imgsz', ''))
     if task_name == Semantic.name and len(class_names) == 1 and class_names != (_BACKGROUND,):
         class_names = (_BACKGROUND, *class_names)
@@ -61,7 +62,6 @@ def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> E
         exporter, candidates = 'ultralytics', _ultralytics_decoder_candidates(metadata)
     else:
         exporter, candidates = 'yolov5', (('dense_objectness_transposed',),)
-    kind = TASKS.get(task_name, type(DETECT))
     task, sentences = kind.from_ultralytics_metadata(model_name, metadata, class_names)
     return ExporterInfo(
         class_names=class_names,

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic
+from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
 
 __all__ = ['DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
 
@@ -29,6 +30,10 @@ class Depth(Task):
     topics: ClassVar[tuple[Topic, ...]] = (DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC)
     has_classes: ClassVar[bool] = False
     unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
+
+    def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
+        """Refuse a crop, because the pixels outside have no depth."""
+        refuse_crop(self.name, model_name, preprocessing)
 
     def draw(
         self,

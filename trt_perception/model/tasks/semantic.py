@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic
+from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
 
 __all__ = ['CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
 
@@ -41,13 +41,7 @@ class Semantic(Task):
 
     def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
         """Refuse a crop, because the pixels outside have no class."""
-        if preprocessing.resize == 'center_crop':
-            raise EngineError(
-                model_name,
-                'task semantic with resize center_crop, so pixels outside the crop have no class',
-                expected='a resize that keeps the whole image',
-                fix='set model.resize to stretch or letterbox, and measure the accuracy',
-            )
+        refuse_crop(self.name, model_name, preprocessing)
 
     def check_class_count(self, model_name: str, count: int) -> None:
         """Refuse a single class, and more classes than the 8 bits of a pixel can tell apart."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import Mistake
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
@@ -23,6 +24,7 @@ __all__ = [
     'TaskResult',
     'Topic',
     'key_mistake',
+    'refuse_crop',
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -250,6 +252,26 @@ class Task:
         from trt_perception.images.drawing import draw_detections
 
         draw_detections(bgr, found, class_names)
+
+
+def refuse_crop(task: str, model_name: str, preprocessing: Preprocessing) -> None:
+    """Check that a task with a value for each pixel gets the whole image.
+
+    Args:
+        task: name of the task.
+        model_name: file name of the model, for error messages.
+        preprocessing: the preprocessing of the model.
+
+    Raises:
+        EngineError: the preprocessing crops the image.
+    """
+    if preprocessing.resize == 'center_crop':
+        raise EngineError(
+            model_name,
+            f'task {task} with resize center_crop, so pixels outside the crop have no value',
+            expected='a resize that keeps the whole image',
+            fix='set model.resize to stretch or letterbox, and measure the accuracy',
+        )
 
 
 def key_mistake(
