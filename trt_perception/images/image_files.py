@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import io
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +33,7 @@ from trt_perception.images.compressed import (
 )
 from trt_perception.images.decoders import GREY_16_BIT_MODES, pillow_to_bgr
 
-__all__ = ['MAX_IMAGE_FILE_BYTES', 'read_image_file']
+__all__ = ['MAX_IMAGE_FILE_BYTES', 'read_image_file', 'read_label_file']
 
 #: Largest image file: roughly the size of the largest image without compression.
 MAX_IMAGE_FILE_BYTES: Final = 512 * 1024 * 1024
@@ -65,8 +67,29 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``. The message names the file.
     """
+    return _read(path, functools.partial(_bgr_pixels, upright=upright))
+
+
+def read_label_file(path: Path) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:
+    """Read the values of an image with one channel, such as class ids or depth.
+
+    Args:
+        path: usually a PNG. The values of a palette image are the indices of its colours.
+
+    Returns:
+        uint8 (height, width), or uint16 for 16 bits.
+
+    Raises:
+        ImageError: with the reason ``not_decodable`` or ``too_large``. The message names the file.
+    """
+    return _read(path, _label_values)
+
+
+def _read(
+    path: Path, convert: Callable[[Image.Image, bytes], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
     try:
-        return _decode(read_regular(path, MAX_IMAGE_FILE_BYTES), upright)
+        return _decode(read_regular(path, MAX_IMAGE_FILE_BYTES), convert)
     except ImageError as error:
         found = f'cannot be decoded as an image: {error}'
         raise ImageError(error.reason, str(path), found) from error
@@ -75,15 +98,13 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
         raise ImageError(reason, str(path), f'cannot be read: {error.strerror}') from error
 
 
-def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
+def _decode(
+    content: bytes, convert: Callable[[Image.Image, bytes], npt.NDArray[Any]]
+) -> npt.NDArray[Any]:
     try:
         with Image.open(io.BytesIO(content), formats=_PILLOW_FORMATS) as image:
             check_image_size(*image.size)
-            _check_mode(image)
-            must_turn = upright and image.getexif().get(_ORIENTATION_TAG, 1) != 1
-            if content.startswith(JPEG_START):
-                return _jpeg_to_bgr(content, image if must_turn else None)
-            return pillow_to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
+            return convert(image, content)
     except ImageError:
         raise
     except UnidentifiedImageError as error:
@@ -95,6 +116,23 @@ def _decode(content: bytes, upright: bool) -> npt.NDArray[np.uint8]:
     # Pillow raises a dozen exception types for damaged files, including OSError.
     except Exception as error:
         raise ImageError('not_decodable', 'image', f'Pillow cannot decode it: {error}') from error
+
+
+def _bgr_pixels(image: Image.Image, content: bytes, *, upright: bool) -> npt.NDArray[np.uint8]:
+    _check_mode(image)
+    must_turn = upright and image.getexif().get(_ORIENTATION_TAG, 1) != 1
+    if content.startswith(JPEG_START):
+        return _jpeg_to_bgr(content, image if must_turn else None)
+    return pillow_to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
+
+
+def _label_values(image: Image.Image, _: bytes) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:
+    if image.mode in GREY_16_BIT_MODES:
+        return np.asarray(image).astype(np.uint16)
+    if image.mode not in ('L', 'P'):
+        expected = 'one channel of 8 or 16 bits'
+        raise unsupported_error('image', f'pixels of the mode {image.mode}', expected)
+    return np.array(image)
 
 
 def _check_mode(image: Image.Image) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
@@ -47,9 +49,11 @@ from trt_perception.tools.arguments import (
 )
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.evaluation_text import report_text
+from trt_perception.tools.image_task_evaluation import evaluate_image_models, label_images
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
+    paths_by_name,
     suggest_tool_assignment,
 )
 
@@ -77,6 +81,16 @@ benchmark_engine to measure the latency of the node.
 Without --annotations, the tool only compares each model with the first. Annotations for masks,
 keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
 Classes and categories are matched by name, images by file_name.
+Models that describe the whole image:
+  classify: top1 and top5. --images has a folder for each class, with the name of the class;
+    --class-map maps class names to other folders.
+  semantic: mIoU over all pixels of all images, and the share of correct pixels. --annotations is a
+    folder of PNG files with a class id in each pixel (8 bits); 255 is not measured.
+  depth: AbsRel, and delta1, the share of pixels with a ratio below 1.25. --annotations is a
+    folder of PNG files in millimetres (16 bits); 0 is not measured. Relative depth is first
+    aligned: least squares fit scale and shift to the inverse depth of each image.
+A label has the path of its image with the suffix .png. Without labels, models are compared with
+the first by their best classes, or by the relative difference of depth.
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -109,31 +123,40 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_plot(options.plot)
     for folder in (options.worst, options.results):
         check_output_folder(folder)
-    if options.annotations is None:
-        _check_without_annotations(options)
+    _check_needs_annotations(options, 'plot', 'worst', 'results', 'allow_missing', 'allow_subset')
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
-    dataset = Dataset.read(images, options.annotations, allow_missing=options.allow_missing)
+    # Only models that describe the whole image have a folder of labels.
+    coco = None if options.annotations and options.annotations.is_dir() else options.annotations
+    dataset = Dataset.read(images, coco, allow_missing=options.allow_missing)
     if missing := dataset.missing_file_names:
         found = (
             f'skipped {len(missing)} annotated images without a file: {join_first_items(missing)}'
         )
         print_message('evaluate_engine', found)
-    names = _paths_by_name(options.models)
+    names = paths_by_name(options.models)
     models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
     configs = {name: detector_config(options, path) for name, path in names.items()}
     return _Job(models, configs, dataset, class_map)
 
 
-def _check_without_annotations(options: argparse.Namespace) -> None:
+def _check_annotations(options: argparse.Namespace) -> None:
+    """Check the options of models that find objects and have no annotation file."""
+    if options.annotations is not None:
+        expected = 'a COCO JSON file'
+        raise ConfigError(f'--annotations {options.annotations}', 'a folder', expected=expected)
     if len(options.models) == 1:
         raise ConfigError(
             'MODEL',
             'one model without --annotations has nothing to compare its detections with',
             fix='give --annotations (COCO JSON), or a second model',
         )
-    for name in ('plot', 'worst', 'results', 'class_map', 'allow_missing', 'allow_subset'):
-        if getattr(options, name):
+    _check_needs_annotations(options, 'class_map')
+
+
+def _check_needs_annotations(options: argparse.Namespace, *names: str) -> None:
+    for name in names:
+        if options.annotations is None and getattr(options, name):
             raise ConfigError(
                 f'--{name.replace("_", "-")}',
                 'needs --annotations',
@@ -141,24 +164,46 @@ def _check_without_annotations(options: argparse.Namespace) -> None:
             )
 
 
-def _paths_by_name(paths: Sequence[str]) -> dict[str, str]:
-    """Map the name of each model to its path. Equal file names become the whole paths."""
-    bare = [Path(path).name for path in paths]
-    names = {
-        path if bare.count(name) > 1 else name: path
-        for name, path in zip(bare, paths, strict=True)
-    }
-    if len(names) < len(paths):
-        raise ConfigError(
-            'MODEL',
-            f'one model appears twice in {", ".join(paths)}',
-            fix='give each model once',
-        )
-    return names
-
-
 def _run(job: _Job, options: argparse.Namespace) -> int:
-    maps, measure = _match_classes(job, options)
+    # All models are opened before the first one runs, so that mistakes show at once.
+    specs = {name: _read_spec(job, name) for name in job.models}
+    find_objects = all(spec.task.finds_objects for spec in specs.values())
+    try:
+        if not find_objects:
+            paths = [image.path for image in job.dataset.images]
+            first = next(spec for spec in specs.values() if not spec.task.finds_objects)
+            labelled = label_images(paths, first, job.class_map, options)
+        elif job.dataset.annotations is None:
+            _check_annotations(options)
+    except ConfigError as error:
+        print_message('evaluate_engine', error)
+        return 2
+    if find_objects:
+        return _run_objects(job, options, specs)
+    openers = {name: functools.partial(_open_pipeline, job, name) for name in job.models}
+    return evaluate_image_models(openers, labelled, job.class_map, _facts(job, options), options)
+
+
+def _read_spec(job: _Job, name: str) -> ModelSpec:
+    """Return the description of a model, and print how its values were found."""
+    with contextlib.closing(_open_pipeline(job, name)) as pipeline:
+        for sentence in pipeline.spec.evidence:
+            print(escape_controls(f'{name}: {sentence}'), file=sys.stderr)
+        return pipeline.spec
+
+
+def _facts(job: _Job, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what was measured, for the file of --json."""
+    return {
+        'command': options.command,
+        'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
+        'sha256': {name: model.sha256 for name, model in job.models.items()},
+    }
+
+
+def _run_objects(job: _Job, options: argparse.Namespace, specs: Mapping[str, ModelSpec]) -> int:
+    """Measure models that find objects."""
+    maps, measure = _match_classes(job, options, specs)
     counted = {id_ for classes in maps.values() if classes for id_ in classes.categories}
     job = replace(job, dataset=job.dataset.with_shapes(measure, counted))
     report = _evaluate(job, maps)
@@ -199,23 +244,16 @@ def _open_pipeline(job: _Job, name: str) -> Pipeline:
 
 
 def _match_classes(
-    job: _Job, options: argparse.Namespace
+    job: _Job, options: argparse.Namespace, specs: Mapping[str, ModelSpec]
 ) -> tuple[dict[str, ClassMap | None], Measure]:
     """Match each model's classes with the annotated categories, and print the skipped names.
-
-    All models are opened before the first one runs, so that mistakes show at once.
 
     Returns:
         A mapping from each model name to its matched classes, and the measure that all models have
         in common.
     """
-    class_names, tasks = {}, {}
-    for name in job.models:
-        with contextlib.closing(_open_pipeline(job, name)) as pipeline:
-            class_names[name] = pipeline.spec.class_names
-            tasks[name] = DETECT if options.boxes_only else pipeline.spec.task
-            for sentence in pipeline.spec.evidence:
-                print(escape_controls(f'{name}: {sentence}'), file=sys.stderr)
+    class_names = {name: spec.class_names for name, spec in specs.items()}
+    tasks = {name: DETECT if options.boxes_only else spec.task for name, spec in specs.items()}
     known = {one for names in class_names.values() for one in names}
     maps = {}
     for name, own in class_names.items():
@@ -242,9 +280,7 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
     saver = ResultSaver('evaluate_engine')
     if options.json:
         content = {
-            'command': options.command,
-            'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),
-            'sha256': {name: model.sha256 for name, model in job.models.items()},
+            **_facts(job, options),
             'missing_images': list(job.dataset.missing_file_names),
             **report.as_dict(),
         }
@@ -299,7 +335,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar='DIR',
         help='folder of images, including subfolders; or a glob pattern',
     )
-    add_file_option(parser, '--annotations', 'annotated objects in the images, as COCO JSON')
+    add(
+        '--annotations',
+        type=parse_path,
+        metavar='PATH',
+        help='annotated objects in the images, as COCO JSON; or a folder of label images',
+    )
     classes = 'JSON object that maps class names to category names, or to null to skip a class'
     add_file_option(parser, '--class-map', classes)
     add(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from trt_perception.evaluation.compare import AccuracyReport, ModelAccuracy
+from trt_perception.evaluation.image_tasks.agreement import AGREEMENT_TITLES
+from trt_perception.evaluation.image_tasks.compare import ImageModelAccuracy, ImageTaskReport
 from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.files.plain_text import format_table
 
-__all__ = ['report_text']
+__all__ = ['image_report_text', 'report_text']
 
 _MAX_CLASSES: Final = 20
 _MAX_CONFUSIONS: Final = 5
@@ -33,8 +36,57 @@ def report_text(report: AccuracyReport, *, all_classes: bool = False) -> str:
         parts.append(_class_table(report, all_classes))
     if len(report.models) > 1:
         parts.append(_agreement_table(report))
-    parts.append(_latency_table(report))
+    parts.append(_latency_table(report.models))
     return '\n\n'.join(filter(None, parts))
+
+
+def image_report_text(report: ImageTaskReport, *, all_classes: bool = False) -> str:
+    """Return all tables of a report about models that describe the whole image.
+
+    Args:
+        report: results of at least one model.
+        all_classes: whether to show all classes or only the 20 worst.
+    """
+    first, *others = report.models
+    has_labels = bool(first.figures)
+    parts = [f'{report.images} images {"with" if has_labels else "without"} labels']
+    if has_labels:
+        rows = [['', *first.figures]]
+        for model in report.models:
+            rows.append([model.name, *map(_format_figure, model.figures.values())])
+            if model is not first:
+                pairs = zip(model.figures.values(), first.figures.values(), strict=True)
+                rows.append(['  difference', *(_format_change(*pair) for pair in pairs)])
+        parts += [format_table(rows), _image_class_table(report, all_classes)]
+    if others:
+        heads = [f'against {first.name}: {AGREEMENT_TITLES[report.task]}', 'mean', 'lowest image']
+        rows = [heads]
+        for model in others:
+            one = model.agreement
+            values = [f'{one.mean:.4f}', f'{one.lowest:.4f}'] if one else ['other class names', '']
+            rows.append([model.name, *values])
+        parts.append(format_table(rows))
+    parts.append(_latency_table(report.models))
+    return '\n\n'.join(filter(None, parts))
+
+
+def _image_class_table(report: ImageTaskReport, all_classes: bool) -> str:
+    """Return the main figure of each class; empty if there is none."""
+    first = {name: value for name, value in report.models[0].classes.items() if value is not None}
+    if not first:
+        return ''
+    shown = sorted(first, key=lambda name: first[name])
+    if not all_classes:
+        shown = shown[:_MAX_CLASSES]
+    rows = [['IoU of class', *(model.name for model in report.models)]]
+    for name in first:
+        if name in shown:
+            figures = (model.classes.get(name) for model in report.models)
+            rows.append([name, *map(_format_figure, figures)])
+    text = format_table(rows)
+    if len(shown) < len(first):
+        text += f'\nthe {len(shown)} worst of {len(first)} classes (all: --all-classes)'
+    return text
 
 
 def _heading(report: AccuracyReport) -> str:
@@ -171,13 +223,13 @@ def _agreement_table(report: AccuracyReport) -> str:
     return format_table([head, *rows])
 
 
-def _latency_table(report: AccuracyReport) -> str:
+def _latency_table(models: Sequence[ModelAccuracy | ImageModelAccuracy]) -> str:
     rows = [
         [
             model.name + (f', {n} at once' if (n := model.latency.batch) > 1 else ''),
             *(f'{value:.2f}' for value in model.latency.as_dict().values()),
         ]
-        for model in report.models
+        for model in models
     ]
     return format_table([['latency, ms', 'mean', 'p50', 'p99'], *rows])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
@@ -20,6 +21,7 @@ __all__ = [
     'add_model_arguments',
     'add_parameter_option',
     'detector_config',
+    'paths_by_name',
     'read_parameters',
     'suggest_tool_assignment',
 ]
@@ -120,6 +122,26 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'triton.timeout_ms': OFFLINE_TIMEOUT_MS,
     }
     return DetectorConfig.from_values(values | read_parameters(options.param))
+
+
+def paths_by_name(paths: Sequence[str]) -> dict[str, str]:
+    """Map the name of each model to its path. Equal file names become the whole paths.
+
+    Raises:
+        ConfigError: a path occurs twice.
+    """
+    bare = [Path(path).name for path in paths]
+    names = {
+        path if bare.count(name) > 1 else name: path
+        for name, path in zip(bare, paths, strict=True)
+    }
+    if len(names) < len(paths):
+        raise ConfigError(
+            'MODEL',
+            f'one model appears twice in {", ".join(paths)}',
+            fix='give each model once',
+        )
+    return names
 
 
 def read_parameters(words: Sequence[str]) -> dict[str, Any]:

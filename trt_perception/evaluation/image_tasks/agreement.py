@@ -10,16 +10,18 @@ import numpy as np
 
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
-from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
+from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import TaskResult
 
 __all__ = ['AGREEMENT_TITLES', 'ImageAgreement', 'image_agreement']
 
-#: What the agreement of each result type means, for reports.
-AGREEMENT_TITLES: Final[dict[type, str]] = {
-    ClassScores: 'same best class',
-    ClassMap: 'same class of a pixel',
-    DepthMap: '1 - relative difference',
+#: What the agreement of each task means, for reports.
+AGREEMENT_TITLES: Final = {
+    Classify.name: 'images with the same best class',
+    Semantic.name: 'pixels with the same class',
+    Depth.name: '1 - relative difference of depth',
 }
 
 

@@ -1,0 +1,114 @@
+"""Finds and reads the labels of images: names of folders, or PNG files with a value per pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import join_first_items
+from trt_perception.images.image_files import read_label_file
+
+__all__ = ['LabelledImage', 'folder_labels', 'label_files']
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """An image and its label.
+
+    Attributes:
+        path: image file.
+        label: name of the folder of the image's class, or file with the values of the pixels. None
+            without labels.
+    """
+
+    path: Path
+    label: str | Path | None = None
+
+    def read_label(self, size_wh: tuple[int, int]) -> str | npt.NDArray[Any] | None:
+        """Return the folder's name, or the values of the pixels: uint8 or uint16 (height, width).
+
+        Args:
+            size_wh: width and height of the image in pixels.
+
+        Raises:
+            ImageError: the file cannot be read.
+            ConfigError: the label has another size than the image.
+        """
+        if not isinstance(self.label, Path):
+            return self.label
+        values = read_label_file(self.label)
+        if values.shape != size_wh[::-1]:
+            raise ConfigError(
+                str(self.label),
+                f'{values.shape[1]}x{values.shape[0]} pixels',
+                expected=f'{size_wh[0]}x{size_wh[1]}, as {self.path}',
+            )
+        return values
+
+
+def folder_labels(
+    images: Sequence[Path],
+    class_names: Sequence[str],
+    class_map: Mapping[str, str | None],
+) -> list[LabelledImage]:
+    """Label each image with the name of its folder, if the folders have names of classes.
+
+    Args:
+        images: image files.
+        class_names: names of the model's classes.
+        class_map: names of the folders of classes whose names differ; None for classes without
+            images.
+
+    Returns:
+        images with labels; without labels if no folder has the name of a class.
+
+    Raises:
+        ConfigError: only some folders have names of classes.
+    """
+    known = {class_map.get(name, name) for name in class_names}
+    folders = {path.parent.name for path in images}
+    unknown = sorted(folders - known)
+    if unknown and len(unknown) < len(folders):
+        raise ConfigError(
+            '--images',
+            f'folders without a class of the model: {join_first_items(unknown)}',
+            expected=f'names of classes: {join_first_items(class_names)}',
+            fix='rename or remove these folders, or map class names to folders with --class-map',
+        )
+    return [LabelledImage(path, None if unknown else path.parent.name) for path in images]
+
+
+def label_files(
+    images: Sequence[Path], root: Path, folder: Path, *, allow_missing: bool
+) -> list[LabelledImage]:
+    """Find the label of each image: a PNG with the image's name, in the same subfolder.
+
+    Args:
+        images: image files.
+        root: the folder of the images. Images elsewhere have their labels directly in ``folder``.
+        folder: folder of the labels.
+        allow_missing: whether to leave out images without a label.
+
+    Raises:
+        ConfigError: images have no label.
+    """
+    found, missing = [], []
+    for path in images:
+        place = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+        label = folder / place.with_suffix('.png')
+        if label.is_file():
+            found.append(LabelledImage(path, label))
+        else:
+            missing.append(str(label))
+    if missing and (not found or not allow_missing):
+        raise ConfigError(
+            f'--annotations {folder}',
+            f'{len(missing)} of {len(images)} images have no label: {join_first_items(missing)}',
+            fix='add the files' + (', or give --allow-missing' if found else ''),
+        )
+    return found

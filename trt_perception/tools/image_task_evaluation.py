@@ -1,0 +1,118 @@
+"""The part of evaluate_engine for models that describe the whole image."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tqdm import tqdm
+
+from trt_perception.errors import ConfigError
+from trt_perception.evaluation.image_tasks.compare import compare_image_models
+from trt_perception.evaluation.image_tasks.labels import LabelledImage, folder_labels, label_files
+from trt_perception.files.atomic_files import write_json
+from trt_perception.files.plain_text import escape_controls
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.tools.command_line import ResultSaver
+from trt_perception.tools.evaluation_text import image_report_text
+
+__all__ = ['evaluate_image_models', 'label_images']
+
+_OBJECT_OPTIONS: Final = (
+    *('allow_subset', 'boxes_only', 'oks_sigma', 'plot', 'results', 'worst'),
+)
+
+
+def label_images(
+    images: Sequence[Path],
+    spec: ModelSpec,
+    class_map: Mapping[str, str | None],
+    options: argparse.Namespace,
+) -> list[LabelledImage]:
+    """Find the labels of the images, and check the options for the task.
+
+    Args:
+        images: image files.
+        spec: description of the first model.
+        class_map: names of the folders of classes whose names differ.
+        options: options of evaluate_engine.
+
+    Raises:
+        ConfigError: an option has no effect on the task, labels are missing, or there are neither
+            labels nor a second model.
+    """
+    is_classifier = isinstance(spec.task, Classify)
+    without_effect = [*_OBJECT_OPTIONS, 'annotations' if is_classifier else 'class_map']
+    for name in without_effect:
+        if getattr(options, name):
+            raise ConfigError(
+                f'--{name.replace("_", "-")}',
+                f'has no effect on models with task {spec.task.name}',
+                fix='leave this option out',
+            )
+    if is_classifier:
+        labelled = folder_labels(images, spec.class_names, class_map)
+        expected = 'a folder of images for each class, with the name of the class'
+    elif options.annotations is not None:
+        folder = options.annotations
+        if not folder.is_dir():
+            expected = 'a folder with a PNG for each image'
+            raise ConfigError(f'--annotations {folder}', 'not a folder', expected=expected)
+        root = Path(options.images).expanduser()
+        labelled = label_files(images, root, folder, allow_missing=options.allow_missing)
+    else:
+        labelled = [LabelledImage(path) for path in images]
+        expected = '--annotations'
+    if labelled[0].label is None and len(options.models) == 1:
+        raise ConfigError(
+            'MODEL',
+            'one model without labels has nothing to compare its results with',
+            fix=f'give labels ({expected}), or a second model',
+        )
+    return labelled
+
+
+def evaluate_image_models(
+    open_models: Mapping[str, Callable[[], Pipeline]],
+    images: Sequence[LabelledImage],
+    class_map: Mapping[str, str | None],
+    facts: Mapping[str, Any],
+    options: argparse.Namespace,
+) -> int:
+    """Compare models, print the figures, write the file of --json, and return the exit code.
+
+    Args:
+        open_models: maps the name of each model to a function that opens its pipeline.
+        images: images of ``label_images``.
+        class_map: names of the folders of classes whose names differ.
+        facts: what is measured, for the file.
+        options: options of evaluate_engine.
+
+    Raises:
+        TrtPerceptionError: see ``compare_image_models``.
+    """
+    with (
+        contextlib.ExitStack() as stack,
+        tqdm(unit='img', disable=None, leave=False) as bar,
+    ):
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        pipelines = {
+            name: stack.enter_context(contextlib.closing(open_model()))
+            for name, open_model in open_models.items()
+        }
+        report = compare_image_models(pipelines, images, class_map, progress)
+    text = image_report_text(report, all_classes=options.all_classes)
+    print(escape_controls(text, None), flush=True)
+    saver = ResultSaver('evaluate_engine')
+    if options.json:
+        saver.save(options.json, write_json, {**facts, **report.as_dict()}, 2)
+    return int(saver.failed)
