@@ -11,6 +11,7 @@ from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_resize import resize_map
+from trt_perception.images.results.map_size import map_size_mistake, map_size_wh
 
 RESIZE_ATTRIBUTES = {
     'bilinear': {'mode': 'linear', 'coordinate_transformation_mode': 'half_pixel'},
@@ -106,6 +107,32 @@ def test_map_has_the_size_that_the_caller_wants():
     found = DepthMap(values[0], stretched((517, 333)), 'bicubic', is_metric=False)
     expected = resized_by_onnx(values, (400, 200), 'bicubic')[0]
     np.testing.assert_allclose(found.depth((400, 200)), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ('text', 'mode', 'expected'),
+    [
+        ('source', 'letterbox', (500, 310)),
+        ('network', 'letterbox', (160, 99)),
+        ('network', 'letterbox_top_left', (160, 99)),
+        ('network', 'stretch', (160, 160)),
+        ('400x200', 'letterbox', (400, 200)),
+        ('32767x1', 'stretch', (32767, 1)),
+    ],
+)
+def test_text_names_the_size_of_a_map(text, mode, expected):
+    letterbox = Letterbox.fit((500, 310), (160, 160), mode)
+    assert map_size_mistake(text) is None
+    assert map_size_wh(text, letterbox) == expected
+
+
+def test_map_in_the_size_of_the_network_is_the_output_without_padding():
+    letterbox = Letterbox.fit((500, 310), (160, 160), 'letterbox')
+    values = np.random.default_rng(6).standard_normal((160, 160)).astype('f4')
+    top, (width, height) = letterbox.pad_top, letterbox.resized_wh
+    found = DepthMap(values, letterbox, 'bilinear_aligned', is_metric=True)
+    expected = values[top : top + height]
+    np.testing.assert_allclose(found.depth((width, height)), expected, atol=1e-5)
 
 
 def test_best_classes_come_first_and_the_lower_id_wins_ties():

@@ -31,7 +31,7 @@ NAMES = {
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.shorter_side', 'model.filter', 'model.antialias', 'model.pad_value',
     'model.color_order', 'model.scale', 'model.mean', 'model.std', 'model.decoder',
-    'model.class_names', 'model.task', 'classification.top_k',
+    'model.class_names', 'model.task', 'classification.top_k', 'map_size',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
@@ -260,6 +260,13 @@ def test_choices_of_the_decoder_are_the_presets():
         {'plugin_libraries': ['/opt/a.so', '']},
         {'plugin_libraries': ['/opt/a\n.so']},
         {'plugin_libraries': ['x' * 5000]},
+        {'map_size': ''},
+        {'map_size': '400'},
+        {'map_size': '0x200'},
+        {'map_size': '32768x1'},
+        {'map_size': '8192x8193'},
+        {'map_size': '400x200\n'},
+        {'map_size': '４00x200'},
         {'max_rate_hz': 0.001},
         {'max_rate_hz': 1e-320},
         {'confidence': 0.5},

@@ -53,7 +53,8 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         *('autostart', 'batch_max_delay_ms', 'cameras', 'classification.top_k'),
         'debug_image.max_rate_hz',
         *('diagnostics_period_s', 'enabled', 'image_intake', 'image_participants'),
-        *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'max_rate_hz'),
+        *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'map_size'),
+        'max_rate_hz',
     }
 )
 
@@ -282,7 +283,7 @@ def _place(field: str) -> int:
     """Return the place of a row in the table: engine_path, general, tasks, model, Triton."""
     if field == 'engine_path':
         return 0
-    return {'classification': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
+    return {'classification': 2, 'map': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
 
 
 def _rows() -> tuple[Parameter, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trt_perception.images.results.map_size import map_size_mistake
 from trt_perception.parameters.row import parameter_field
 
 __all__ = ['TaskParameters']
@@ -19,4 +20,11 @@ class TaskParameters:
         name='classification.top_k',
         minimum=1,
         maximum=1000,
+    )
+    map_size: str = parameter_field(
+        'source',
+        'Size of published maps of classes and depth. source: the size of the image. network: of '
+        "the network's input, without padding. 400x200: width and height. Nav2's semantic layer "
+        'needs the size of its point cloud.',
+        find_mistake=map_size_mistake,
     )

@@ -7,7 +7,7 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Classification, LabelInfo
 
-from support.models.image_models import IMAGE_TASKS, NAMES, write_image_model
+from support.models.image_models import IMAGE_TASKS, NAMES, NETWORK, write_image_model
 from support.nodes.graph import Detector, image_message
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -86,6 +86,41 @@ def test_depth_has_metres_of_each_pixel(client, start, halves):
     message = published(client, detector, halves, Image, 'depth')
     assert (message.width, message.height, message.step) == (WIDTH, HEIGHT, 4 * WIDTH)
     assert (message.encoding, message.is_bigendian) == ('32FC1', 0)
+    depth = np.frombuffer(bytes(message.data), '<f4').reshape(HEIGHT, WIDTH)
+    np.testing.assert_allclose(depth[:, [0, -1]].mean(0), [310 / 765, 270 / 765], atol=0.01)
+
+
+@pytest.mark.parametrize('size', [(400, 200), NETWORK])
+@pytest.mark.parametrize(
+    ('task', 'topic'),
+    [
+        ('semantic', 'segmentation/mask'),
+        ('semantic', 'segmentation/confidence'),
+        ('depth', 'depth'),
+    ],
+)
+def test_map_has_the_size_of_the_parameter(client, start, halves, task, topic, size):
+    text = 'network' if size == NETWORK else f'{size[0]}x{size[1]}'
+    detector = start(task, map_size=text)
+    message = published(client, detector, halves, Image, topic)
+    pixel_bytes = 4 if task == 'depth' else 1
+    assert (message.width, message.height, message.step) == (*size, pixel_bytes * size[0])
+    pixels = np.frombuffer(bytes(message.data), '<f4' if task == 'depth' else 'u1')
+    left, right = pixels.reshape(size[::-1])[:, [0, -1]].mean(0)
+    expected = {
+        'segmentation/mask': (NAMES.index('red'), NAMES.index('blue')),
+        'depth': (310 / 765, 270 / 765),
+    }
+    if topic in expected:
+        np.testing.assert_allclose((left, right), expected[topic], atol=0.01)
+    else:
+        assert min(left, right) > 200
+
+
+def test_relative_depth_has_its_own_topic(client, start, halves):
+    detector = start('depth', **{'model.decoder': 'relative_depth'})
+    message = published(client, detector, halves, Image, 'relative_depth')
+    assert (message.width, message.height, message.encoding) == (WIDTH, HEIGHT, '32FC1')
     depth = np.frombuffer(bytes(message.data), '<f4').reshape(HEIGHT, WIDTH)
     np.testing.assert_allclose(depth[:, [0, -1]].mean(0), [310 / 765, 270 / 765], atol=0.01)
 

@@ -27,7 +27,7 @@ class Classify(Task):
     name: ClassVar[str] = 'classify'
     finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (CLASSIFICATION_TOPIC,)
-    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_OBJECTS
+    unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'map_size')
 
     def draw(
         self, bgr: npt.NDArray[np.uint8], found: ClassScores, class_names: Sequence[str]

@@ -92,7 +92,7 @@ class Task:
     is_oriented: ClassVar[bool] = False
     finds_objects: ClassVar[bool] = True
     has_classes: ClassVar[bool] = True
-    unused_parameters: ClassVar[tuple[str, ...]] = ('classification.top_k',)
+    unused_parameters: ClassVar[tuple[str, ...]] = ('classification.top_k', 'map_size')
 
     @property
     def task_value_count(self) -> int:

@@ -18,6 +18,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.map_size import map_size_wh
 from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
 from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
@@ -81,13 +82,21 @@ class MapTopic(TaskTopic):
         config: DetectorConfig,
         camera: str = '',
     ) -> None:
+        self._map_size = config.map_size
         # The serialised message, reused while maps have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         super().__init__(node, class_names, config, camera)
 
     @abstractmethod
-    def pixels(self, found: TaskResult) -> npt.NDArray[np.generic] | None:
-        """Return the pixels of the map, (height, width); None to publish nothing."""
+    def pixels(
+        self, found: TaskResult, size_wh: tuple[int, int]
+    ) -> npt.NDArray[np.generic] | None:
+        """Return the pixels of the map; None to publish nothing.
+
+        Args:
+            found: the result of an image.
+            size_wh: width and height of the map.
+        """
 
     def publish(
         self,
@@ -96,7 +105,7 @@ class MapTopic(TaskTopic):
         found: TaskResult,
     ) -> None:
         """Publish the map, if the result has one."""
-        pixels = self.pixels(found)
+        pixels = self.pixels(found, map_size_wh(self._map_size, found.letterbox))
         if pixels is None:
             return
         height, width = pixels.shape
@@ -118,9 +127,9 @@ class ClassMapTopic(MapTopic):
 
     topic = CLASS_MAP_TOPIC
 
-    def pixels(self, found: ClassMap) -> npt.NDArray[np.uint8]:
+    def pixels(self, found: ClassMap, size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return class ids."""
-        return found.class_ids()
+        return found.class_ids(size_wh)
 
 
 class ClassConfidenceTopic(MapTopic):
@@ -128,9 +137,9 @@ class ClassConfidenceTopic(MapTopic):
 
     topic = CLASS_CONFIDENCE_TOPIC
 
-    def pixels(self, found: ClassMap) -> npt.NDArray[np.uint8] | None:
+    def pixels(self, found: ClassMap, size_wh: tuple[int, int]) -> npt.NDArray[np.uint8] | None:
         """Return probabilities in 1/255."""
-        return found.confidence()
+        return found.confidence(size_wh)
 
 
 class DepthTopic(MapTopic):
@@ -140,9 +149,9 @@ class DepthTopic(MapTopic):
     encoding = '32FC1'
     dtype = '<f4'
 
-    def pixels(self, found: DepthMap) -> npt.NDArray[np.float32] | None:
+    def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32] | None:
         """Return metres; None for a relative depth."""
-        return found.depth() if found.is_metric else None
+        return found.depth(size_wh) if found.is_metric else None
 
 
 class RelativeDepthTopic(MapTopic):
@@ -152,9 +161,9 @@ class RelativeDepthTopic(MapTopic):
     encoding = '32FC1'
     dtype = '<f4'
 
-    def pixels(self, found: DepthMap) -> npt.NDArray[np.float32] | None:
+    def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32] | None:
         """Return relative values; None for a depth in metres."""
-        return None if found.is_metric else found.depth()
+        return None if found.is_metric else found.depth(size_wh)
 
 
 #: The class that publishes a topic, by the name of the topic.

@@ -1,0 +1,49 @@
+"""The size of published maps of classes and depth, as the parameter ``map_size`` names it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from trt_perception.files.plain_text import Mistake, short_repr
+from trt_perception.images.frame import MAX_SIDE
+from trt_perception.images.letterbox import Letterbox
+
+__all__ = ['map_size_mistake', 'map_size_wh']
+
+_WIDTH_HEIGHT: Final = re.compile(r'([1-9][0-9]{0,4})x([1-9][0-9]{0,4})')
+#: Limits the memory of a message: 256 MiB with four bytes per pixel.
+_MAX_PIXELS: Final = 2**26
+
+
+def map_size_mistake(text: str) -> Mistake | None:
+    """Return why a text does not name the size of a map; None if it does."""
+    if text in ('source', 'network'):
+        return None
+    width, height = _width_height(text) or (0, 0)
+    if 0 < max(width, height) <= MAX_SIDE and width * height <= _MAX_PIXELS:
+        return None
+    return Mistake(
+        found=short_repr(text),
+        expected=f'source, network, or WIDTHxHEIGHT, with sides from 1 to {MAX_SIDE} and at most '
+        f'{_MAX_PIXELS} pixels',
+    )
+
+
+def map_size_wh(text: str, letterbox: Letterbox) -> tuple[int, int]:
+    """Return width and height of a map in pixels.
+
+    Args:
+        text: ``source`` for the size of the image, ``network`` for the part of the network's
+            input with the image, or ``WIDTHxHEIGHT``. Valid as ``map_size_mistake`` defines it.
+        letterbox: geometry of the image.
+    """
+    if text == 'network':
+        left, top, right, bottom = letterbox.image_xyxy
+        return right - left, bottom - top
+    return _width_height(text) or letterbox.source_wh
+
+
+def _width_height(text: str) -> tuple[int, int] | None:
+    found = _WIDTH_HEIGHT.fullmatch(text)
+    return (int(found[1]), int(found[2])) if found else None
