@@ -12,9 +12,11 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import OutputError
+from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
 
-__all__ = ['UPSAMPLINGS', 'Upsampling', 'image_part', 'resize_map']
+__all__ = ['UPSAMPLINGS', 'Upsampling', 'check_map_size', 'image_part', 'resize_map']
 
 #: How values between the cells are computed. ``bilinear`` and ``bicubic`` have half-pixel centres,
 #: as torch's ``interpolate`` with ``align_corners=False``. With ``bilinear_aligned``, the centres
@@ -32,6 +34,25 @@ _OPENCV_FILTERS: Final = {
     'bilinear': cv2.INTER_LINEAR,
     'bicubic': cv2.INTER_CUBIC,
 }
+
+
+def check_map_size(values: npt.NDArray[Any]) -> None:
+    """Check that a map of the network's output can be resized.
+
+    Args:
+        values: the map; its last axes are rows and columns.
+
+    Raises:
+        OutputError: a side has no cells, or more than OpenCV resizes.
+    """
+    rows, columns = values.shape[-2:]
+    if not (1 <= rows <= MAX_SIDE and 1 <= columns <= MAX_SIDE):
+        raise OutputError(
+            "the model's output",
+            f'a map of {columns} x {rows} cells',
+            expected=f'1 to {MAX_SIDE} cells on each side',
+            fix='export the model again with fixed shapes',
+        )
 
 
 def resize_map(

@@ -10,6 +10,7 @@ import numpy as np
 
 from trt_perception.errors import OutputError
 from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.map_resize import check_map_size
 from trt_perception.model.decoder import (
     Decoder,
     DecoderPreset,
@@ -52,6 +53,7 @@ class ClassLogitsDecoder(Decoder):
         select: SelectDetections,
     ) -> ClassMap:
         """See Decoder."""
+        check_map_size(arrays[0])
         # A copy, because the output's memory is reused.
         logits = arrays[0].astype(np.float32)
         if not np.isfinite([logits.min(), logits.max()]).all():
@@ -87,6 +89,7 @@ class ClassIdsDecoder(Decoder):
     ) -> ClassMap:
         """See Decoder."""
         ids = arrays[0]
+        check_map_size(ids)
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= image.class_count:
             raise OutputError(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from trt_perception.errors import OutputError
 from trt_perception.files.json_records import choice_reader
 from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling
+from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling, check_map_size
 from trt_perception.model.decoder import (
     Decoder,
     DecoderPreset,
@@ -117,10 +117,9 @@ def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
     """Return a copy, because the output's memory is reused.
 
     Raises:
-        OutputError: the grid is empty.
+        OutputError: the grid has no cells, or too many.
     """
-    if not grid.size:
-        raise OutputError("the model's output", f'a depth map of shape {list(grid.shape)}')
+    check_map_size(grid)
     return grid.astype(np.float32)
 
 

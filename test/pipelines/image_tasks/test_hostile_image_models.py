@@ -1,0 +1,191 @@
+"""Tests of random models and manifests of the tasks that describe the whole image.
+
+Outputs have wrong shapes, types and values. The pipeline must give a valid result or an error of
+this package, and its memory must stay bounded.
+"""
+
+import json
+import resource
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from support.models.image_models import NETWORK, write_image_model
+from support.models.open_model import open_by_parameters
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.images.frame import frame_from_bgr
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.manifest import serialise_manifest
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
+from trt_perception.pipelines.pipeline import detect_one
+from trt_perception.tools.write_manifest import recognised_manifest
+
+DECODERS = {
+    'classify': ('class_probabilities', 'class_logits'),
+    'semantic': ('pixel_logits', 'pixel_ids'),
+    'depth': ('depth_ultralytics', 'relative_depth', 'metric_depth', 'depth_pro'),
+}
+SIDES = (0, 1, 2, 3, 4, 5, 7, 12, 16, 48, 64, 257, 2000)
+IMAGE = frame_from_bgr(np.random.default_rng(0).integers(0, 256, (37, 53, 3), np.uint8))
+VALUES = (0.0, 0.5, 1.0, -1.0, 3e38, -3e38, np.nan, np.inf, -np.inf)
+
+
+def usual_output(rng, decoder, count):
+    """Return an array of the shape and type that a decoder expects, with random values."""
+    if decoder.startswith('class'):
+        return rng.dirichlet(np.ones(count)).astype('f4')[None]
+    if decoder == 'pixel_ids':
+        return rng.integers(0, count + (rng.random() < 0.3), (1, 48, 64)).astype('u1')
+    shape = {'pixel_logits': (1, count, 12, 16), 'depth_ultralytics': (1, 1, 48, 64)}
+    values = rng.standard_normal(shape.get(decoder, (1, 48, 64))).astype('f4')
+    if rng.random() < 0.3:
+        values.reshape(-1)[rng.integers(values.size)] = rng.choice(VALUES)
+    return values
+
+
+def hostile_output(rng):
+    """Return an array of random shape and type, with random or special values."""
+    while True:
+        shape = [1, *rng.choice(SIDES, rng.integers(0, 5))]
+        if rng.random() < 0.1:
+            shape[0] = int(rng.choice(SIDES))
+        if np.prod(shape) <= 2e6:
+            break
+    kind = rng.choice(['f4', 'f4', 'f4', 'f2', 'u1', 'i4', 'i8', 'f8', '?'])
+    if kind in ('f4', 'f2', 'f8') and rng.random() < 0.5:
+        with np.errstate(over='ignore'):
+            return rng.choice(VALUES, shape).astype(kind)
+    return rng.integers(0, int(rng.choice([2, 5, 300])), shape).astype(kind)
+
+
+def write_constant_model(outputs, path):
+    """Write a network that ignores its image and returns the arrays."""
+    names = [f'output{index}' for index in range(len(outputs))]
+    graph = helper.make_graph(
+        [helper.make_node('Identity', [f'{name}_value'], [name]) for name in names],
+        'hostile',
+        [helper.make_tensor_value_info('images', 1, [1, 3, *NETWORK[::-1]])],
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
+            )
+            for name, value in zip(names, outputs, strict=True)
+        ],
+        [
+            numpy_helper.from_array(value, f'{name}_value')
+            for name, value in zip(names, outputs, strict=True)
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+
+
+def check_result(found, class_count):
+    """Check a result of an image of 53 x 37 pixels."""
+    if isinstance(found, ClassScores):
+        assert found.scores.shape == (class_count,)
+        assert ((found.scores >= 0) & (found.scores < 1.01)).all()
+    elif isinstance(found, ClassMap):
+        ids = found.class_ids()
+        assert (ids.dtype, ids.shape) == (np.uint8, (37, 53))
+        assert ids.max() < class_count
+    else:
+        assert isinstance(found, DepthMap)
+        depth = found.depth()
+        assert (depth.dtype, depth.shape) == (np.float32, (37, 53))
+
+
+def test_hostile_outputs_give_a_valid_result_or_an_error(tmp_path):
+    rng = np.random.default_rng(40)
+    results = errors = 0
+    for index in range(300):
+        task = str(rng.choice(list(DECODERS)))
+        count = int(rng.choice([0, 1, 2, 4, 5, 257]))
+        parameters = write_image_model(task, tmp_path / 'model.onnx')
+        decoder = parameters['model.decoder'] = str(rng.choice(DECODERS[task]))
+        outputs = [hostile_output(rng) for _ in range(rng.choice([1, 1, 1, 2]))]
+        if rng.random() < 0.5:
+            outputs = [usual_output(rng, decoder, max(1, count))]
+        write_constant_model(outputs, tmp_path / 'model.onnx')
+        parameters['model.class_names'] = [f'class {number}' for number in range(count)]
+        try:
+            pipeline = open_by_parameters(DetectorConfig.from_values(parameters))
+            found = detect_one(pipeline, IMAGE, Thresholds()).found
+            check_result(found, count)
+            results += 1
+        except TrtPerceptionError:
+            errors += 1
+        except Exception as error:
+            raise AssertionError(f'model {index}: {parameters}, {outputs}') from error
+    assert results > 10
+    assert errors > 100
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2 * 2**20  # KiB
+
+
+def changed(rng, content):
+    """Return a manifest in which one value at any depth is replaced or removed."""
+    content = json.loads(json.dumps(content))
+    section = content
+    while True:
+        key = (
+            rng.choice(list(section)) if isinstance(section, dict) else rng.integers(len(section))
+        )
+        key = str(key) if isinstance(section, dict) else int(key)
+        inner = section[key]
+        if isinstance(inner, dict | list) and inner and rng.random() < 0.7:
+            section = inner
+            continue
+        if isinstance(section, dict) and rng.random() < 0.3:
+            del section[key]
+        else:
+            replacements = [
+                None,
+                True,
+                -1,
+                0,
+                2**40,
+                1e300,
+                '',
+                'x' * 300,
+                [],
+                {},
+                [[]],
+                'softmax',
+            ]
+            section[key] = replacements[rng.integers(len(replacements))]
+        return content
+
+
+def test_hostile_manifests_give_a_valid_result_or_an_error(tmp_path):
+    rng = np.random.default_rng(41)
+    results = errors = 0
+    originals = {}
+    for task in DECODERS:
+        folder = tmp_path / task
+        folder.mkdir()
+        parameters = write_image_model(task, folder / 'model.onnx')
+        options = DetectorConfig.from_values(parameters).pipeline_options()
+        manifest = recognised_manifest(read_model_file(folder / 'model.onnx'), options)
+        originals[task] = json.loads(serialise_manifest(manifest))
+    for index in range(200):
+        task = str(rng.choice(list(DECODERS)))
+        path = tmp_path / task / 'model.onnx'
+        content = changed(rng, originals[task])
+        path.with_name('model.onnx.json').write_text(json.dumps(content))
+        try:
+            options = DetectorConfig(engine_path=str(path)).pipeline_options()
+            pipeline = open_offline_pipeline(read_model_file(path), options)
+            found = detect_one(pipeline, IMAGE, Thresholds()).found
+            check_result(found, len(pipeline.spec.class_names))
+            results += 1
+        except TrtPerceptionError:
+            errors += 1
+        except Exception as error:
+            raise AssertionError(f'manifest {index}: {content}') from error
+    assert results > 10
+    assert errors > 50
