@@ -75,7 +75,7 @@ setup(
     author='trt_perception authors',
     maintainer='trt_perception maintainers',
     maintainer_email='trt_perception@users.noreply.github.com',
-    description='Object detection for ROS 2 on TensorRT, or on ONNX Runtime without a GPU.',
+    description='Vision models for ROS 2 on TensorRT, or on ONNX Runtime without a GPU.',
     license='Apache-2.0',
     entry_points={
         'console_scripts': [

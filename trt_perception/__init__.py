@@ -1,4 +1,4 @@
-"""Object detection for ROS 2 with TensorRT, or with ONNX Runtime on machines without a GPU.
+"""Vision models for ROS 2 with TensorRT, or with ONNX Runtime on machines without a GPU.
 
 Programs without ROS call ``load`` to open a model, and call the returned Model on images:
 docs/python.md.
