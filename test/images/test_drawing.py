@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.drawing import draw_detections
+from trt_perception.images.drawing import (
+    draw_class_list,
+    draw_class_map,
+    draw_depth,
+    draw_detections,
+)
 
 NAMES = ['cat', 'dog', 'a name that is much longer than its box is wide', 'Zwölf 十二']
 
@@ -197,3 +202,36 @@ def test_oriented_boxes_are_drawn_rotated():
     assert not changed[115:125, 155:165].any()
     far = np.array([[160, 120, 1e30, 1e30, 0.3]], np.float32)
     draw_detections(picture, replace(found, oriented=far), NAMES)
+
+
+def test_list_of_classes_shows_the_colour_of_each_class():
+    bgr = np.zeros((480, 640, 3), np.uint8)
+    draw_class_list(bgr, [f'class {index}' for index in range(5)], range(5))
+    colors, counts = np.unique(bgr.reshape(-1, 3), axis=0, return_counts=True)
+    bright = colors.max(1) == 255
+    assert len(colors[bright & (counts > 300)]) == 5
+
+
+def test_map_of_classes_tints_each_pixel_and_lists_only_its_classes():
+    bgr = np.full((480, 640, 3), 100, np.uint8)
+    class_ids = np.zeros((480, 640), np.uint8)
+    class_ids[240:] = 3
+    draw_class_map(bgr, class_ids, ['sky', 'road', 'car', 'tree'])
+    upper, lower = bgr[200, 300], bgr[400, 300]
+    assert (upper != lower).any()
+    assert (bgr[240:] == lower).all()
+    colors, counts = np.unique(bgr[:240].reshape(-1, 3), axis=0, return_counts=True)
+    assert len(colors[(colors.max(1) == 255) & (counts > 300)]) == 2
+
+
+def test_depth_is_drawn_from_blue_to_red_and_unknown_depth_is_black():
+    bgr = np.zeros((480, 640, 3), np.uint8)
+    depth = np.tile(np.linspace(1, 9, 640, dtype='f4'), (480, 1))
+    depth[300:, :100] = np.nan
+    depth[300:, 100:200] = np.inf
+    draw_depth(bgr, depth, ' m')
+    blue, _, red = bgr[200, 640 * 7 // 8]
+    assert red > blue
+    blue, _, red = bgr[200, 640 // 8]
+    assert blue > red
+    assert not bgr[300:, :200].any()

@@ -77,8 +77,8 @@ def draw_class_list(
     """
     row_height = 20 * _line_width(bgr)
     for row, (line, class_id) in enumerate(zip(lines, class_ids, strict=True)):
-        top = row * row_height
-        _draw_label(bgr, (0, top, 0, top), line, _color(class_id))
+        bottom = (row + 1) * row_height
+        _draw_label(bgr, (0, bottom, 0, bottom), line, _color(class_id))
 
 
 def draw_class_map(
@@ -101,7 +101,7 @@ def draw_class_map(
 
 
 def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit: str = '') -> None:
-    """Replace the pixels by colours from the lowest to the highest depth, with a scale.
+    """Replace the pixels by colours from the lowest to the highest depth, below a scale.
 
     Pixels without a finite depth become black.
 
@@ -115,13 +115,12 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
     levels = np.where(is_finite, (depth - low) * (255 / max(high - low, 1e-9)), 0)
     cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_TURBO, bgr)
     bgr[~is_finite] = 0
-    ends = np.array([[0, 255]], np.uint8)
     row_height = 20 * _line_width(bgr)
-    for row, (value, pixel) in enumerate(
-        zip((low, high), cv2.applyColorMap(ends, cv2.COLORMAP_TURBO)[0], strict=True)
-    ):
-        top, color = row * row_height, (int(pixel[0]), int(pixel[1]), int(pixel[2]))
-        _draw_label(bgr, (0, top, 0, top), f'{value:.2f}{unit}', color)
+    bar = np.linspace(0, 255, max(2, bgr.shape[1] // 3)).astype(np.uint8)[None]
+    bgr[:row_height, : bar.size] = cv2.applyColorMap(bar, cv2.COLORMAP_TURBO)[0]
+    for value, left in ((low, 0), (high, bar.size)):
+        text_box = left, 2 * row_height, 0, 0
+        _draw_label(bgr, text_box, f'{value:.2f}{unit}', (255, 255, 255))
 
 
 def _draw_keypoints(
