@@ -17,6 +17,7 @@ import cv2
 import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_prefix, get_package_share_directory
+from demo_image_tasks import RESULT_TOPICS, write_crops
 from demo_recorder import Recorder
 from demo_results import other_classes, report_results
 from rclpy.signals import SignalHandlerOptions
@@ -38,6 +39,7 @@ examples:
   scripts/demo                             the demo scenes at 8 Hz, results in demo_output/
   scripts/demo --rate 30                   too fast for a small CPU: counts dropped frames
   scripts/demo --task segment              masks; obb: oriented boxes, pose: keypoints
+  scripts/demo --task classify             classes of crops with one digit
   scripts/demo --cameras 4                 four cameras of one node, a table row for each
   scripts/demo --cameras front,rear        two cameras with your own names
   scripts/demo --encoding nv12             images in YUV
@@ -46,10 +48,11 @@ examples:
                                            enlarged scenes, an engine, no transport profile
 
 The output folder receives:
-  pictures/         each scene with its detections drawn; with --cameras, in a folder per camera
+  pictures/         each scene with its result drawn; with --cameras, in a folder per camera
   overview.jpg      the first scenes; with --cameras, overview_NAME.jpg for each camera
   detections.json   a COCO data set, as detect_images writes it; with --cameras, the file names
                     are NAME/scene_000.jpg. Scenes without a detections message are left out.
+                    Not for classify and semantic.
   summary.json      the printed figures
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
@@ -61,6 +64,8 @@ def main():
     options.output.mkdir(parents=True, exist_ok=True)
     if options.size:
         scale_scenes(options)
+    if options.task == 'classify':
+        write_crops(options)
     if not options.default_transport:
         # Each DDS participant reads the variables: in this process and in its child processes.
         os.environ.update(transport_environment(str(SHARE / CAMERA_PROFILE)))
@@ -190,14 +195,14 @@ def run_processes(options, recorder, processes, logs):
             for camera in recorder.cameras.values()
         ),
         10,
-        'the last detections',
+        'the last results',
     )
     for name, camera in recorder.cameras.items():
         if lost := camera.lost_count():
             where = f'{name}: ' if name else ''
             print(
-                f'note: {where}the transport lost the detections of {lost} images; they count '
-                'as images without detections',
+                f'note: {where}the transport lost the results of {lost} images; they count '
+                'as images without results',
                 file=sys.stderr,
             )
     stop(processes['detector_node'])
@@ -223,7 +228,7 @@ def watch_cameras(recorder, processes, senders, logs):
                 if recorder.cameras[name].has_finished(sent) or waited_s > 0.5:
                     off[name] = recorder.switch_off(name)
         if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
-            print(f'\r{recorder.received} images with detections', end='', flush=True)
+            print(f'\r{recorder.received} images with results', end='', flush=True)
             shown = recorder.received
 
 
@@ -250,7 +255,7 @@ def check_task(options, task):
     said = f'{options.model} is a model of the task {task}'
     if task == options.task:
         return
-    if options.task != 'detect':
+    if options.task != 'detect' or task in RESULT_TOPICS:
         raise RuntimeError(f'{said}, expected {options.task}; give --task {task}')
     print(f'note: {said}: only its boxes are measured; use --task {task}', file=sys.stderr)
 
@@ -327,9 +332,9 @@ def parse_arguments():
     )
     parser.add_argument(
         '--task',
-        choices=list(TASKS),
+        choices=[task for task in TASKS if task != 'depth'],  # the scenes have no true depth
         default='detect',
-        help='result of the model: boxes (the default), masks, oriented boxes or keypoints',
+        help='result of the model (default: detect); classify gets a crop of each scene',
     )
     parser.add_argument(
         '--model', type=Path, help='default: the digits model of the task in models/'

@@ -1,9 +1,10 @@
-"""Record detections, labels and diagnostics of each camera for the demo."""
+"""Record results, labels and diagnostics of each camera for the demo."""
 
 from __future__ import annotations
 
 import time
 
+from demo_image_tasks import RESULT_TOPICS
 from demo_tasks import TOPICS
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from rclpy.node import Node
@@ -16,12 +17,13 @@ NODE = 'detector'
 
 
 class Camera:
-    """The detection messages of one camera, with their times of arrival.
+    """The results of one camera, with their times of arrival.
 
     Attributes:
         name: the camera's name; '' for the only camera.
-        detections: messages by the image's stamp in nanoseconds.
-        task_messages: messages of the task's own topic by stamp, such as masks.
+        results: messages of the detections, or of another topic with the task's result, by the
+            image's stamp in nanoseconds.
+        task_messages: messages of the task's additional topic by stamp, such as masks.
         arrivals_ns: times of arrival by stamp, in the clock of the stamps.
         classes: the model's class names; None until they arrive.
         diagnostics: the newest values of the camera's status by key.
@@ -29,7 +31,7 @@ class Camera:
 
     def __init__(self, node, name, task='detect'):
         self.name = name
-        self.detections = {}
+        self.results = {}
         self.task_messages = {}
         self.arrivals_ns = {}
         self.classes = None
@@ -37,22 +39,23 @@ class Camera:
         before = f'{name}/' if name else ''
         latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
         node.create_subscription(LabelInfo, f'{before}label_info', self._on_labels, latched)
-        node.create_subscription(Detection2DArray, f'{before}detections', self._on_detections, 100)
-        self._topic = None
+        topic, kind = RESULT_TOPICS.get(task, ('detections', Detection2DArray))
+        results = node.create_subscription(kind, f'{before}{topic}', self._on_result, 100)
+        self._topics = [results.topic_name]
+        self._has_task_topic = task in TOPICS
         if task in TOPICS:
             topic, kind = TOPICS[task]
-            self._topic = node.create_subscription(
-                kind, f'{before}{topic}', self._on_task_message, 100
-            ).topic_name
+            others = node.create_subscription(kind, f'{before}{topic}', self._on_task_message, 100)
+            self._topics.append(others.topic_name)
         self._count_publishers = node.count_publishers
 
     def _on_task_message(self, message):
         self.task_messages[stamp_ns(message)] = message
 
-    def _on_detections(self, message):
+    def _on_result(self, message):
         now = time.time_ns()
         stamp = stamp_ns(message)
-        self.detections[stamp] = message
+        self.results[stamp] = message
         self.arrivals_ns[stamp] = now
 
     def _on_labels(self, message):
@@ -76,22 +79,26 @@ class Camera:
         return counts['in_flight'] == 0 and received >= sent
 
     def lost_count(self):
-        """Return the number of published detection messages that did not arrive here."""
-        return (self.counts()['published'] or 0) - len(self.detections)
+        """Return the number of published results that did not arrive here."""
+        skipped = 0 if self._has_task_topic else self.skipped_count()
+        return (self.counts()['published'] or 0) - skipped - len(self.results)
+
+    def skipped_count(self):
+        """Return the number of masks that the node skipped, because they were late."""
+        return number(self.diagnostics.get('masks_skipped')) or 0
 
     def is_complete(self):
-        """Return whether all published detections have arrived, and the newest masks or keypoints.
+        """Return whether all published results have arrived, and the newest masks or keypoints.
 
         Masks of older images may be missing, because the node skips masks that are late.
         """
-        newest = max(self.detections, default=None)
-        is_complete = self._topic is None or newest is None or newest in self.task_messages
+        newest = max(self.results, default=None)
+        is_complete = not self._has_task_topic or newest is None or newest in self.task_messages
         return is_complete and self.lost_count() == 0
 
     def is_ready(self):
-        """Return whether the classes are known and the task's topic exists."""
-        there = self._topic is None or self._count_publishers(self._topic) > 0
-        return self.classes is not None and there
+        """Return whether the classes are known and the topics exist."""
+        return self.classes is not None and all(map(self._count_publishers, self._topics))
 
 
 class Recorder(Node):
@@ -99,7 +106,7 @@ class Recorder(Node):
 
     Args:
         names: the cameras' names; empty for a detector with one unnamed camera.
-        task: the model's task, which decides the topic to record besides the boxes.
+        task: the model's task, which decides the topics to record.
 
     Attributes:
         cameras: dict from a camera's name to its record.
@@ -138,8 +145,8 @@ class Recorder(Node):
 
     @property
     def received(self):
-        """The number of images with detections, of all cameras together."""
-        return sum(len(camera.detections) for camera in self.cameras.values())
+        """The number of images with a result, of all cameras together."""
+        return sum(len(camera.results) for camera in self.cameras.values())
 
     def is_ready(self):
         """Return whether the detector is active and its cameras' topics are known."""

@@ -1,4 +1,4 @@
-"""Measure the demo's detections against the truth; draw, write and print the results."""
+"""Measure the demo's results against the truth; draw, write and print them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import sys
 
 import cv2
 import numpy as np
+from demo_image_tasks import (
+    IMAGE_FIGURES,
+    RESULT_TOPICS,
+    enlarged_crop,
+    image_accuracy,
+    image_result,
+)
 from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_task_message
 
 from trt_perception.evaluation.annotated_shapes import read_shapes
@@ -32,30 +39,26 @@ def report_results(options, cameras, sent):
     command = {'command': shlex.join(['scripts/demo', *sys.argv[1:]])}
     first = next(iter(cameras))
     task = task_of(options.task, options.truth)
-    written = CocoResults(cameras[first].classes, command, task)
-    sizes = {image.file_name: image.size_wh for image in read_annotations(options.truth).images}
     results, summaries = {}, {}
     for name, camera in cameras.items():
         stamps = {one['name']: one['stamp_ns'] for one in sent[name]}
-        results[name] = {n: detections_of(options, camera, stamp) for n, stamp in stamps.items()}
+        results[name] = {n: result_of(options, camera, stamp) for n, stamp in stamps.items()}
         summaries[name] = measured_camera(options, camera, results[name])
-        for scene, stamp in stamps.items():
-            if has_arrived(options.task, camera, stamp):
-                # The path of the scene's picture below pictures/.
-                picture = f'{name}/{scene}' if name else scene
-                written.add(picture, sizes[scene], results[name][scene])
     if options.cameras:
-        print_cameras(summaries)
+        print_cameras(summaries, options.task)
         summary = {'cameras': summaries}
     else:
         print_table(summaries[first], options.task)
         summary = summaries[first]
     forget_images(options)
     write_json(options.output / 'summary.json', {**command, **summary}, 2)
-    write_json(options.output / DETECTIONS_FILE, written.dataset())
+    (options.output / DETECTIONS_FILE).unlink(missing_ok=True)
+    if options.task not in RESULT_TOPICS:
+        written = CocoResults(cameras[first].classes, command, task)
+        write_detections(options, written, cameras, sent, results)
     for name, camera in cameras.items():
         write_images(options, task, name, camera.classes, results[name])
-    print(f'images, detections and summary: {options.output}/')
+    print(f'images, results and summary: {options.output}/')
     if foreign := other_classes(options.truth, cameras[first].classes):
         print(f'note: {foreign}')
     return max(print_count_problems(name, summary) for name, summary in summaries.items())
@@ -64,7 +67,7 @@ def report_results(options, cameras, sent):
 def measured_camera(options, camera, results):
     """Return the figures of one camera."""
     counts = camera.counts()
-    figures = {'precision': None, 'recall': None}
+    figures = dict.fromkeys(figure_names(options.task))
     if not other_classes(options.truth, camera.classes):
         figures = accuracy(options, camera.classes, results)
     arrivals = sorted(camera.arrivals_ns.values())
@@ -91,7 +94,7 @@ def print_count_problems(name, summary):
         if lost > 0:
             print(f'note: {where}{lost} images were sent before the detector found its camera')
     missed = summary['sent'] - summary['published']
-    if missed > 0 and summary['recall'] is not None:
+    if missed > 0 and summary.get('recall') is not None:
         print(f'note: {where}recall includes the {missed} images without detections')
     ended = summary['published'] + sum(summary['dropped'].values()) + summary['failed']
     if summary['received'] != ended:
@@ -110,13 +113,20 @@ def other_classes(truth_file, classes):
     )
     return (
         f'the scenes show {scenes}, but the model has only these classes: {model}; '
-        'precision and recall are not measured'
+        'the accuracy is not measured'
     )
 
 
 def has_arrived(task, camera, stamp):
-    """Return whether an image's detections arrived, and the message of its task's own topic."""
-    return stamp in camera.detections and (task not in TOPICS or stamp in camera.task_messages)
+    """Return whether an image's result arrived, and the message of the task's additional topic."""
+    return stamp in camera.results and (task not in TOPICS or stamp in camera.task_messages)
+
+
+def result_of(options, camera, stamp):
+    """Return the result of one image. Without messages, there are no detections, or no result."""
+    if options.task in RESULT_TOPICS:
+        return image_result(options.task, camera.results.get(stamp), camera.classes)
+    return detections_of(options, camera, stamp)
 
 
 def detections_of(options, camera, stamp):
@@ -124,7 +134,7 @@ def detections_of(options, camera, stamp):
     task = options.task
     message = task_message = None
     if has_arrived(task, camera, stamp):
-        message, task_message = camera.detections[stamp], camera.task_messages.get(stamp)
+        message, task_message = camera.results[stamp], camera.task_messages.get(stamp)
     found = message.detections if message else []
     boxes = [(d.bbox.center.position.x, d.bbox.center.position.y) for d in found]
     centres = np.array(boxes, np.float64).reshape(-1, 2)
@@ -141,10 +151,13 @@ def detections_of(options, camera, stamp):
 
 
 def accuracy(options, classes, results):
-    """Return precision and recall at IoU 0.5 over all sent scenes.
+    """Return the figures of accuracy of the task.
 
-    Keypoints use OKS instead of IoU. Oriented boxes also get the error of their angles.
+    For objects: precision and recall at IoU 0.5 over all sent scenes. Keypoints use OKS instead of
+    IoU. Oriented boxes also get the error of their angles.
     """
+    if options.task in RESULT_TOPICS:
+        return image_accuracy(options.task, options.truth, classes, results)
     truth = read_annotations(options.truth)
     matched = match_classes(classes, truth, allow_subset=True)
     measure = measure_of(options.task, options.truth)
@@ -165,6 +178,27 @@ def accuracy(options, classes, results):
     return figures
 
 
+def write_detections(options, written, cameras, sent, results):
+    """Write the detections of all images that have detections.
+
+    Args:
+        options: the command line's options.
+        written: an empty CocoResults.
+        cameras: dict from a camera's name to its record.
+        sent: the sent images of each camera.
+        results: for each camera, a dict from the name of an image to its detections.
+    """
+    sizes = {image.file_name: image.size_wh for image in read_annotations(options.truth).images}
+    for name, camera in cameras.items():
+        for image in sent[name]:
+            scene = image['name']
+            if has_arrived(options.task, camera, image['stamp_ns']):
+                # The path of the scene's picture below pictures/.
+                picture = f'{name}/{scene}' if name else scene
+                written.add(picture, sizes[scene], results[name][scene])
+    write_json(options.output / DETECTIONS_FILE, written.dataset())
+
+
 def write_json(path, content, indent=None):
     path.write_text(json.dumps(content, indent=indent) + '\n', encoding='utf-8')
 
@@ -183,13 +217,16 @@ def forget_images(options):
 
 
 def write_images(options, task, camera, names, results):
-    """Draw each scene's detections, and an overview of the first twelve."""
+    """Draw each image's result, and an overview of the first twelve."""
     folder = options.output / 'pictures' / camera
     folder.mkdir(exist_ok=True, parents=True)
     tiles = []
     for name, found in results.items():
         image = cv2.imread(str(options.scenes / name))
-        task.draw(image, found, names)
+        if options.task == 'classify':
+            image = enlarged_crop(image)
+        if found is not None:
+            task.draw(image, found, names)
         cv2.imwrite(str(folder / name), image)
         if len(tiles) < 12 and image.shape[1] > image.shape[0]:
             scale = 300 / image.shape[0]
@@ -208,17 +245,25 @@ def dropped(summary):
     return ', '.join(f'{count} {reason}' for reason, count in summary['dropped'].items()) or '0'
 
 
-def print_cameras(summaries):
+def figure_names(task):
+    """Return the figures of accuracy of a task: their keys in the summary, and their names."""
+    if task in IMAGE_FIGURES:
+        return IMAGE_FIGURES[task]
+    overlap = {'segment': 'mask IoU', 'obb': 'oriented IoU', 'pose': 'OKS'}.get(task, 'IoU')
+    return {key: f'{key} at {overlap} 0.5' for key in ('precision', 'recall')}
+
+
+def print_cameras(summaries, task):
     """Print the figures of several cameras, one line per camera."""
     titles = ['camera', 'sent', 'received', 'published', 'not delivered', 'per second']
-    titles += ['precision', 'recall']
+    titles += [key.replace('_', ' ') for key in figure_names(task)]
     angles = any('angle_error_deg' in summary for summary in summaries.values())
     titles += [*['angle error'] * angles, 'p50 ms', 'p99 ms', 'dropped']
     lines = [titles]
     for name, summary in summaries.items():
         keys = ('sent', 'received', 'published', 'not_delivered', 'published_fps')
         cells = [summary[key] for key in keys]
-        cells += [measured(summary[key]) for key in ('precision', 'recall')]
+        cells += [measured(summary[key]) for key in figure_names(task)]
         if angles:
             error = summary.get('angle_error_deg')
             cells.append('not measured' if error is None else f'{error}°')
@@ -232,7 +277,6 @@ def print_cameras(summaries):
 
 def print_table(summary, task):
     """Print the figures of the only camera, one line per figure."""
-    overlap = {'segment': 'mask IoU', 'obb': 'oriented IoU', 'pose': 'OKS'}.get(task, 'IoU')
     latency = ', '.join(f'{name} {value} ms' for name, value in summary['latency_ms'].items())
     lines = [
         ('sent', summary['sent']),
@@ -242,9 +286,8 @@ def print_table(summary, task):
         ('failed', summary['failed']),
         ('not delivered', summary['not_delivered']),
         ('published per second', summary['published_fps']),
-        (f'precision at {overlap} 0.5', measured(summary['precision'])),
-        (f'recall at {overlap} 0.5', measured(summary['recall'])),
-        ('latency, stamp to detections', latency),
+        *((name, measured(summary[key])) for key, name in figure_names(task).items()),
+        (f'latency, stamp to {RESULT_TOPICS.get(task, ("detections",))[0]}', latency),
     ]
     if 'angle_error_deg' in summary:
         lines.insert(-1, ('median error of the angle', f'{summary["angle_error_deg"]}°'))

@@ -138,3 +138,14 @@ def test_shipped_digits_model_is_accurate(tmp_path):
     assert 'has none of these classes' not in process.stdout
     assert summary['precision'] > 0.9
     assert summary['recall'] > 0
+
+
+def test_classes_of_crops_are_accurate(tmp_path):
+    process, summary = demo(tmp_path / 'out', '--task', 'classify', '--rate', '100', in_step=True)
+    assert summary['sent'] == summary['published'] == 20
+    assert summary['top1'] > 0.9
+    [line] = [line for line in process.stdout.splitlines() if 'top-1 accuracy' in line]
+    assert line.split()[-1] == str(summary['top1'])
+    assert 'stamp to classification' in process.stdout
+    assert not (tmp_path / 'out' / 'detections.json').exists()
+    assert (tmp_path / 'out' / 'overview.jpg').is_file()

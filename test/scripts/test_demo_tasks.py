@@ -84,7 +84,7 @@ def report_of_model(folder, task, file):
     counts = {**all_sent, 'failed': 0, 'not_delivered': 0, 'dropped': {}}
     camera = SimpleNamespace(
         classes=classes,
-        detections=detections,
+        results=detections,
         task_messages=task_messages,
         arrivals_ns={stamp: stamp * 10**9 for stamp in detections},
         counts=lambda: counts,
@@ -166,7 +166,7 @@ def correct_upright_corners():
 def test_scene_without_a_detections_message_counts_as_no_detections():
     masks = Image(height=48, width=64, step=128, encoding='mono16', data=bytes(48 * 128))
     options = SimpleNamespace(task='segment', truth=SHARE / 'demo' / 'truth.json')
-    camera = SimpleNamespace(classes=['0'], detections={}, task_messages={7: masks})
+    camera = SimpleNamespace(classes=['0'], results={}, task_messages={7: masks})
     found = demo_results.detections_of(options, camera, 7)
     assert len(found) == 0
     assert found.masks is None

@@ -7,13 +7,20 @@ import itertools
 import sys
 import time
 
-from vision_msgs.msg import Detection2DArray
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Classification, Detection2DArray
 
 from trt_perception.ros import replay_images
 
 #: Seconds without an answer until an image is sent again. Answers are lost until the detector has
 #: discovered this node.
 AGAIN_S = 5.0
+#: The topics with answers. A model publishes one of them.
+TOPICS = {
+    'detections': Detection2DArray,
+    'classification': Classification,
+    'segmentation/mask': Image,
+}
 
 
 class CameraInStep(replay_images.ReplayImages):
@@ -24,7 +31,8 @@ class CameraInStep(replay_images.ReplayImages):
         self._message = None  # the message that was sent last
         self._sent_s = 0.0
         self._answers = []
-        self.create_subscription(Detection2DArray, 'detections', self._on_answer, 10)
+        for name, kind in TOPICS.items():
+            self.create_subscription(kind, name, self._on_answer, 10)
 
     def _on_answer(self, message):
         self._answers.append(message.header.stamp)
@@ -39,7 +47,7 @@ class CameraInStep(replay_images.ReplayImages):
         return self._message, encoded
 
     def _on_timer(self):
-        if not self.count_publishers('detections'):
+        if not any(map(self.count_publishers, TOPICS)):
             return
         if self._message is not None and self._message.header.stamp not in self._answers:
             if time.monotonic() < self._sent_s + AGAIN_S:

@@ -1,0 +1,140 @@
+"""Record and measure the results of tasks that describe the whole image: classes and masks."""
+
+from __future__ import annotations
+
+import json
+
+import cv2
+import numpy as np
+from pycocotools import mask as coco_masks
+from sensor_msgs.msg import Image
+from vision_msgs.msg import Classification
+
+from trt_perception.evaluation.image_tasks.measures import IMAGE_MEASURES
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+
+#: The name and message type of the topic with the result of a task.
+RESULT_TOPICS = {
+    'classify': ('classification', Classification),
+    'semantic': ('segmentation/mask', Image),
+}
+#: The figures of accuracy of a task: their keys in the summary, and their names.
+IMAGE_FIGURES = {
+    'classify': {'top1': 'top-1 accuracy'},
+    'semantic': {'mIoU': 'mean IoU of the classes', 'pixel_accuracy': 'pixel accuracy'},
+}
+#: The context on each side of a digit in a crop, relative to the longer side of its box.
+CROP_MARGIN = 0.15
+# Height of the pictures of crops, and width of their column with the classes, in pixels.
+_PICTURE_HEIGHT = 300
+_COLUMN_WIDTH = 100
+# Value of pixels that are not measured.
+_OUTSIDE_CLASSES = 255
+
+
+def write_crops(options):
+    """Write a crop of one digit of each scene to the output folder, and use the crops.
+
+    The digit is the first one of which less than 5 % is hidden. A crop is the square around the
+    digit's box with a margin, clipped to the scene. In the truth of the crops, the digit fills its
+    crop.
+    """
+    folder = options.output / 'scenes'
+    folder.mkdir(exist_ok=True)
+    content = json.loads(options.truth.read_text(encoding='utf-8'))
+    digits = {}
+    for annotation in content['annotations']:
+        digits.setdefault(annotation['image_id'], []).append(annotation)
+    chosen = []
+    for image in content['images']:
+        scene = cv2.imread(str(options.scenes / image['file_name']))
+        annotation = min(digits[image['id']], key=lambda one: one['hidden'] >= 0.05)
+        crop = digit_crop(scene, annotation['bbox'])
+        image['height'], image['width'] = height, width = crop.shape[:2]
+        same = {key: annotation[key] for key in ('id', 'image_id', 'category_id', 'iscrowd')}
+        chosen.append({**same, 'bbox': [0, 0, width, height], 'area': width * height})
+        cv2.imwrite(str(folder / image['file_name']), crop)
+    content['annotations'] = chosen
+    options.scenes, options.truth = folder, options.output / 'truth.json'
+    options.truth.write_text(json.dumps(content), encoding='utf-8')
+
+
+def digit_crop(image, box):
+    """Return the square around a box (x, y, width, height) in pixels, clipped to the image."""
+    x, y, width, height = box
+    half = max(width, height) * (0.5 + CROP_MARGIN)
+    centre = np.array([x + width / 2, y + height / 2])
+    left, top = np.maximum(np.floor(centre - half), 0).astype(int)
+    right, bottom = np.ceil(centre + half).astype(int)
+    return image[top:bottom, left:right]
+
+
+def image_result(task, message, classes):
+    """Return the result in a message; None if there is no message."""
+    if message is None:
+        return None
+    if task == 'classify':
+        scores = np.zeros(len(classes), np.float32)
+        for one in message.results:
+            scores[classes.index(one.class_id)] = one.score
+        return ClassScores(scores)
+    size = message.width, message.height
+    ids = np.array(message.data, np.uint8).reshape(size[::-1])
+    return ClassMap(ids, Letterbox.fit(size, size, 'stretch'))
+
+
+def image_accuracy(task, truth_file, classes, results):
+    """Return the accuracy over all images with a result and a class of the model.
+
+    Without such an image, all figures are None.
+
+    Args:
+        task: name of the task.
+        truth_file: annotations of the images.
+        classes: the model's class names.
+        results: dict from the name of an image to its result, or to None.
+    """
+    content = json.loads(truth_file.read_text(encoding='utf-8'))
+    names = {one['id']: one['name'] for one in content['categories']}
+    objects = {}
+    for one in content['annotations']:
+        objects.setdefault(one['image_id'], []).append(one)
+    measure = IMAGE_MEASURES[task](classes, {})
+    for image in content['images']:
+        found = results.get(image['file_name'])
+        annotations = objects.get(image['id'], ())
+        if found is None:
+            continue
+        if task == 'semantic':
+            measure.add(found, true_class_map(image, annotations, names, classes))
+        elif (name := names[annotations[0]['category_id']]) in classes:
+            measure.add(found, name)
+    figures = measure.figures()
+    return {
+        key: None if figures[key] is None else round(figures[key], 4)
+        for key in IMAGE_FIGURES[task]
+    }
+
+
+def true_class_map(image, annotations, names, classes):
+    """Return the model's class of each pixel, uint8 (height, width).
+
+    Pixels without an object have the class ``background``, if the model has this class. Pixels
+    without a class of the model have the value 255.
+    """
+    background = classes.index('background') if 'background' in classes else _OUTSIDE_CLASSES
+    true = np.full((image['height'], image['width']), background, np.uint8)
+    for one in annotations:
+        mask = coco_masks.decode(one['segmentation']).astype(bool)
+        name = names[one['category_id']]
+        true[mask] = classes.index(name) if name in classes else _OUTSIDE_CLASSES
+    return true
+
+
+def enlarged_crop(crop):
+    """Return a crop, enlarged for a person, beside an empty column for the list of classes."""
+    scale = _PICTURE_HEIGHT / crop.shape[0]
+    large = cv2.resize(crop, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
+    return cv2.copyMakeBorder(large, 0, 0, _COLUMN_WIDTH, 0, cv2.BORDER_CONSTANT)
