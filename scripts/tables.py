@@ -96,9 +96,11 @@ def topics():
     from trt_perception.ros.topics import PUBLISHED_TOPICS, topic_qos
 
     camera_qos = 'as the camera (`image_qos.reliability`), volatile, depth `image_qos.depth`'
+    info_qos = 'best effort, volatile, depth 1'
     rows = [
         ('`image`', 'sensor_msgs/Image', camera_qos, 'all', 'subscribed'),
         ('`image/compressed`', 'sensor_msgs/CompressedImage', camera_qos, 'all', 'subscribed'),
+        ('`camera_info`', 'sensor_msgs/CameraInfo', info_qos, 'semantic, depth', 'subscribed'),
     ]
     for topic in PUBLISHED_TOPICS:
         tasks = [

@@ -9,6 +9,7 @@ from support.docs_pages import ROOT, section
 from trt_perception.errors import ConfigError
 from trt_perception.ros.topics import (
     PUBLISHED_TOPICS,
+    camera_info_topic,
     check_topics,
     compressed_topic,
     image_topic,
@@ -43,6 +44,10 @@ def test_topics_of_each_camera_are_remapped_separately(make_node):
     assert compressed_topic(node, 'front') == '/front/camera/image_raw/compressed'
     assert image_topic(node, 'rear') == '/robot/rear/image'
     assert image_topic(node) == '/robot/image'
+    assert camera_info_topic(node, 'front') == '/front/camera/camera_info'
+    assert camera_info_topic(node, 'rear') == '/robot/rear/camera_info'
+    node = make_node('image:=/x/image_raw', 'camera_info:=/y/info')
+    assert node.resolve_topic_name(camera_info_topic(node)) == '/y/info'
     check_topics(node, ('front', 'rear'))
     check_topics(node)
     check_topics(node, tuple(f'c{number}' for number in range(64)))
@@ -81,9 +86,10 @@ def test_two_topics_with_one_name_are_refused(make_node, remaps, golden_messages
         ('imag:=/x', ('',), 'image'),
         ('front/mask:=/x', ('front',), 'front/masks'),
         ('debug_image/compressed:=/x', ('',), 'debug_image'),
-        ('front/camera_info:=/x', ('front',), 'front/image'),
+        ('camera_info:=/x', ('front',), 'front/camera_info'),
+        ('front/points:=/x', ('front',), 'front/image'),
         *(('~/image:=/x', cameras, 'image') for cameras in (('',), ('front',))),
-        *((name, ('front',), '') for name in ('front/image:=/x', 'front/image/compressed:=/x')),
+        *((name, ('front',), '') for name in ('front/image:=/x', 'front/camera_info:=/x')),
         *((name, ('',), '') for name in ('image:=/x', 'topics:image:=/x', 'label_info:=/y')),
         # Remappings of other nodes and other names are not reported.
         *((name, ('front',), '') for name in ('other:image:=/x', '/robot/image:=/x', 'tf:=/x')),

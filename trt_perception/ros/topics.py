@@ -16,7 +16,8 @@ from trt_perception.model.tasks.task import Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
-    *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED_TOPICS', 'check_topics', 'compressed_topic'),
+    *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED_TOPICS', 'camera_info_topic', 'check_topics'),
+    'compressed_topic',
     *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
@@ -31,7 +32,7 @@ PUBLISHED_TOPICS: Final = (
     ),
     *(LABEL_INFO, DEBUG_IMAGE),
 )
-_CAMERA_TOPICS: Final = ('image', *(topic.name for topic in PUBLISHED_TOPICS))
+_CAMERA_TOPICS: Final = ('image', 'camera_info', *(topic.name for topic in PUBLISHED_TOPICS))
 
 
 def topic_name(camera: str, name: str) -> str:
@@ -76,6 +77,15 @@ def image_topic(node: Node, camera: str = '') -> str:
 def compressed_topic(node: Node, camera: str = '') -> str:
     """Return the full name of a camera's topic of compressed images."""
     return node.resolve_topic_name(requested_image_topic(node, camera, 'compressed'))
+
+
+def camera_info_topic(node: Node, camera: str = '') -> str:
+    """Return the topic of a camera's calibration, which is next to the images unless remapped."""
+    name = topic_name(camera, 'camera_info')
+    resolved = node.resolve_topic_name(name)
+    if resolved != node.resolve_topic_name(name, only_expand=True):
+        return name  # ROS remaps it
+    return f'{image_topic(node, camera).rpartition("/")[0]}/camera_info'
 
 
 def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:

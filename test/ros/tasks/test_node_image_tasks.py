@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Classification, LabelInfo
 
 from support.models.image_models import IMAGE_TASKS, NAMES, NETWORK, write_image_model
@@ -115,6 +115,41 @@ def test_map_has_the_size_of_the_parameter(client, start, halves, task, topic, s
         np.testing.assert_allclose((left, right), expected[topic], atol=0.01)
     else:
         assert min(left, right) > 200
+
+
+@pytest.mark.parametrize(
+    ('task', 'topic'),
+    [('semantic', 'segmentation/camera_info'), ('depth', 'depth/camera_info')],
+)
+def test_calibration_is_scaled_to_the_maps(client, start, halves, task, topic):
+    detector = start(task, map_size='400x200')
+    messages, subscription = client.subscribe(CameraInfo, detector.topic(topic))
+    maps, mask_subscription = client.subscribe(
+        Image, detector.topic('depth' if task == 'depth' else 'segmentation/mask')
+    )
+
+    def map_arrived():
+        detector.camera.publish(halves)
+        return maps
+
+    client.spin_until(map_arrived, 'map')
+    assert messages == []  # there is no calibration yet
+    publisher = client.node.create_publisher(CameraInfo, detector.topic('camera_info'), 1)
+    info = CameraInfo(width=WIDTH, height=HEIGHT, k=[float(n) for n in range(1, 10)])
+
+    def arrived():
+        publisher.publish(info)
+        detector.camera.publish(halves)
+        return messages
+
+    client.spin_until(arrived, topic)
+    for entity in (subscription, mask_subscription):
+        client.node.destroy_subscription(entity)
+    client.node.destroy_publisher(publisher)
+    found = messages[0]
+    assert found.header == halves.header
+    assert (found.width, found.height) == (400, 200)
+    assert found.k[2] == pytest.approx(3 * 400 / WIDTH)
 
 
 def test_relative_depth_has_its_own_topic(client, start, halves):

@@ -13,12 +13,16 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
 
-__all__ = ['DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
+__all__ = ['DEPTH_CAMERA_INFO_TOPIC', 'DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
 
 #: The depth of each pixel in metres.
 DEPTH_TOPIC: Final = Topic('depth', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: The depth of each pixel without unit; larger values are nearer.
 RELATIVE_DEPTH_TOPIC: Final = Topic('relative_depth', 'sensor_msgs/Image', depth=1, on_demand=True)
+#: The calibration of the camera in the size of the maps.
+DEPTH_CAMERA_INFO_TOPIC: Final = Topic(
+    'depth/camera_info', 'sensor_msgs/CameraInfo', depth=1, on_demand=True
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,10 @@ class Depth(Task):
 
     name: ClassVar[str] = 'depth'
     finds_objects: ClassVar[bool] = False
-    topics: ClassVar[tuple[Topic, ...]] = (DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC)
+    topics: ClassVar[tuple[Topic, ...]] = (
+        *(DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC),
+        DEPTH_CAMERA_INFO_TOPIC,
+    )
     has_classes: ClassVar[bool] = False
     unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
 

@@ -14,7 +14,7 @@ from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
 
-__all__ = ['CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
+__all__ = ['CLASS_CAMERA_INFO_TOPIC', 'CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
 
 #: The class id of each pixel.
 CLASS_MAP_TOPIC: Final = Topic('segmentation/mask', 'sensor_msgs/Image', depth=1, on_demand=True)
@@ -23,6 +23,10 @@ CLASS_CONFIDENCE_TOPIC: Final = Topic(
     'segmentation/confidence', 'sensor_msgs/Image', depth=1, on_demand=True
 )
 
+#: The calibration of the camera in the size of the maps.
+CLASS_CAMERA_INFO_TOPIC: Final = Topic(
+    'segmentation/camera_info', 'sensor_msgs/CameraInfo', depth=1, on_demand=True
+)
 #: The names of the classes, where Nav2 expects them.
 CLASS_LABELS_TOPIC: Final = Topic(
     'segmentation/label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True
@@ -35,7 +39,10 @@ class Semantic(Task):
 
     name: ClassVar[str] = 'semantic'
     finds_objects: ClassVar[bool] = False
-    topics: ClassVar[tuple[Topic, ...]] = (CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC)
+    topics: ClassVar[tuple[Topic, ...]] = (
+        *(CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC),
+        CLASS_CAMERA_INFO_TOPIC,
+    )
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
     unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
 

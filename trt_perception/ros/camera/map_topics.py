@@ -24,6 +24,7 @@ from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.camera_info import ClassCameraInfoTopic, DepthCameraInfoTopic
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
 from trt_perception.ros.wire.cdr import HeaderFields
@@ -176,8 +177,10 @@ TASK_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
                 ClassificationTopic,
                 ClassMapTopic,
                 ClassConfidenceTopic,
+                ClassCameraInfoTopic,
                 DepthTopic,
                 RelativeDepthTopic,
+                DepthCameraInfoTopic,
             )
         },
     }

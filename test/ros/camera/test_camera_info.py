@@ -1,0 +1,72 @@
+"""Test calibrations for maps of another size than the image."""
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import CameraInfo, RegionOfInterest
+
+from trt_perception.ros.camera.camera_info import scaled_camera_info
+
+pytestmark = pytest.mark.each_distro
+POINT = np.array([0.3, -0.2, 2.0, 1.0])
+
+
+def camera_info(**values):
+    return CameraInfo(
+        width=1280,
+        height=960,
+        distortion_model='plumb_bob',
+        d=[0.1, -0.2, 0.01, 0.02, 0.3],
+        r=[float(number) for number in range(9)],
+        k=[900.0, 0.5, 630.0, 0.0, 910.0, 470.0, 0.0, 0.0, 1.0],
+        p=[800.0, 0.0, 620.0, -96.0, 0.0, 805.0, 465.0, 12.0, 0.0, 0.0, 1.0, 0.0],
+        **values,
+    )
+
+
+def pixel_in_image(info):
+    """Return where a camera shows POINT, in pixels of its image: by P and by K."""
+    by_p, by_k = info.p.reshape(3, 4) @ POINT, info.k.reshape(3, 3) @ POINT[:3]
+    offset = info.roi.x_offset, info.roi.y_offset
+    binning = max(info.binning_x, 1), max(info.binning_y, 1)
+    return [(place[:2] / place[2] - offset) / binning for place in (by_p, by_k)]
+
+
+ROI = RegionOfInterest(x_offset=160, y_offset=80, width=640, height=480, do_rectify=True)
+
+
+@pytest.mark.parametrize(
+    ('values', 'image_wh'),
+    [
+        ({}, (1280, 960)),
+        ({'roi': ROI}, (640, 480)),
+        ({'binning_x': 2, 'binning_y': 4}, (640, 240)),
+        ({'roi': ROI, 'binning_x': 2, 'binning_y': 2}, (320, 240)),
+    ],
+)
+@pytest.mark.parametrize('size_wh', [(320, 120), (640, 480), (2560, 960)])
+def test_points_keep_their_place_in_the_image(values, image_wh, size_wh):
+    before = camera_info(**values)
+    after = scaled_camera_info(before, size_wh)
+    ratio = np.divide(size_wh, image_wh)
+    for found, expected in zip(pixel_in_image(after), pixel_in_image(before), strict=True):
+        np.testing.assert_allclose(found, expected * ratio, rtol=1e-9)
+    columns, rows = after.roi.width or after.width, after.roi.height or after.height
+    assert columns / max(after.binning_x, 1) == size_wh[0]
+    assert rows / max(after.binning_y, 1) == size_wh[1]
+    for name in ('d', 'r', 'distortion_model', 'binning_x', 'binning_y'):
+        assert np.array_equal(getattr(after, name), getattr(before, name))
+    assert after.roi.do_rectify == before.roi.do_rectify
+    assert before == camera_info(**values)
+
+
+@pytest.mark.parametrize('size', [{'width': 0}, {'height': 0}])
+def test_calibration_without_a_size_is_ignored(size):
+    info = camera_info()
+    for name, value in size.items():
+        setattr(info, name, value)
+    assert scaled_camera_info(info, (320, 240)) is None
+
+
+def test_impossible_sizes_stay_in_the_range_of_the_message():
+    info = camera_info(roi=RegionOfInterest(x_offset=2**32 - 1, width=1, height=1))
+    assert scaled_camera_info(info, (320, 240)).roi.x_offset == 2**32 - 1

@@ -1,0 +1,125 @@
+"""Publishes the calibration of a camera for maps, whose size may differ from the image."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CameraInfo
+from std_msgs.msg import Header
+
+from trt_perception.images.frame import Frame
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.map_size import map_size_wh
+from trt_perception.model.tasks.depth import DEPTH_CAMERA_INFO_TOPIC
+from trt_perception.model.tasks.semantic import CLASS_CAMERA_INFO_TOPIC
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.messages import header_message
+from trt_perception.ros.camera.task_topics import TaskTopic
+from trt_perception.ros.topics import camera_info_topic
+from trt_perception.ros.wire.cdr import HeaderFields
+
+__all__ = ['ClassCameraInfoTopic', 'DepthCameraInfoTopic', 'scaled_camera_info']
+
+_MAX_UINT32: Final = 2**32 - 1
+
+
+def scaled_camera_info(info: CameraInfo, size_wh: tuple[int, int]) -> CameraInfo | None:
+    """Return the calibration for the image in another size, as image_proc's resize node does.
+
+    Size, region of interest, K and P are multiplied by the ratio of the sizes. Distortion,
+    rectification and binning stay.
+
+    Args:
+        info: the calibration for the image.
+        size_wh: width and height of the scaled image.
+
+    Returns:
+        None if the calibration has no size.
+    """
+    columns = (info.roi.width or info.width) / max(info.binning_x, 1)
+    rows = (info.roi.height or info.height) / max(info.binning_y, 1)
+    if not columns or not rows:
+        return None
+    ratio_x, ratio_y = size_wh[0] / columns, size_wh[1] / rows
+    scaled = copy.deepcopy(info)
+    scaled.width, scaled.height = _scaled(info.width, ratio_x), _scaled(info.height, ratio_y)
+    scaled.roi.x_offset = _scaled(info.roi.x_offset, ratio_x)
+    scaled.roi.y_offset = _scaled(info.roi.y_offset, ratio_y)
+    scaled.roi.width = _scaled(info.roi.width, ratio_x)
+    scaled.roi.height = _scaled(info.roi.height, ratio_y)
+    for matrix, columns_of_row in ((scaled.k, 3), (scaled.p, 4)):
+        matrix[:columns_of_row] *= ratio_x
+        matrix[columns_of_row : 2 * columns_of_row] *= ratio_y
+    return scaled
+
+
+def _scaled(pixels: int, ratio: float) -> int:
+    return min(round(pixels * ratio), _MAX_UINT32)
+
+
+class CameraInfoTopic(TaskTopic):
+    """Publishes the last calibration on ``camera_info``, scaled to the size of the maps."""
+
+    message_type: ClassVar[type[CameraInfo]] = CameraInfo
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        class_names: Sequence[str],
+        config: DetectorConfig,
+        camera: str = '',
+    ) -> None:
+        self._map_size = config.map_size
+        self._info: CameraInfo | None = None
+        super().__init__(node, class_names, config, camera)
+        try:
+            self._subscription = node.create_subscription(
+                CameraInfo,
+                camera_info_topic(node, camera),
+                self._keep,
+                # Compatible with every publisher of this topic.
+                QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT),
+                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+            )
+        except BaseException:
+            super().close()
+            raise
+
+    def _keep(self, info: CameraInfo) -> None:
+        self._info = info
+
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        frame: Frame,  # noqa: ARG002
+        found: ClassMap | DepthMap,
+    ) -> None:
+        """Publish the calibration with the header of the image, if one has arrived."""
+        size_wh = map_size_wh(self._map_size, found.letterbox)
+        scaled = scaled_camera_info(self._info, size_wh) if self._info is not None else None
+        if scaled is not None:
+            scaled.header = header_message(header)
+            self._publisher.publish(scaled)
+
+    def close(self) -> None:
+        """Destroy the subscription and the publisher."""
+        self._node.destroy_subscription(self._subscription)
+        super().close()
+
+
+class ClassCameraInfoTopic(CameraInfoTopic):
+    """Publishes the calibration for maps of classes."""
+
+    topic = CLASS_CAMERA_INFO_TOPIC
+
+
+class DepthCameraInfoTopic(CameraInfoTopic):
+    """Publishes the calibration for maps of depth."""
+
+    topic = DEPTH_CAMERA_INFO_TOPIC
