@@ -111,9 +111,7 @@ def _check_agreement(build: Any) -> Iterator[Finding]:
     agreement = build and build.agreement
     if not agreement:
         return
-    found = 'the build did not measure the agreement with the original'
-    if agreement.f1 is not None:
-        found = f'{agreement.f1:.1%} of the detections agreed with the original'
+    found = agreement.statement or 'the build did not measure the agreement with the original'
     if agreement.warning:
         yield Finding(_AREA, 'accuracy', 'yellow', found, agreement.warning)
     else:

@@ -146,7 +146,8 @@ class AccuracyRecord:
     Attributes:
         images: number of validation images.
         measure: name of the measure. With labels, the name is ``mAP50`` for the task detect, and
-            ``mAP50 of masks``, ``… of keypoints`` or ``… of oriented boxes`` for other tasks.
+            ``mAP50 of masks``, ``… of keypoints`` or ``… of oriented boxes`` for other objects.
+            For tasks that describe the whole image: ``top1``, ``mIoU`` or ``delta1``.
             Without labels, the name is ``agreement``: the reference is the original model.
         reference: the measure of the original model in FP32, 0…1.
         built: the measure of the built engine, 0…1.
@@ -170,9 +171,10 @@ class AgreementRecord:
     """The agreement of the built engine with the original model.
 
     Attributes:
-        f1: F1 score of the detections of both models, paired at IoU 0.5 within a class, 0…1; None
+        f1: F1 score of the detections of both models, paired at IoU 0.5 within a class, 0…1; for
+            tasks that describe the whole image, the mean agreement of the images, at most 1. None
             if the agreement was not measured.
-        reference_detections: number of detections of the original model.
+        reference_detections: number of detections of the original model; 0 for other tasks.
         images: number of compared images.
         images_of: purpose of these images, one of IMAGE_ORIGINS.
         runtime: the library that ran the built engine; empty if the engine did not run.
@@ -185,6 +187,14 @@ class AgreementRecord:
     images_of: Annotated[str, choice_reader(*IMAGE_ORIGINS)]
     runtime: str
     warning: str
+
+    @property
+    def statement(self) -> str:
+        """The agreement in words; empty if it was not measured."""
+        if self.f1 is None:
+            return ''
+        what = 'of the detections agree' if self.reference_detections else 'agreement'
+        return f'{self.f1:.1%} {what} with the original'
 
 
 def _read_file_name(section: JsonSection, key: str) -> str:

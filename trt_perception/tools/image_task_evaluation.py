@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.image_tasks.compare import compare_image_models
-from trt_perception.evaluation.image_tasks.labels import LabelledImage, folder_labels, label_files
+from trt_perception.evaluation.image_tasks.labels import LabelledImage, find_labels
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.model_spec import ModelSpec
@@ -47,32 +47,28 @@ def label_images(
             labels nor a second model.
     """
     is_classifier = isinstance(spec.task, Classify)
-    without_effect = [*_OBJECT_OPTIONS, 'annotations' if is_classifier else 'class_map']
-    for name in without_effect:
+    for name in (*_OBJECT_OPTIONS, *(() if is_classifier else ('class_map',))):
         if getattr(options, name):
             raise ConfigError(
                 f'--{name.replace("_", "-")}',
                 f'has no effect on models with task {spec.task.name}',
                 fix='leave this option out',
             )
-    if is_classifier:
-        labelled = folder_labels(images, spec.class_names, class_map)
-        expected = 'a folder of images for each class, with the name of the class'
-    elif options.annotations is not None:
-        folder = options.annotations
-        if not folder.is_dir():
-            expected = 'a folder with a PNG for each image'
-            raise ConfigError(f'--annotations {folder}', 'not a folder', expected=expected)
-        root = Path(options.images).expanduser()
-        labelled = label_files(images, root, folder, allow_missing=options.allow_missing)
-    else:
-        labelled = [LabelledImage(path) for path in images]
-        expected = '--annotations'
+    labelled = find_labels(
+        images,
+        options.images,
+        options.annotations,
+        spec.task,
+        spec.class_names,
+        class_map,
+        allow_missing=options.allow_missing,
+    )
     if labelled[0].label is None and len(options.models) == 1:
+        labels = 'a folder for each class' if is_classifier else '--annotations'
         raise ConfigError(
             'MODEL',
             'one model without labels has nothing to compare its results with',
-            fix=f'give labels ({expected}), or a second model',
+            fix=f'give labels ({labels}), or a second model',
         )
     return labelled
 

@@ -4,6 +4,7 @@ Their outputs depend on the pixels: the mean of each channel, sums of channels i
 pixels, and the mean of the channels of each pixel.
 """
 
+import itertools
 import json
 
 import numpy as np
@@ -35,6 +36,27 @@ _SHAPES = {
 _DECODERS = {'classify': 'class_logits', 'semantic': 'pixel_logits', 'depth': 'metric_depth'}
 #: The tasks of this module.
 IMAGE_TASKS = tuple(_NODES)
+
+
+def add_layers(path, count=3):
+    """Insert convolutions behind the input that copy the pixels, so that a build has layers."""
+    model = onnx.load(path)
+    graph = model.graph
+    kernel = np.zeros((3, 3, 3, 3), np.float32)
+    kernel[range(3), range(3), 1, 1] = 1
+    names = ['images', *(f'copy {index}' for index in range(count))]
+    for node in graph.node:
+        node.input[:] = [names[-1] if name == 'images' else name for name in node.input]
+    layers = [
+        helper.make_node('Conv', [one, 'copy'], [other], pads=[1, 1, 1, 1])
+        for one, other in itertools.pairwise(names)
+    ]
+    nodes = [*layers, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    graph.initializer.append(numpy_helper.from_array(kernel, 'copy'))
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
 
 
 def tool_arguments(task, path, **others):

@@ -217,9 +217,7 @@ def _build_rows(build: BuildRecord) -> Iterator[tuple[str, str]]:
         where = f'on {agreed.images} {agreed.images_of} images, through {agreed.runtime}'
         yield (
             'agreement',
-            'not measured'
-            if agreed.f1 is None
-            else f'{agreed.f1:.1%} of the detections agree with the original, {where}',
+            f'{agreed.statement}, {where}' if agreed.statement else 'not measured',
         )
         if agreed.warning:
             yield 'warning', agreed.warning

@@ -174,7 +174,7 @@ class BuildOptions:
         kind='path',
     )
     annotations: FilePath | None = option(
-        'validation', 'Labels of the images of --validate, as COCO JSON.'
+        'validation', 'Labels of the images of --validate: COCO JSON, or a folder of label images.'
     )
     max_accuracy_drop: float | None = option(
         'validation',

@@ -12,6 +12,8 @@ from trt_perception.building.steps.agreement_gate import AgreementResult
 from trt_perception.errors import ConfigError, EngineError
 from trt_perception.evaluation.compare import AccuracyReport, compare_models
 from trt_perception.evaluation.dataset import Dataset
+from trt_perception.evaluation.image_tasks.compare import ImageTaskReport, compare_image_models
+from trt_perception.evaluation.image_tasks.labels import find_labels
 from trt_perception.evaluation.metrics.agreement import Agreement
 from trt_perception.evaluation.metrics.measure import BOXES
 from trt_perception.evaluation.metrics.task_measures import measure_of
@@ -31,13 +33,19 @@ def check_labels(
     annotations: Path | None,
     class_names: Sequence[str],
     task: Task = DETECT,
+    source: str = '',
 ) -> None:
     """Check that images, labels, classes and task fit together, before any slow step.
+
+    ``source`` is the value of --validate, which names the images.
 
     Raises:
         ConfigError: they do not fit together, or the labels are empty.
     """
     if not images:
+        return
+    if not task.finds_objects:
+        find_labels(images, source, annotations, task, class_names, allow_missing=True)
         return
     dataset = Dataset.read(images, annotations, allow_missing=True)
     try:
@@ -76,6 +84,8 @@ def measure_accuracy(
         ImageError: an image cannot be read.
     """
     original, options = next(iter(models)), inputs.options
+    if not models[original].spec.task.finds_objects:
+        return _measure_image_task(inputs, models, runtime, log)
     report = compare_models(
         models,
         inputs.validation,
@@ -84,8 +94,10 @@ def measure_accuracy(
     )
     agreement = report.agreements[BUILT_MODEL_NAME]
     assert agreement is not None  # both models have the same class names
-    images = report.images
-    compared = AgreementResult(agreement, images, images, (), 'validation', runtime, original)
+    images, task = report.images, models[original].spec.task.name
+    compared = AgreementResult(
+        agreement, task, images, images, (), 'validation', runtime, original
+    )
     record = _accuracy_record(report, agreement, runtime)
     if record is not None:
         log.report.accuracy = _report_entry(record, report, original)
@@ -100,11 +112,46 @@ def measure_accuracy(
     return record, compared
 
 
-def _report_entry(record: AccuracyRecord, report: AccuracyReport, original: str) -> dict[str, Any]:
+def _measure_image_task(
+    inputs: BuildInputs, models: Mapping[str, Pipeline], runtime: str, log: BuildLog
+) -> tuple[AccuracyRecord, AgreementResult]:
+    """Measure models that describe the whole image, as ``measure_accuracy`` explains."""
+    (original, reference), _ = models.items()
+    options, spec = inputs.options, reference.spec
+    labelled = find_labels(
+        inputs.validation,
+        options.validate or '',
+        options.annotations,
+        spec.task,
+        spec.class_names,
+        allow_missing=True,
+    )
+    report = compare_image_models(
+        models, labelled, {}, lambda done, total: log.progress('running both models', done, total)
+    )
+    first, built = report.models
+    assert built.agreement is not None  # both models have the same class names
+    images, figure = report.images, report.main_figure
+    compared = AgreementResult(
+        built.agreement, spec.task.name, images, images, (), 'validation', runtime, original
+    )
+    before, after = first.figures.get(figure), built.figures.get(figure)
+    record = AccuracyRecord(images, 'agreement', 1.0, built.agreement.mean, runtime)
+    if before is not None and after is not None:
+        record = AccuracyRecord(images, figure, before, after, runtime)
+    log.report.accuracy = _report_entry(record, report, original)
+    _check_drop(log.report.accuracy, options.max_accuracy_drop)
+    return record, compared
+
+
+def _report_entry(
+    record: AccuracyRecord, report: AccuracyReport | ImageTaskReport, original: str
+) -> dict[str, Any]:
     """Return the entry ``accuracy`` of the build report."""
     figures = f'{record.measure} {record.built:.4f}, {original} {record.reference:.4f}'
     if record.measure == 'agreement':
-        figures = f'{record.built:.1%} of the detections agree with {original}'
+        what = 'of the detections agree' if isinstance(report, AccuracyReport) else 'agreement'
+        figures = f'{record.built:.1%} {what} with {original}'
     return {
         **vars(record),
         'drop': report.accuracy_drop(BUILT_MODEL_NAME),

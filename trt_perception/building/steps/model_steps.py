@@ -144,7 +144,11 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         tensors = tuple(replace(tensor, shape=shapes[tensor.name]) for tensor in source.inputs)
         check_loadable(with_description(source.file, recognised, tensors, outputs))
         check_labels(
-            inputs.validation, options.annotations, recognised.class_names, recognised.task
+            inputs.validation,
+            options.annotations,
+            recognised.class_names,
+            recognised.task,
+            options.validate or '',
         )
         log.report.warn(recognised.assumption)
         batch = min((profile.min[0] for profile in profiles), default=batch_size(image))

@@ -214,8 +214,9 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
                 raise
             return f'{error}; {pair.target_advice}'
     count = len(calibration.paths)
+    task = reference.spec.task.name
     return AgreementResult(
-        agreement, len(used), count, used, 'calibration', pair.runtime_description, original
+        agreement, task, len(used), count, used, 'calibration', pair.runtime_description, original
     )
 
 

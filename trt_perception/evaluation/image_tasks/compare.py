@@ -64,8 +64,24 @@ class ImageTaskReport:
         """Name of the figure that decides whether a model is accurate enough."""
         return IMAGE_MEASURES[self.task].main_figure
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as a JSON object."""
+    def accuracy_drop(self, name: str) -> float:
+        """Return the loss of accuracy relative to the reference, for the check of a build.
+
+        With labels, the loss is the drop of the main figure, negative if it rose. Otherwise, the
+        loss is 1 - agreement.
+        """
+        model = next(one for one in self.models if one.name == name)
+        before, after = (one.figures.get(self.main_figure) for one in (self.models[0], model))
+        if before is not None and after is not None:
+            return before - after
+        return 1 - model.agreement.mean if model.agreement else 0.0
+
+    def as_dict(self, *, classes: bool = True) -> dict[str, Any]:
+        """Return the report as a JSON object.
+
+        Args:
+            classes: whether to include the figures of each class.
+        """
         return {
             'reference': self.models[0].name,
             'task': self.task,
@@ -73,7 +89,7 @@ class ImageTaskReport:
             'models': {
                 model.name: {
                     'metrics': dict(model.figures) or None,
-                    'classes': dict(model.classes) or None,
+                    **({'classes': dict(model.classes) or None} if classes else {}),
                     'agreement': model.agreement and model.agreement.as_dict(),
                     'latency_ms': model.latency.as_dict(),
                     'batch': model.latency.batch,

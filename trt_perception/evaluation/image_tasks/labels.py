@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
@@ -12,8 +13,10 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.images.image_files import read_label_file
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.task import Task
 
-__all__ = ['LabelledImage', 'folder_labels', 'label_files']
+__all__ = ['LabelledImage', 'find_labels', 'folder_labels', 'label_files']
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,51 @@ class LabelledImage:
                 expected=f'{size_wh[0]}x{size_wh[1]}, as {self.path}',
             )
         return values
+
+
+def find_labels(
+    images: Sequence[Path],
+    source: str,
+    annotations: Path | None,
+    task: Task,
+    class_names: Sequence[str],
+    class_map: Mapping[str, str | None] = MappingProxyType({}),
+    *,
+    allow_missing: bool = False,
+) -> list[LabelledImage]:
+    """Find the labels of images for a task that describes the whole image.
+
+    Args:
+        images: image files.
+        source: the folder or pattern that the user gave for the images.
+        annotations: folder of the labels; None for classifiers, whose images have their labels in
+            the names of folders, and without labels.
+        task: task of the model.
+        class_names: names of the model's classes.
+        class_map: see ``folder_labels``.
+        allow_missing: whether to leave out images without a label.
+
+    Returns:
+        The images with labels, or all images without labels.
+
+    Raises:
+        ConfigError: the labels do not fit the task or the images.
+    """
+    if isinstance(task, Classify):
+        if annotations is not None:
+            raise ConfigError(
+                '--annotations',
+                f'has no effect on models with task {task.name}',
+                fix='leave it out: the labels are the names of the folders of the images',
+            )
+        return folder_labels(images, class_names, class_map)
+    if annotations is None:
+        return [LabelledImage(path) for path in images]
+    if not annotations.is_dir():
+        expected = 'a folder with a PNG for each image'
+        raise ConfigError(f'--annotations {annotations}', 'not a folder', expected=expected)
+    root = Path(source).expanduser()
+    return label_files(images, root, annotations, allow_missing=allow_missing)
 
 
 def folder_labels(
