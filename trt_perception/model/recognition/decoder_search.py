@@ -13,7 +13,7 @@ from trt_perception.model.grids import cell_count
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.exporter_info import ExporterInfo
-from trt_perception.model.recognition.image_tasks import describes_image, may_be_semantic
+from trt_perception.model.recognition.image_tasks import may_be_semantic
 from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
@@ -84,7 +84,7 @@ def find_decoders(
         EngineError: the outputs belong to another kind of network.
     """
     outputs = model.outputs
-    if not info.task.has_masks and not describes_image(info.task):
+    if not info.task.has_masks and info.task.finds_objects:
         _refuse_other_networks(model, input_size, syntax)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
     # otherwise.
@@ -93,7 +93,7 @@ def find_decoders(
         if _max_row_count(outputs) > _MAX_QUERIES:
             decoders = [name for name in decoders if not _has_query_rows(_box_outputs(name))]
         left = _filter_by_exporter(decoders, outputs, info)
-        may_be_anchors = not info.decoder_candidates and not describes_image(info.task)
+        may_be_anchors = not info.decoder_candidates and info.task.finds_objects
         if may_be_anchors and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _filter_by_anchor_count(left, outputs[0].shape, input_size)
         if left:
@@ -220,6 +220,13 @@ def _refuse_other_networks(
             'classes or an undecoded grid of a detector head',
             fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
             f'names of {channels} classes; otherwise export the detector with decoding inside',
+        )
+    if len(masks) == len(outputs) == 2 and masks[0].shape == masks[1].shape:
+        raise EngineError(
+            model.name,
+            f'two outputs of one shape, as DeepLabV3 with aux_loss: {tensors_text(outputs)}',
+            expected='one output, or the names "out" and "aux"',
+            fix='export only the output "out", or give the outputs these names',
         )
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(

@@ -11,19 +11,14 @@ from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.model.tasks.task import DETECTIONS_TOPIC, Task
+from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, ModelInfo, TensorSpec
 
-__all__ = ['describes_image', 'image_task', 'may_be_semantic', 'only_task']
+__all__ = ['image_task', 'may_be_semantic', 'only_task']
 
 # Logits of semantic segmentation have at most this many network pixels per cell and axis. The
 # grids of detectors have the same shape, so only class names distinguish them.
 _MAX_CELL: Final = 16
-
-
-def describes_image(task: Task) -> bool:
-    """Return whether a task describes the whole image instead of objects."""
-    return DETECTIONS_TOPIC not in task.topics
 
 
 def only_task(preset: str) -> Task | None:

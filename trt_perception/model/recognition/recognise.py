@@ -41,7 +41,6 @@ from trt_perception.model.recognition.decoder_search import (
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
 from trt_perception.model.recognition.image_tasks import (
-    describes_image,
     image_task,
     only_task,
 )
@@ -203,7 +202,7 @@ def _missing_fields(values: Mapping[str, Any], task: Task) -> tuple[str, ...]:
     values are known, a missing mean means that there is none.
     """
     missing = tuple(key for key in REQUIRED_FIELDS if key not in values)
-    if describes_image(task) and set(missing) - {'input_size'}:
+    if not task.finds_objects and set(missing) - {'input_size'}:
         missing += tuple(key for key in ('mean', 'std') if key not in values)
     return missing
 
