@@ -12,6 +12,8 @@ from onnx import numpy_helper
 from support.models.image_models import IMAGE_TASKS, NAMES, tool_arguments
 from trt_perception.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
+from trt_perception.tools.export_triton import main as export_triton
+from trt_perception.tools.inspect_engine import main as inspect_engine
 from trt_perception.tools.write_manifest import main as write_manifest
 
 
@@ -176,3 +178,24 @@ def test_models_of_different_tasks_are_refused(scenes, golden_messages, capsys):
     words = [digits, scenes / 'model.onnx', '--images', scenes / 'images']
     assert evaluate_engine(list(map(str, words))) == 1
     golden_messages.add(last_error(capsys, scenes))
+
+
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_manifest_is_written_shown_and_exported(task, tmp_path, capsys):
+    words = tool_arguments(task, tmp_path / 'model.onnx')
+    assert write_manifest(words) == 0
+    manifest = json.loads((tmp_path / 'model.onnx.json').read_text())
+    assert (manifest['task'], manifest['class_names']) == (
+        task,
+        [] if task == 'depth' else list(NAMES),
+    )
+    capsys.readouterr()
+    assert inspect_engine([words[0]]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ['task', task] in lines
+    assert any(line[:1] == ['classes'] for line in lines) == (task != 'depth')
+    (tmp_path / 'models').mkdir()
+    for kind in ('unchanged', 'uint8'):
+        words = [words[0], '--repository', str(tmp_path / 'models'), '--name', kind]
+        assert export_triton([*words, '--input', kind]) == 0
+        assert (tmp_path / 'models' / kind / 'config.pbtxt').is_file()

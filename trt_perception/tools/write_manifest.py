@@ -80,7 +80,7 @@ def add_description_options(parser: argparse._ActionsContainer) -> None:
     add(
         '--task',
         choices=tuple(TASKS),
-        help='task of the model: boxes, masks, oriented boxes or keypoints',
+        help='what the model outputs, such as detect for boxes',
     )
     names = parser.add_mutually_exclusive_group()
     text = "names of the classes in the network's order"

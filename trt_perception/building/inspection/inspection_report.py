@@ -184,8 +184,10 @@ def _manifest_text(manifest: Manifest | None, title: str = 'manifest') -> str:
         ),
         ('task', str(manifest.task)),
         ('decoder', manifest.decoder.family),
-        ('classes', f'{len(names)}: {", ".join(names[:8])}{" …" if len(names) > 8 else ""}'),
     ]
+    if names:
+        listed = f'{", ".join(names[:8])}{" …" if len(names) > 8 else ""}'
+        rows.append(('classes', f'{len(names)}: {listed}'))
     if manifest.onnx is not None:
         rows.insert(0, ('from', f'{manifest.onnx.file}, sha256 {manifest.onnx.sha256[:16]}…'))
     build = manifest.build
