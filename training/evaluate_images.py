@@ -67,7 +67,7 @@ def top1(model: Model, config: scenes.SceneConfig, count: int) -> dict:
 
 
 def mean_iou(model: Model, config: scenes.SceneConfig, count: int) -> dict:
-    """Return the mean IoU of all classes, and the IoU of each, over the pixels of all scenes."""
+    """Return the mean IoU and the IoU of each class that occurs, over the pixels of all scenes."""
     classes = image_model.PIXEL_CLASSES
     pairs = np.zeros((classes, classes), np.int64)
     for scene in evaluate.drawn_scenes(config, count):
@@ -75,7 +75,8 @@ def mean_iou(model: Model, config: scenes.SceneConfig, count: int) -> dict:
         both += model.classes(scene.image)
         pairs += np.bincount(both.ravel(), minlength=classes**2).reshape(pairs.shape)
     shared = pairs.diagonal()
-    iou = shared / (pairs.sum(0) + pairs.sum(1) - shared)
+    union = pairs.sum(0) + pairs.sum(1) - shared
+    iou = shared[union > 0] / union[union > 0]
     return {
         'mean_iou': round(float(iou.mean()), 4),
         'pixel_accuracy': round(float(shared.sum() / pairs.sum()), 4),

@@ -36,16 +36,17 @@ def new_network(task: str) -> torch.nn.Module:
 def train_images(arguments: argparse.Namespace) -> dict:
     """Train, write the averaged weights, and return the record of the training."""
     torch.set_num_threads(arguments.threads)
+    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     start = time.monotonic()
     images, truth = image_samples.all_training_samples(
         arguments.task, arguments.scenes, arguments.workers
     )
     pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     like = pixels[0], np.asarray(truth[0])
-    pool = train.ScenePool(len(pixels), torch.device('cpu'), like)
+    pool = train.ScenePool(len(pixels), device, like)
     pool.add([torch.from_numpy(pixels), torch.from_numpy(truth)])
     print(f'{len(pixels)} samples in {time.monotonic() - start:.0f} s', flush=True)
-    network = new_network(arguments.task).to(memory_format=torch.channels_last)
+    network = new_network(arguments.task).to(device, memory_format=torch.channels_last)
     average = copy.deepcopy(network).eval()
     optimizer = train.new_optimizer(network)
     for step in range(1, arguments.steps + 1):
@@ -68,10 +69,11 @@ def train_images(arguments: argparse.Namespace) -> dict:
         'batch': arguments.batch,
         'scenes_composed': arguments.scenes,
         'peak_rate': arguments.peak_rate,
-        'device': 'CPU',
+        'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
         'torch': str(torch.__version__),
     }
-    content = {'task': arguments.task, 'weights': average.state_dict(), 'stages': [record]}
+    weights = {name: value.cpu() for name, value in average.state_dict().items()}
+    content = {'task': arguments.task, 'weights': weights, 'stages': [record]}
     torch.save(content, arguments.out)
     return record
 

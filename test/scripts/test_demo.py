@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from ament_index_python.packages import get_package_share_directory
@@ -11,15 +12,19 @@ from pycocotools.coco import COCO
 from rcl_interfaces.msg import ParameterEvent
 
 from support.demo_runs import demo_command, run_demo
+from support.models.image_models import tool_arguments
 from support.models.task_models import write_task_model
 from support.models.tiny_model import write_tiny_model
 from support.optional_packages import needs
 from support.programs import Program
+from trt_perception.api import load
+from trt_perception.tools import write_manifest
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.ros
 
-DIGITS = Path(get_package_share_directory('trt_perception')) / 'models' / 'digits.onnx'
+SHARE = Path(get_package_share_directory('trt_perception'))
+DIGITS = SHARE / 'models' / 'digits.onnx'
 
 
 def demo(folder, *arguments, in_step=False):
@@ -149,3 +154,28 @@ def test_classes_of_crops_are_accurate(tmp_path):
     assert 'stamp to classification' in process.stdout
     assert not (tmp_path / 'out' / 'detections.json').exists()
     assert (tmp_path / 'out' / 'overview.jpg').is_file()
+
+
+def test_maps_of_classes_arrive_without_changes(tmp_path):
+    file = tmp_path / 'semantic.onnx'
+    names = ['background', '0', '1', '2']
+    words = tool_arguments('semantic', file, model_class_names=names)
+    assert write_manifest.main(words) == 0
+    arguments = ('--task', 'semantic', '--model', file, '--rate', '100')
+    process, summary = demo(tmp_path / 'out', *arguments, in_step=True)
+    assert summary['sent'] == summary['published'] == 20
+    assert 'mean IoU of the classes' in process.stdout
+    assert (tmp_path / 'out' / 'overview.jpg').is_file()
+    # The digits 3 to 9 are not classes of this model, so their pixels do not count.
+    truth = COCO(str(SHARE / 'demo' / 'truth.json'))
+    right = pixels = 0
+    with load(file) as model:
+        for image_id in range(1, 21):
+            name = truth.imgs[image_id]['file_name']
+            found = model(cv2.imread(str(SHARE / 'demo' / 'scenes' / name))).class_ids()
+            true = np.zeros_like(found)
+            for one in truth.imgToAnns[image_id]:
+                true[truth.annToMask(one) > 0] = one['category_id'] + 1
+            right += np.sum((found == true) & (true <= 3))
+            pixels += np.sum(true <= 3)
+    assert summary['pixel_accuracy'] == pytest.approx(right / pixels, abs=1e-4)
