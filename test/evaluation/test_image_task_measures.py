@@ -162,6 +162,8 @@ def test_agreement_of_two_models():
     depth = np.full(SIZE[::-1], 2.0)
     nearer = depth * 0.9
     assert image_agreement(depth_map(depth), depth_map(nearer)) == pytest.approx(0.9)
+    far = depth_map(depth * 5)
+    assert image_agreement(depth_map(depth), far) == 0
     unknown = np.full(SIZE[::-1], np.nan)
     assert image_agreement(depth_map(depth), depth_map(unknown)) == pytest.approx(0)
     assert image_agreement(depth_map(unknown), depth_map(unknown)) == 1

@@ -50,12 +50,12 @@ class ImageAgreement:
 
 
 def image_agreement(one: TaskResult, other: TaskResult) -> float:
-    """Return the agreement of two models' results for one image, at most 1.
+    """Return the agreement of two models' results for one image, 0 to 1.
 
     Class scores: 1 if both have the same best class, else 0. Class maps: the share of pixels with
     the same class. Depth: 1 minus the relative difference, which is the sum of the absolute
-    differences divided by the sum of the absolute values of ``one``. It can be negative. A depth
-    that is not finite counts as 0.
+    differences divided by the sum of the absolute values of ``one``, or 0 if that is negative. A
+    depth that is not finite counts as 0.
 
     Args:
         one: result of the reference: a ClassScores, ClassMap or DepthMap.
@@ -71,4 +71,4 @@ def image_agreement(one: TaskResult, other: TaskResult) -> float:
         for found in (one, other)
     )
     difference, total = np.abs(values - others).sum(), np.abs(values).sum()
-    return 1.0 if difference == 0 else float(1 - difference / max(total, 1e-12))
+    return 1.0 if difference == 0 else max(0.0, float(1 - difference / max(total, 1e-12)))
