@@ -135,7 +135,7 @@ def yaml_bytes(rng, folder):
 
 def parameter_of_a_tool(rng, folder):
     name = rng.choice(['model.std', 'model.class_names', 'model.scale', 'cpu_threads'])
-    given = {'confidence': 0.25, 'iou': 0.4, 'max_detections': 3, 'device': 0}
+    given = {'confidence': 0.25, 'iou': 0.4, 'max_detections': 3, 'device': 0, 'nvtx': False}
     options = argparse.Namespace(**given, param=[f'{name}={words(rng, 6)}'])
     detector_config(options, 'm.onnx')
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -28,12 +27,6 @@ UPSAMPLINGS: Final[tuple[Upsampling, ...]] = (
     'bicubic',
     'bilinear_aligned',
 )
-# OpenCV's bicubic kernel has a = -0.75, as torch's without antialiasing.
-_OPENCV_FILTERS: Final = {
-    'nearest': cv2.INTER_NEAREST,
-    'bilinear': cv2.INTER_LINEAR,
-    'bicubic': cv2.INTER_CUBIC,
-}
 
 
 def check_map_size(values: npt.NDArray[Any]) -> None:
@@ -72,7 +65,16 @@ def resize_map(
         return _resize_aligned(values, size_wh)
     if values.shape == size_wh[::-1]:
         return values
-    return cv2.resize(values, size_wh, interpolation=_OPENCV_FILTERS[upsampling])
+    # Import OpenCV only when resizing, because reading a manifest must stay fast.
+    import cv2
+
+    # OpenCV's bicubic kernel has a = -0.75, as torch's without antialiasing.
+    filters = {
+        'nearest': cv2.INTER_NEAREST,
+        'bilinear': cv2.INTER_LINEAR,
+        'bicubic': cv2.INTER_CUBIC,
+    }
+    return cv2.resize(values, size_wh, interpolation=filters[upsampling])
 
 
 def _resize_aligned(values: npt.NDArray[Any], size_wh: tuple[int, int]) -> npt.NDArray[Any]:
