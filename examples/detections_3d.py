@@ -29,8 +29,8 @@ from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Detection2DArray, Detection3D, Detection3DArray
 
-KINDS = {'detections': Detection2DArray, 'depth': Image, 'camera_info': CameraInfo, 'masks': Image}
-UNITS = {'32FC1': ('f4', 1.0), '16UC1': ('u2', 0.001)}  # type of a pixel, metres in a unit
+TYPES = {'detections': Detection2DArray, 'depth': Image, 'camera_info': CameraInfo, 'masks': Image}
+DEPTH_ENCODINGS = {'32FC1': ('f4', 1.0), '16UC1': ('u2', 0.001)}  # dtype, metres per unit
 MAX_WAITING = 20  # images
 
 
@@ -43,7 +43,7 @@ class Detections3D(Node):
         self._warn = partial(self.get_logger().warning, throttle_duration_sec=10)
         self._publisher = self.create_publisher(Detection3DArray, 'detections_3d', 10)
         options = {'qos_overriding_options': QoSOverridingOptions.with_default_policies()}
-        for topic, kind in KINDS.items():
+        for topic, kind in TYPES.items():
             self.create_subscription(kind, topic, partial(self._add, topic), 10, **options)
 
     def _add(self, topic, message):
@@ -51,7 +51,7 @@ class Detections3D(Node):
         messages = self._waiting.setdefault(stamp, {})
         messages[topic] = message
         has_masks = self.count_publishers(self.resolve_topic_name('masks')) > 0
-        is_complete = all(name in messages for name in KINDS if has_masks or name != 'masks')
+        is_complete = all(name in messages for name in TYPES if has_masks or name != 'masks')
         # Each topic keeps its order, so older images get no further messages.
         while self._waiting and (is_complete or len(self._waiting) > MAX_WAITING):
             oldest = next(iter(self._waiting))
@@ -62,10 +62,10 @@ class Detections3D(Node):
         if detections is None:
             return
         info, message = camera_info, Detection3DArray(header=detections.header)
-        if not (depth and depth.encoding in UNITS and info and info.k[0]):
+        if not (depth and depth.encoding in DEPTH_ENCODINGS and info and info.k[0]):
             self._warn('needs depth (32FC1 or 16UC1) and calibrated camera_info of equal stamps')
             return
-        kind, unit = UNITS[depth.encoding]
+        kind, unit = DEPTH_ENCODINGS[depth.encoding]
         metres = pixels(depth, kind, info) * unit
         numbers = masks and pixels(masks, 'u2', info)  # the first object has the number 1
         for number, found in enumerate(detections.detections, 1):

@@ -21,17 +21,17 @@ RESULT_TOPICS = {
     'semantic': ('segmentation/mask', Image),
 }
 #: The figures of accuracy of a task: their keys in the summary, and their names.
-IMAGE_FIGURES = {
+IMAGE_FIGURE_NAMES = {
     'classify': {'top1': 'top-1 accuracy'},
     'semantic': {'mIoU': 'mean IoU of the classes', 'pixel_accuracy': 'pixel accuracy'},
 }
 #: The context on each side of a digit in a crop, relative to the longer side of its box.
 CROP_MARGIN = 0.15
 # Height of the pictures of crops, and width of their column with the classes, in pixels.
-_PICTURE_HEIGHT = 300
-_COLUMN_WIDTH = 100
+_CROP_PICTURE_HEIGHT = 300
+_CLASS_LIST_WIDTH = 100
 # Value of pixels that are not measured.
-_OUTSIDE_CLASSES = 255
+_IGNORED_CLASS = 255
 
 
 def write_crops(options):
@@ -114,7 +114,7 @@ def image_accuracy(task, truth_file, classes, results):
     figures = measure.figures()
     return {
         key: None if figures[key] is None else round(figures[key], 4)
-        for key in IMAGE_FIGURES[task]
+        for key in IMAGE_FIGURE_NAMES[task]
     }
 
 
@@ -124,17 +124,17 @@ def true_class_map(image, annotations, names, classes):
     Pixels without an object have the class ``background``, if the model has this class. Pixels
     without a class of the model have the value 255.
     """
-    background = classes.index('background') if 'background' in classes else _OUTSIDE_CLASSES
+    background = classes.index('background') if 'background' in classes else _IGNORED_CLASS
     true = np.full((image['height'], image['width']), background, np.uint8)
     for one in annotations:
         mask = coco_masks.decode(one['segmentation']).astype(bool)
         name = names[one['category_id']]
-        true[mask] = classes.index(name) if name in classes else _OUTSIDE_CLASSES
+        true[mask] = classes.index(name) if name in classes else _IGNORED_CLASS
     return true
 
 
 def enlarged_crop(crop):
     """Return a crop, enlarged for a person, beside an empty column for the list of classes."""
-    scale = _PICTURE_HEIGHT / crop.shape[0]
+    scale = _CROP_PICTURE_HEIGHT / crop.shape[0]
     large = cv2.resize(crop, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
-    return cv2.copyMakeBorder(large, 0, 0, _COLUMN_WIDTH, 0, cv2.BORDER_CONSTANT)
+    return cv2.copyMakeBorder(large, 0, 0, _CLASS_LIST_WIDTH, 0, cv2.BORDER_CONSTANT)

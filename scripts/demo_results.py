@@ -9,7 +9,7 @@ import sys
 import cv2
 import numpy as np
 from demo_image_tasks import (
-    IMAGE_FIGURES,
+    IMAGE_FIGURE_NAMES,
     RESULT_TOPICS,
     enlarged_crop,
     image_accuracy,
@@ -247,8 +247,8 @@ def dropped(summary):
 
 def figure_names(task):
     """Return the figures of accuracy of a task: their keys in the summary, and their names."""
-    if task in IMAGE_FIGURES:
-        return IMAGE_FIGURES[task]
+    if task in IMAGE_FIGURE_NAMES:
+        return IMAGE_FIGURE_NAMES[task]
     overlap = {'segment': 'mask IoU', 'obb': 'oriented IoU', 'pose': 'OKS'}.get(task, 'IoU')
     return {key: f'{key} at {overlap} 0.5' for key in ('precision', 'recall')}
 

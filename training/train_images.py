@@ -19,7 +19,7 @@ import scenes
 import torch
 import train
 
-MASKS = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits_segment.onnx'
+SEGMENT_MODEL = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits_segment.onnx'
 SEED = 30
 
 
@@ -29,7 +29,7 @@ def new_network(task: str) -> torch.nn.Module:
     network = image_model.NETWORKS[task]()
     drawn = [scenes.compose(scenes.TRAIN, index).image for index in range(16)]
     images = np.stack([letterbox.letterbox(image, net.INPUT_WH)[0] for image in drawn])
-    image_model.load_backbone(network.backbone, MASKS, images)
+    image_model.load_backbone(network.backbone, SEGMENT_MODEL, images)
     return network
 
 

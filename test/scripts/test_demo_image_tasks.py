@@ -114,7 +114,7 @@ def test_mean_iou_counts_the_pixels_of_all_images(tmp_path, background):
 def test_accuracy_without_results_is_not_measured(tmp_path, task):
     truth = write_truth(tmp_path, [np.full((2, 2), 4)])
     found = demo_image_tasks.image_accuracy(task, truth, ['four'], {'0.jpg': None})
-    assert found == dict.fromkeys(demo_image_tasks.IMAGE_FIGURES[task])
+    assert found == dict.fromkeys(demo_image_tasks.IMAGE_FIGURE_NAMES[task])
 
 
 def test_crops_show_a_whole_digit_of_each_scene(tmp_path):

@@ -109,7 +109,7 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
         f'{tensor.name} {tensor.dtype}{list(tensor.shape)}'
         for tensor in (report.input, report.output)
     )
-    parts = [f'{report.name}: {report.runtime}; {tensors}{_box_counts(report)}']
+    parts = [f'{report.name}: {report.runtime}; {tensors}{_box_counts_text(report)}']
     parts.append(_stage_table(report))
     if report.encodings:
         parts.append(_encoding_table(report))
@@ -136,7 +136,7 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
     return '\n\n'.join(parts) + '\n'
 
 
-def _box_counts(report: ModelReport) -> str:
+def _box_counts_text(report: ModelReport) -> str:
     """Return a line with the numbers of boxes; empty if the task has no objects."""
     if not report.candidates:
         return ''

@@ -215,14 +215,14 @@ def _taps(
     ]
 
 
-def _cubic_weights(share: npt.NDArray[np.float32], a: float) -> npt.NDArray[np.float32]:
+def _cubic_weights(fraction: npt.NDArray[np.float32], a: float) -> npt.NDArray[np.float32]:
     """Return the weights of four pixels around positions, float32 (4, n), with Keys' kernel.
 
     Args:
-        share: float32 (n,), distance from the second pixel to the position.
+        fraction: float32 (n,), distance from the second pixel to the position.
         a: slope of the kernel at distance 1.
     """
-    near, far = np.stack([share, 1 - share]), np.stack([share + 1, 2 - share])
+    near, far = np.stack([fraction, 1 - fraction]), np.stack([fraction + 1, 2 - fraction])
     inner = ((a + 2) * near - (a + 3)) * near * near + 1
     outer = ((a * far - 5 * a) * far + 8 * a) * far - 4 * a
     return np.stack([outer[0], inner[0], inner[1], outer[1]])

@@ -44,7 +44,7 @@ from trt_perception.tools.detection_sources import (
     DetectionPlan,
     VideoFile,
     make_plan,
-    plan_maps,
+    plan_map_files,
 )
 from trt_perception.tools.image_task_output import ImageTaskResults
 from trt_perception.tools.model_arguments import (
@@ -202,7 +202,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
             results = CocoResults(names, facts, task)
         else:
             has_maps = not isinstance(task, Classify)
-            maps = plan_maps(plan, overwrite=options.overwrite) if has_maps else {}
+            maps = plan_map_files(plan, overwrite=options.overwrite) if has_maps else {}
             results = ImageTaskResults(names, plan.folder, maps)
         for sentence in pipeline.spec.evidence:
             print(escape_controls(sentence), file=sys.stderr)

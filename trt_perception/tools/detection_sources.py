@@ -22,7 +22,7 @@ __all__ = [
     'DetectionPlan',
     'VideoFile',
     'make_plan',
-    'plan_maps',
+    'plan_map_files',
 ]
 
 DETECTIONS_FILE: Final = 'detections.json'
@@ -100,7 +100,7 @@ def make_plan(
     return DetectionPlan(folder, tuple(images), tuple(videos), targets)
 
 
-def plan_maps(plan: DetectionPlan, *, overwrite: bool) -> dict[str, Path]:
+def plan_map_files(plan: DetectionPlan, *, overwrite: bool) -> dict[str, Path]:
     """Return the file of each image's map: its name with the suffix ``.png``, below ``maps``.
 
     Args:

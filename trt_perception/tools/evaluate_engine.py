@@ -123,7 +123,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_plot(options.plot)
     for folder in (options.worst, options.results):
         check_output_folder(folder)
-    _check_needs_annotations(options, 'plot', 'worst', 'results', 'allow_missing', 'allow_subset')
+    _require_annotations(options, 'plot', 'worst', 'results', 'allow_missing', 'allow_subset')
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
     # Only models that describe the whole image have a folder of labels.
@@ -140,7 +140,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     return _Job(models, configs, dataset, class_map)
 
 
-def _check_annotations(options: argparse.Namespace) -> None:
+def _check_object_options(options: argparse.Namespace) -> None:
     """Check the options of models that find objects and have no annotation file."""
     if options.annotations is not None:
         expected = 'a COCO JSON file'
@@ -151,10 +151,10 @@ def _check_annotations(options: argparse.Namespace) -> None:
             'one model without --annotations has nothing to compare its detections with',
             fix='give --annotations (COCO JSON), or a second model',
         )
-    _check_needs_annotations(options, 'class_map')
+    _require_annotations(options, 'class_map')
 
 
-def _check_needs_annotations(options: argparse.Namespace, *names: str) -> None:
+def _require_annotations(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if options.annotations is None and getattr(options, name):
             raise ConfigError(
@@ -174,7 +174,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
             first = next(spec for spec in specs.values() if not spec.task.finds_objects)
             labelled = label_images(paths, first, job.class_map, options)
         elif job.dataset.annotations is None:
-            _check_annotations(options)
+            _check_object_options(options)
     except ConfigError as error:
         print_message('evaluate_engine', error)
         return 2

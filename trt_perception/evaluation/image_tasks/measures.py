@@ -67,7 +67,7 @@ class ImageMeasure(ABC):
         return {}
 
 
-class TopClasses(ImageMeasure):
+class ClassificationMeasure(ImageMeasure):
     """Share of images whose class is the best (``top1``) or one of the best five (``top5``).
 
     Several classes may have one folder. An image counts if one of them is found.
@@ -102,7 +102,7 @@ class TopClasses(ImageMeasure):
         }
 
 
-class PixelClasses(ImageMeasure):
+class SegmentationMeasure(ImageMeasure):
     """Mean IoU of the classes (``mIoU``) and share of correct pixels (``pixel_accuracy``).
 
     The IoU of a class is TP / (TP + FP + FN), counted in pixels over all images. The mean leaves
@@ -150,7 +150,7 @@ class PixelClasses(ImageMeasure):
         }
 
 
-class DepthErrors(ImageMeasure):
+class DepthMeasure(ImageMeasure):
     """Errors of depth ``d`` against labels ``t``: means over the pixels, then over the images.
 
     ``AbsRel`` is the mean of |d - t| / t. ``delta1`` is the share of pixels with
@@ -211,7 +211,7 @@ def align_inverse_depth(
 
 #: Maps the name of a task to its measure.
 IMAGE_MEASURES: Final[Mapping[str, type[ImageMeasure]]] = {
-    Classify.name: TopClasses,
-    Semantic.name: PixelClasses,
-    Depth.name: DepthErrors,
+    Classify.name: ClassificationMeasure,
+    Semantic.name: SegmentationMeasure,
+    Depth.name: DepthMeasure,
 }

@@ -47,7 +47,7 @@ class ClassMap:
         Returns:
             uint8 (height, width), class ids.
         """
-        return self._best(size_wh or self.letterbox.source_wh, with_confidence=False)[0]
+        return self._best_classes(size_wh or self.letterbox.source_wh, with_confidence=False)[0]
 
     def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
         """Return the softmax probability of each pixel's class, in 1/255.
@@ -58,9 +58,9 @@ class ClassMap:
         Returns:
             uint8 (height, width); None if the network outputs ids only.
         """
-        return self._best(size_wh or self.letterbox.source_wh, with_confidence=True)[1]
+        return self._best_classes(size_wh or self.letterbox.source_wh, with_confidence=True)[1]
 
-    def _best(
+    def _best_classes(
         self, size_wh: tuple[int, int], *, with_confidence: bool
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]:
         if self.grid.ndim == 2:

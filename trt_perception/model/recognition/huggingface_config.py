@@ -10,7 +10,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import fields_text
 from trt_perception.model.recognition.exporter_info import ExporterInfo, read_class_names
 from trt_perception.model.recognition.image_processor import read_image_processor
-from trt_perception.model.recognition.image_tasks import only_task
+from trt_perception.model.recognition.image_tasks import task_of_preset
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
@@ -44,7 +44,7 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
     if found := _task_of_architecture(config):
         task, decoder, sentence = found
         evidence.append(sentence)
-    elif depth := only_task(decoder):
+    elif depth := task_of_preset(decoder):
         task = depth
         # The networks of relative and metric depth differ only in their last layer.
         if decoder == 'relative_depth' and config.get('depth_estimation_type') == 'metric':

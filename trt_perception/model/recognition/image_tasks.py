@@ -14,14 +14,14 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, ModelInfo, TensorSpec
 
-__all__ = ['image_task', 'may_be_semantic', 'only_task']
+__all__ = ['image_task', 'may_be_semantic', 'task_of_preset']
 
 # Logits of semantic segmentation have at most this many network pixels per cell and axis. The
 # grids of detectors have the same shape, so only class names distinguish them.
 _MAX_CELL: Final = 16
 
 
-def only_task(preset: str) -> Task | None:
+def task_of_preset(preset: str) -> Task | None:
     """Return the single task of a decoder for the whole image; None for decoders of objects."""
     decoder = PRESETS[preset].decoder if preset else None
     if decoder is None or isinstance(decoder, ObjectDecoder):
@@ -44,7 +44,7 @@ def image_task(
         input_size: width and height in pixels; None if dynamic.
         class_count: number of class names; 0 if unknown.
     """
-    output = _only_output(model)
+    output = _image_output(model)
     if output is None or not _has_batch_of_input(model, output):
         return None
     is_float, dimensions = output.dtype in FLOAT_DTYPES, len(output.shape)
@@ -65,7 +65,7 @@ def image_task(
 
 def may_be_semantic(model: ModelInfo, input_size: tuple[int, int] | None) -> bool:
     """Return whether the output may be logits of semantic segmentation, (B, C, rows, columns)."""
-    output = _only_output(model)
+    output = _image_output(model)
     return (
         output is not None
         and output.dtype in FLOAT_DTYPES
@@ -75,7 +75,7 @@ def may_be_semantic(model: ModelInfo, input_size: tuple[int, int] | None) -> boo
     )
 
 
-def _only_output(model: ModelInfo) -> TensorSpec | None:
+def _image_output(model: ModelInfo) -> TensorSpec | None:
     """Return the output that describes the image; None if several outputs may.
 
     The segmentation models of torchvision also output logits for training, with the name "aux".

@@ -42,7 +42,7 @@ from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
 from trt_perception.model.recognition.image_tasks import (
     image_task,
-    only_task,
+    task_of_preset,
 )
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.recognition.refusal import (
@@ -220,7 +220,7 @@ def _with_task(
     """
     info = add_task_of_outputs(model, info, class_names)
     if not overrides.task:
-        if task := only_task(overrides.decoder):
+        if task := task_of_preset(overrides.decoder):
             sentence = f'{overrides.syntax.name("decoder")} -> task {task}'
         elif info.task == DETECT and (found := image_task(model, size, len(class_names))):
             task, sentence = found, f'{tensors_text(model.outputs)} -> task {found}'

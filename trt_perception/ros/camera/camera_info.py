@@ -82,7 +82,7 @@ class CameraInfoTopic(TaskTopic):
             self._subscription = node.create_subscription(
                 CameraInfo,
                 camera_info_topic(node, camera),
-                self._keep,
+                self._on_camera_info,
                 # Compatible with every publisher of this topic.
                 QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT),
                 event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
@@ -91,7 +91,7 @@ class CameraInfoTopic(TaskTopic):
             super().close()
             raise
 
-    def _keep(self, info: CameraInfo) -> None:
+    def _on_camera_info(self, info: CameraInfo) -> None:
         self._info = info
 
     def publish(
