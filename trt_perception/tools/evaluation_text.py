@@ -72,7 +72,9 @@ def image_report_text(report: ImageTaskReport, *, all_classes: bool = False) -> 
 
 def _image_class_table(report: ImageTaskReport, all_classes: bool) -> str:
     """Return the main figure of each class; empty if there is none."""
-    first = {name: value for name, value in report.models[0].classes.items() if value is not None}
+    first = {
+        name: value for name, value in report.models[0].class_figures.items() if value is not None
+    }
     if not first:
         return ''
     shown = sorted(first, key=lambda name: first[name])
@@ -81,7 +83,7 @@ def _image_class_table(report: ImageTaskReport, all_classes: bool) -> str:
     rows = [['IoU of class', *(model.name for model in report.models)]]
     for name in first:
         if name in shown:
-            figures = (model.classes.get(name) for model in report.models)
+            figures = (model.class_figures.get(name) for model in report.models)
             rows.append([name, *map(_format_figure, figures)])
     text = format_table(rows)
     if len(shown) < len(first):

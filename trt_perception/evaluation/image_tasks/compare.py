@@ -32,7 +32,7 @@ class ImageModelAccuracy:
     Attributes:
         name: name of the model in reports.
         figures: figures by name; empty without labels. A figure is None if no label concerns it.
-        classes: the main figure of each class; empty without labels.
+        class_figures: the main figure of each class; empty without labels.
         agreement: agreement with the first model. None for the first model, and if the class names
             differ.
         latency: time per image.
@@ -40,7 +40,7 @@ class ImageModelAccuracy:
 
     name: str
     figures: Mapping[str, float | None]
-    classes: Mapping[str, float | None]
+    class_figures: Mapping[str, float | None]
     agreement: ImageAgreement | None
     latency: Latency
 
@@ -89,7 +89,7 @@ class ImageTaskReport:
             'models': {
                 model.name: {
                     'metrics': dict(model.figures) or None,
-                    **({'classes': dict(model.classes) or None} if classes else {}),
+                    **({'classes': dict(model.class_figures) or None} if classes else {}),
                     'agreement': model.agreement and model.agreement.as_dict(),
                     'latency_ms': model.latency.as_dict(),
                     'batch': model.latency.batch,
