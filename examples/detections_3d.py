@@ -2,15 +2,15 @@
 
     python3 examples/detections_3d.py --ros-args -r depth:=/rgbd/depth -r camera_info:=/rgbd/info
 
-The topics, which -r renames as above. With -r __ns:=/front, all of them are below /front:
+Topics, which -r renames, as above. With -r __ns:=/front, all topics are below /front:
     detections     of the detector; and masks, if its model has masks
     depth          Image, depth of each camera pixel in any size: 32FC1 (m) or 16UC1 (mm)
     camera_info    of the camera image; the distortion of the lens is not corrected
     detections_3d  published: Detection3DArray in the optical frame of the camera
 Messages of one image must have equal stamps. The depth of an object is the median over its mask,
-or without masks over half the width and half the height of its box. Pixels with 0, NaN or infinity
-have no depth. Objects without depth are left out. size.z spans the middle 80 percent of the
-depths, so it shows only the visible side. If a camera publishes depth as best effort, add
+or, without masks, over the inner half of its box in width and height. Pixels with 0, NaN or
+infinity have no depth. Objects without depth are left out. size.z spans the middle 80 percent of
+the depths, so it shows only the visible side. If a camera publishes depth as best effort, add
 -p qos_overrides./FULL/TOPIC/NAME.subscription.reliability:=best_effort
 """
 
@@ -63,7 +63,7 @@ class Detections3D(Node):
             return
         info, message = camera_info, Detection3DArray(header=detections.header)
         if not (depth and depth.encoding in DEPTH_ENCODINGS and info and info.k[0]):
-            self._warn('needs depth (32FC1 or 16UC1) and calibrated camera_info of equal stamps')
+            self._warn('needs depth (32FC1 or 16UC1) and calibrated camera_info with equal stamps')
             return
         kind, unit = DEPTH_ENCODINGS[depth.encoding]
         metres = pixels(depth, kind, info) * unit
@@ -79,7 +79,7 @@ class Detections3D(Node):
 
 
 def pixels(image, kind, info):
-    """Return the pixels of an image, repeated or skipped to have the size of the camera image."""
+    """Return an image in the size of the camera image: pixels are repeated or skipped."""
     rows = np.frombuffer(image.data, '<>'[image.is_bigendian] + kind).reshape(image.height, -1)
     y = (np.arange(info.height) + 0.5) * image.height / info.height
     x = (np.arange(info.width) + 0.5) * image.width / info.width
@@ -102,7 +102,7 @@ def place(found, depths, info):
     answer = Detection3D(header=found.header, results=found.results, id=found.id)
     box, center, theta = found.bbox, found.bbox.center.position, found.bbox.center.theta
     near, z, far = np.percentile(depths, [10, 50, 90])
-    right, down = z / info.k[0], z / info.k[4]  # metres in a pixel
+    right, down = z / info.k[0], z / info.k[4]  # metres per pixel
     # Boxes count pixels from the image's corner, K from the centre of the first pixel.
     x, y = center.x - 0.5 - info.k[2], center.y - 0.5 - info.k[5]
     answer.bbox.center.position = Point(x=x * right, y=y * down, z=z)

@@ -15,19 +15,19 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 
-#: The name and message type of the topic with the result of a task.
+#: Name and message type of the topic with the result, by task.
 RESULT_TOPICS = {
     'classify': ('classification', Classification),
     'semantic': ('segmentation/mask', Image),
 }
-#: The figures of accuracy of a task: their keys in the summary, and their names.
+#: Maps the key of an accuracy figure in the summary to its printed name, by task.
 IMAGE_FIGURE_NAMES = {
     'classify': {'top1': 'top-1 accuracy'},
     'semantic': {'mIoU': 'mean IoU of the classes', 'pixel_accuracy': 'pixel accuracy'},
 }
 #: The context on each side of a digit in a crop, relative to the longer side of its box.
 CROP_MARGIN = 0.15
-# Height of the pictures of crops, and width of their column with the classes, in pixels.
+# Height of the pictures of crops, and width of the column that lists the classes, in pixels.
 _CROP_PICTURE_HEIGHT = 300
 _CLASS_LIST_WIDTH = 100
 # Value of pixels that are not measured.
@@ -37,9 +37,9 @@ _IGNORED_CLASS = 255
 def write_crops(options):
     """Write a crop of one digit of each scene to the output folder, and use the crops.
 
-    The digit is the first one of which less than 5 % is hidden. A crop is the square around the
-    digit's box with a margin, clipped to the scene. In the truth of the crops, the digit fills its
-    crop.
+    The digit is the first with less than 5 % hidden, else the first of the scene. A crop is the
+    square around the digit's box with a margin, clipped to the scene. The truth of a crop has one
+    box, which covers the whole crop.
     """
     folder = options.output / 'scenes'
     folder.mkdir(exist_ok=True)
@@ -86,9 +86,9 @@ def image_result(task, message, classes):
 
 
 def image_accuracy(task, truth_file, classes, results):
-    """Return the accuracy over all images with a result and a class of the model.
+    """Return the accuracy over all images that have a result.
 
-    Without such an image, all figures are None.
+    Crops whose true class the model lacks do not count. Without an image, all figures are None.
 
     Args:
         task: name of the task.
@@ -119,10 +119,10 @@ def image_accuracy(task, truth_file, classes, results):
 
 
 def true_class_map(image, annotations, names, classes):
-    """Return the model's class of each pixel, uint8 (height, width).
+    """Return the true class id of each pixel, in the model's classes: uint8 (height, width).
 
     Pixels without an object have the class ``background``, if the model has this class. Pixels
-    without a class of the model have the value 255.
+    of classes that the model lacks have the value 255.
     """
     background = classes.index('background') if 'background' in classes else _IGNORED_CLASS
     true = np.full((image['height'], image['width']), background, np.uint8)
@@ -134,7 +134,7 @@ def true_class_map(image, annotations, names, classes):
 
 
 def enlarged_crop(crop):
-    """Return a crop, enlarged for a person, beside an empty column for the list of classes."""
+    """Return an enlarged crop, with an empty column on its left for the list of classes."""
     scale = _CROP_PICTURE_HEIGHT / crop.shape[0]
     large = cv2.resize(crop, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
     return cv2.copyMakeBorder(large, 0, 0, _CLASS_LIST_WIDTH, 0, cv2.BORDER_CONSTANT)

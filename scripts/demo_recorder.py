@@ -17,14 +17,14 @@ NODE = 'detector'
 
 
 class Camera:
-    """The results of one camera, with their times of arrival.
+    """The results of one camera, with their arrival times.
 
     Attributes:
         name: the camera's name; '' for the only camera.
         results: messages of the detections, or of another topic with the task's result, by the
             image's stamp in nanoseconds.
         task_messages: messages of the task's additional topic by stamp, such as masks.
-        arrivals_ns: times of arrival by stamp, in the clock of the stamps.
+        arrivals_ns: arrival times by stamp, in the clock of the stamps.
         classes: the model's class names; None until they arrive.
         diagnostics: the newest values of the camera's status by key.
     """
@@ -88,7 +88,7 @@ class Camera:
         return number(self.diagnostics.get('masks_skipped')) or 0
 
     def is_complete(self):
-        """Return whether all published results have arrived, and the newest masks or keypoints.
+        """Return whether all published results and the newest masks or keypoints have arrived.
 
         Masks of older images may be missing, because the node skips masks that are late.
         """

@@ -118,12 +118,12 @@ def other_classes(truth_file, classes):
 
 
 def has_arrived(task, camera, stamp):
-    """Return whether an image's result arrived, and the message of the task's additional topic."""
+    """Return whether all messages of an image arrived: result and additional topic of the task."""
     return stamp in camera.results and (task not in TOPICS or stamp in camera.task_messages)
 
 
 def result_of(options, camera, stamp):
-    """Return the result of one image. Without messages, there are no detections, or no result."""
+    """Return the result of one image. Without a message: empty detections, else None."""
     if options.task in RESULT_TOPICS:
         return image_result(options.task, camera.results.get(stamp), camera.classes)
     return detections_of(options, camera, stamp)
@@ -151,7 +151,7 @@ def detections_of(options, camera, stamp):
 
 
 def accuracy(options, classes, results):
-    """Return the figures of accuracy of the task.
+    """Return the accuracy figures of the task.
 
     For objects: precision and recall at IoU 0.5 over all sent scenes. Keypoints use OKS instead of
     IoU. Oriented boxes also get the error of their angles.
@@ -246,7 +246,7 @@ def dropped(summary):
 
 
 def figure_names(task):
-    """Return the figures of accuracy of a task: their keys in the summary, and their names."""
+    """Return a dict from the key of each accuracy figure in the summary to its printed name."""
     if task in IMAGE_FIGURE_NAMES:
         return IMAGE_FIGURE_NAMES[task]
     overlap = {'segment': 'mask IoU', 'obb': 'oriented IoU', 'pose': 'OKS'}.get(task, 'IoU')

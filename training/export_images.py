@@ -28,7 +28,7 @@ DESCRIPTIONS = {
 
 
 def load(checkpoint: pathlib.Path) -> tuple[str, torch.nn.Module, list[dict]]:
-    """Return the task, the network ready for evaluation, and the record of its training."""
+    """Return the task, the network in evaluation mode, and the record of its training."""
     stored = torch.load(checkpoint, map_location='cpu', weights_only=True)
     network = image_model.NETWORKS[stored['task']]()
     network.load_state_dict(stored['weights'])

@@ -1,6 +1,6 @@
 """Small networks that describe the whole image: a classifier, and a class for each pixel.
 
-Both start with the first layers of the shipped model of masks, up to stride 8.
+Both start with the first layers of the shipped segmentation model, up to stride 8.
 """
 
 import pathlib
@@ -9,7 +9,7 @@ import model as net
 import numpy as np
 import task_model
 import torch
-import torch.nn.functional as F  # noqa: N812 (everybody calls it F)
+import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import nn
 
 DIGITS = net.CLASSES
@@ -69,12 +69,13 @@ NETWORKS = {'classify': ImageClassifier, 'semantic': PixelClassifier}
 
 
 def load_backbone(backbone: Backbone, path: pathlib.Path, images: np.ndarray) -> None:
-    """Load the weights of models/digits_segment.onnx, in place.
+    """Load the weights of the shipped segmentation model, in place.
 
     Args:
         backbone: a new backbone.
-        path: the model of masks.
-        images: (b, 480, 640, 3) uint8 scenes, some dozens, to measure the normalisation.
+        path: models/digits_segment.onnx.
+        images: (b, 480, 640, 3) uint8, some dozens of scenes. They serve to measure new
+            normalisation statistics.
     """
     model = task_model.TasksNet().model_of('segment')
     task_model.load_folded(model, path, torch.from_numpy(images).permute(0, 3, 1, 2) / 255)

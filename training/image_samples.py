@@ -23,7 +23,7 @@ def digit_crop(
     margin: float = CROP_MARGIN,
     shift: tuple[float, float] = (0.0, 0.0),
 ) -> np.ndarray:
-    """Return the square around a digit, clipped to the picture: (h, w, 3) uint8.
+    """Return the square around a digit, clipped to the image: (h, w, 3) uint8.
 
     Args:
         image: (h, w, 3) uint8.
@@ -49,7 +49,7 @@ def class_map(scene: scenes.Scene) -> np.ndarray:
 
 
 def training_crops(index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a crop of each digit of training scene `index`, and its digit.
+    """Return a crop of each digit of training scene `index`, and the class of the digit.
 
     Returns:
         (n, CROP_SIDE, CROP_SIDE, 3) uint8, (n,) int64.

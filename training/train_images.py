@@ -24,7 +24,7 @@ SEED = 30
 
 
 def new_network(task: str) -> torch.nn.Module:
-    """Return the network of a task with the backbone of the model of masks."""
+    """Return the network of a task with the backbone of the shipped segmentation model."""
     torch.manual_seed(SEED)
     network = image_model.NETWORKS[task]()
     drawn = [scenes.compose(scenes.TRAIN, index).image for index in range(16)]

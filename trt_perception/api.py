@@ -121,7 +121,7 @@ class Model:
     ) -> TaskResult | list[TaskResult]:
         """Run the model on one image or on several.
 
-        The thresholds apply to objects, so calls of models for other tasks cannot have them.
+        Thresholds apply only to models that find objects. Other models refuse them.
 
         Args:
             images: one uint8 array (height, width, 3) in BGR order, as OpenCV reads images, or a

@@ -120,7 +120,7 @@ def _read_pad_value(section: JsonSection, key: str) -> int | None:
 
 
 def _read_with_default(read: FieldReader, default: Any) -> FieldReader:
-    # Such a key is optional, because manifests of earlier releases lack it.
+    # Manifests of earlier releases lack the key, so it is optional.
     return lambda section, key: read(section, key) if key in section.unread_keys() else default
 
 

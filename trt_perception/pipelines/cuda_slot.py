@@ -110,7 +110,7 @@ class CudaSlot:
         EngineError: TensorRT refused the tensors.
     """
 
-    #: Methods that are stages, and the names of their NVTX ranges.
+    #: Maps the name of each stage method to the name of its NVTX range.
     stage_ranges: ClassVar[Mapping[str, str]] = {
         'begin_upload': 'upload',
         'launch': 'launch',

@@ -123,7 +123,7 @@ class JpegThreads:
         CudaError: nvJPEG is not installed or does not work.
     """
 
-    #: Methods that are stages, and the names of their NVTX ranges.
+    #: Maps the name of each stage method to the name of its NVTX range.
     stage_ranges: ClassVar[Mapping[str, str]] = {'decode_into_place': 'decode JPEG'}
 
     def __init__(self, device: Device, depth: int, max_frames: int = 1) -> None:

@@ -19,8 +19,8 @@ class MarkedHandler(Generic[Message]):
     """Marks ranges around the calls of another handler. Implements CameraHandler.
 
     The range `frame` goes from the start of `read_frame` until the frame is published or dropped.
-    The ranges `read` and `publish` are its first and last stage. After each name follows the name
-    of the camera.
+    The ranges `read` and `publish` are its first and last stage. The name of the camera follows
+    each of these names.
 
     Args:
         handler: handles the messages.
@@ -46,7 +46,7 @@ class MarkedHandler(Generic[Message]):
             return self._handler.read_frame(message)
 
     def publish_detections(self, message: Message, frame: Frame, found: TaskResult) -> None:
-        """Publish what was found in the image of a message, and end the range of its frame."""
+        """Publish the result for the image of a message, and end the range of its frame."""
         with self._ranges.stage(self._names[2]):
             self._handler.publish_detections(message, frame, found)
         self._ranges.end(self._in_flight.pop(id(message)))

@@ -148,7 +148,7 @@ def _resize_with_pillow(
         mode = {1: 'L', 3: 'RGB', 4: 'RGBX'}[channels]
         pixels = np.ascontiguousarray(image)
         pictures = [pil.frombuffer(mode, (width, height), pixels, 'raw', mode, 0, 1)]
-    else:  # a picture of floats has one channel
+    else:  # float images of Pillow have one channel
         planes = image.transpose(2, 0, 1).astype(np.float32)
         pictures = [pil.fromarray(plane) for plane in planes]
     kind = pil.Resampling.BICUBIC if filter == 'bicubic' else pil.Resampling.BILINEAR

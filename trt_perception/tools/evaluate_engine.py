@@ -141,7 +141,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
 
 
 def _check_object_options(options: argparse.Namespace) -> None:
-    """Check the options of models that find objects and have no annotation file."""
+    """Check the options for models that find objects, if there is no annotation file."""
     if options.annotations is not None:
         expected = 'a COCO JSON file'
         raise ConfigError(f'--annotations {options.annotations}', 'a folder', expected=expected)
@@ -193,7 +193,7 @@ def _read_spec(job: _Job, name: str) -> ModelSpec:
 
 
 def _facts(job: _Job, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what was measured, for the file of --json."""
+    """Return command, date and model hashes, for the file of --json."""
     return {
         'command': options.command,
         'date': datetime.now(timezone.utc).isoformat(timespec='seconds'),

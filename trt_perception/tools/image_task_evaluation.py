@@ -39,7 +39,7 @@ def label_images(
     Args:
         images: image files.
         spec: description of the first model.
-        class_map: names of the folders of classes whose names differ.
+        class_map: see ``folder_labels``.
         options: options of evaluate_engine.
 
     Raises:
@@ -84,9 +84,9 @@ def evaluate_image_models(
 
     Args:
         open_models: maps the name of each model to a function that opens its pipeline.
-        images: images of ``label_images``.
-        class_map: names of the folders of classes whose names differ.
-        facts: what is measured, for the file.
+        images: the result of ``label_images``.
+        class_map: see ``folder_labels``.
+        facts: command, date and model hashes, for the file of --json.
         options: options of evaluate_engine.
 
     Raises:

@@ -41,7 +41,7 @@ class ImageTaskResults:
         self._folder = folder
         self._map_files = map_files
         self._rows: list[dict[str, Any]] = []
-        # By class: images whose best class it is, or the sum of its shares of the pixels.
+        # By class name: the number of images with this best class, or the sum of the pixel shares.
         self._amounts: defaultdict[str, float] = defaultdict(float)
 
     def __len__(self) -> int:
@@ -77,8 +77,8 @@ class ImageTaskResults:
     def summary(self) -> dict[str, Any]:
         """Return the number of images and the classes, with the most frequent class first.
 
-        The value of a class is the number of images whose best class it is, or the mean of its
-        shares of the pixels.
+        For a classifier, the value of a class is the number of images with this best class. For
+        class maps, it is the mean share of pixels.
         """
         classes = sorted(self._amounts.items(), key=lambda item: -item[1])
         if self._rows and 'shares' in self._rows[0]:

@@ -125,7 +125,9 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
 
 
 def paths_by_name(paths: Sequence[str]) -> dict[str, str]:
-    """Map the name of each model to its path. Equal file names become the whole paths.
+    """Map the name of each model to its path.
+
+    The name is the file name if it is unique, else the path.
 
     Raises:
         ConfigError: a path occurs twice.

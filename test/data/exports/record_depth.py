@@ -1,12 +1,11 @@
 """Record the inputs and depth maps of depth models.
 
 depth.npz has, for each family and image size, every PIXEL_STEP-th value of the input tensor and
-every DEPTH_STEP-th value of the depth map that the family's own code makes of the network's
-output. It also has that output, rounded to float16 before, and the range of the whole map. Of the
-output of Depth Pro, only every fourth row and column is used. The metadata or configurations of
-the models are in ``files``. Weights are random, from a seed, and the
-networks are tiny. Their last layer is scaled so that the largest depth is at least twice the
-smallest.
+every DEPTH_STEP-th value of the depth map that the family's own code makes. The file also has the
+network's output, rounded to float16 before that code ran, and the range of the whole map. For
+Depth Pro, only every fourth row and column of the output is used. The metadata or configurations
+of the models are in ``files``. Weights are random, from a seed, and the networks are tiny. Their
+last layer is scaled so that the largest depth is at least twice the smallest.
 
     python3 -m pip install torch==2.14.1 torchvision==0.29.1 transformers==5.24.0 \
       onnx onnxscript onnxruntime ultralytics==8.4.190

@@ -2,7 +2,7 @@
 
 image_tasks.npz has, for each family: the exported file, the files that the library saved with it,
 and for each image the scores of all classes, or the class of every STEP-th pixel. Entries named
-"post" are the result of the family's post-processing of one output that the test makes again.
+"post" are the result of the family's post-processing for an output that the test recreates.
 Weights are random, from a seed. The last layer is scaled, so that all classes occur.
 
     python3 -m pip install torch==2.14.1 torchvision==0.29.1 transformers==5.24.0 \

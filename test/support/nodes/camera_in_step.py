@@ -15,7 +15,7 @@ from trt_perception.ros import replay_images
 #: Seconds without an answer until an image is sent again. Answers are lost until the detector has
 #: discovered this node.
 AGAIN_S = 5.0
-#: The topics with answers. A model publishes one of them.
+#: The topics with answers. A model publishes one of these topics.
 TOPICS = {
     'detections': Detection2DArray,
     'classification': Classification,

@@ -40,7 +40,7 @@ def check_labels(
     ``source`` is the value of --validate, which names the images.
 
     Raises:
-        ConfigError: they do not fit together, or the labels are empty.
+        ConfigError: images, labels, classes and task do not fit together, or the labels are empty.
     """
     if not images:
         return

@@ -252,7 +252,7 @@ def _advice(options: BuildOptions) -> str:
 def check_agreement(
     record: AgreementRecord, compared: AgreementResult, options: BuildOptions
 ) -> None:
-    """Fail if the built model has become another model, unless --accept-disagreement is given.
+    """Fail if the agreement is below 0.5, unless --accept-disagreement is given.
 
     Raises:
         EngineError: the agreement is below 0.5.

@@ -31,7 +31,8 @@ class ImageModelAccuracy:
 
     Attributes:
         name: name of the model in reports.
-        figures: figures by name; empty without labels. A figure is None if no label concerns it.
+        figures: figures by name; empty without labels. A figure without matching
+            labels is None.
         class_figures: the main figure of each class; empty without labels.
         agreement: agreement with the first model. None for the first model, and if the class names
             differ.
@@ -101,7 +102,7 @@ class ImageTaskReport:
 
 @dataclass
 class _ModelRun:
-    """One model in a comparison, and what was measured so far."""
+    """One model in a comparison, and its measurements so far."""
 
     name: str
     pipeline: Pipeline

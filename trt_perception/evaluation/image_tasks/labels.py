@@ -25,15 +25,15 @@ class LabelledImage:
 
     Attributes:
         path: image file.
-        label: name of the folder of the image's class, or file with the values of the pixels. None
-            without labels.
+        label: name of the folder with the images of a class, or file with a label for each pixel.
+            None without labels.
     """
 
     path: Path
     label: str | Path | None = None
 
     def read_label(self, size_wh: tuple[int, int]) -> str | npt.NDArray[Any] | None:
-        """Return the folder's name, or the values of the pixels: uint8 or uint16 (height, width).
+        """Return the name of the folder, or pixel labels: uint8 or uint16 (height, width).
 
         Args:
             size_wh: width and height of the image in pixels.
@@ -69,8 +69,8 @@ def find_labels(
     Args:
         images: image files.
         source: the folder or pattern that the user gave for the images.
-        annotations: folder of the labels; None for classifiers, whose images have their labels in
-            the names of folders, and without labels.
+        annotations: folder of the label files. None for classifiers, whose labels are the names of
+            the images' folders. None for other tasks means that there are no labels.
         task: task of the model.
         class_names: names of the model's classes.
         class_map: see ``folder_labels``.
@@ -104,19 +104,19 @@ def folder_labels(
     class_names: Sequence[str],
     class_map: Mapping[str, str | None],
 ) -> list[LabelledImage]:
-    """Label each image with the name of its folder, if the folders have names of classes.
+    """Label each image with the name of its folder, if folders are named after classes.
 
     Args:
         images: image files.
         class_names: names of the model's classes.
-        class_map: names of the folders of classes whose names differ; None for classes without
-            images.
+        class_map: maps a class name to the name of its folder, if the names differ, or to None if
+            the class has no images.
 
     Returns:
         images with labels; without labels if no folder has the name of a class.
 
     Raises:
-        ConfigError: only some folders have names of classes.
+        ConfigError: only some folders are named after classes.
     """
     known = {class_map.get(name, name) for name in class_names}
     folders = {path.parent.name for path in images}

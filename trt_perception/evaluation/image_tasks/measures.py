@@ -55,12 +55,12 @@ class ImageMeasure(ABC):
             label: what ``LabelledImage.read_label`` returns.
 
         Raises:
-            ConfigError: the label has a value that it cannot have.
+            ConfigError: the label has an invalid value.
         """
 
     @abstractmethod
     def figures(self) -> dict[str, float | None]:
-        """Return the figures by name; None if there are no labels for a figure."""
+        """Return the figures by name. A figure without labels is None."""
 
     def class_figures(self) -> dict[str, float | None]:
         """Return the main figure of each class by class name; empty if there is none."""
@@ -70,7 +70,7 @@ class ImageMeasure(ABC):
 class ClassificationMeasure(ImageMeasure):
     """Share of images whose class is the best (``top1``) or one of the best five (``top5``).
 
-    Several classes may have one folder. An image counts if one of them is found.
+    Several classes may share a folder. Each class of the image's folder is a correct result.
     Source: Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge", 2015.
     """
 

@@ -78,7 +78,7 @@ def resize_map(
 
 
 def _resize_aligned(values: npt.NDArray[Any], size_wh: tuple[int, int]) -> npt.NDArray[Any]:
-    """Resize bilinearly with aligned corners, which OpenCV cannot."""
+    """Resize bilinearly with aligned corners, which OpenCV does not support."""
     for axis, size in enumerate(reversed(size_wh)):
         last = values.shape[axis] - 1
         places = np.linspace(0, last, size) if size > 1 else np.zeros(1)

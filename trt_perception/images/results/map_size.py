@@ -1,4 +1,4 @@
-"""The size of published maps of classes and depth, as the parameter ``map_size`` names it."""
+"""The size of published maps of classes and depth, as the parameter ``map_size`` gives it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_PIXELS: Final = 2**26
 
 
 def map_size_mistake(text: str) -> Mistake | None:
-    """Return why a text does not name the size of a map; None if it does."""
+    """Return why a text is not a valid ``map_size``; None if it is valid."""
     if text in ('source', 'network'):
         return None
     width, height = _width_height(text) or (0, 0)

@@ -77,7 +77,7 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
 
 
 def _task_of_architecture(config: Mapping[str, Any]) -> tuple[Task, str, str] | None:
-    """Return task, decoder and a sentence; None if the class is not of a whole-image task.
+    """Return task, decoder and evidence; None if the class has no task for the whole image.
 
     A classifier with several labels per image needs a sigmoid, which no decoder has.
     """

@@ -114,7 +114,7 @@ def _read_colors(processor: Mapping[str, Any], class_name: str) -> dict[str, Any
 def _read_geometry(
     processor: Mapping[str, Any], class_name: str
 ) -> tuple[dict[str, Any], tuple[int, int] | None] | None:
-    """Return the fields of the resize and the input size; None if the package cannot resize so.
+    """Return the resize fields and the input size; None if the package lacks such a resize.
 
     A size with width and height stretches the image. A shortest edge with a crop size cuts the
     centre. Other sizes keep the aspect ratio, and the processor pads the image right and below

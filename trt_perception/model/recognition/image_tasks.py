@@ -22,7 +22,7 @@ _MAX_CELL: Final = 16
 
 
 def task_of_preset(preset: str) -> Task | None:
-    """Return the single task of a decoder for the whole image; None for decoders of objects."""
+    """Return the task of a preset for the whole image; None if its decoder reads objects."""
     decoder = PRESETS[preset].decoder if preset else None
     if decoder is None or isinstance(decoder, ObjectDecoder):
         return None
@@ -32,7 +32,7 @@ def task_of_preset(preset: str) -> Task | None:
 def image_task(
     model: ModelInfo, input_size: tuple[int, int] | None, class_count: int
 ) -> Task | None:
-    """Return the task of the whole image that the outputs prove; None if they prove none.
+    """Return the whole-image task that follows from the outputs; None if no task follows.
 
     A single output (B, C) is a classifier. Whole numbers (B, rows, columns) are class ids of
     semantic segmentation. Floats (B, C, rows, columns) are its logits only if C is the number of
@@ -76,7 +76,7 @@ def may_be_semantic(model: ModelInfo, input_size: tuple[int, int] | None) -> boo
 
 
 def _image_output(model: ModelInfo) -> TensorSpec | None:
-    """Return the output that describes the image; None if several outputs may.
+    """Return the output that describes the image; None if there are several candidates.
 
     The segmentation models of torchvision also output logits for training, with the name "aux".
     """

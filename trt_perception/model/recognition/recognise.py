@@ -198,8 +198,8 @@ def recognise(
 def _missing_fields(values: Mapping[str, Any], task: Task) -> tuple[str, ...]:
     """Return the fields of Preprocessing that the user must set.
 
-    Most networks that describe the whole image need mean and standard deviation. If the other
-    values are known, a missing mean means that there is none.
+    Most networks that describe the whole image need mean and standard deviation, so these are
+    required too if another value than the input size is missing. Otherwise their defaults apply.
     """
     missing = tuple(key for key in REQUIRED_FIELDS if key not in values)
     if not task.finds_objects and set(missing) - {'input_size'}:
@@ -216,7 +216,7 @@ def _with_task(
 ) -> ExporterInfo:
     """Return the information with the task that the user has set or the outputs prove.
 
-    A decoder that the user has set may read a single task.
+    If the user has set a decoder for the whole image, its task applies.
     """
     info = add_task_of_outputs(model, info, class_names)
     if not overrides.task:

@@ -25,7 +25,7 @@ _IMAGE_DECODERS: Final = {
     'semantic': ('pixel_ids', 'pixel_logits'),
     'depth': ('depth_ultralytics',),
 }
-# The exported map of a semantic model of one class is 1 where the class is, else 0.
+# An exported semantic model with one class outputs 1 for pixels of the class, else 0.
 _BACKGROUND: Final = 'background'
 _YOLO_DECODERS: Final = ('dense', 'end_to_end')
 _RTDETR_DECODERS: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')

@@ -51,13 +51,13 @@ class Semantic(Task):
         refuse_crop(self.name, model_name, preprocessing)
 
     def check_class_count(self, model_name: str, count: int) -> None:
-        """Refuse a single class, and more classes than the 8 bits of a pixel can tell apart."""
+        """Refuse a single class, and more than 256 classes, because a pixel has 8 bits."""
         if not 2 <= count <= MAX_MAP_CLASSES:
             raise EngineError(
                 model_name,
                 f'task semantic with {count} class names',
                 expected=f'2 to {MAX_MAP_CLASSES} classes, which include the background',
-                fix='export a model with as many classes',
+                fix='export a model with this number of classes',
             )
 
     def draw(

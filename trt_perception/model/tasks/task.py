@@ -182,7 +182,7 @@ class Task:
             count: number of class names.
 
         Raises:
-            EngineError: the task does not allow so many classes, or so few.
+            EngineError: the task does not allow this number of classes.
         """
 
     # Decoding.

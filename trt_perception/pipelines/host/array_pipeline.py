@@ -50,7 +50,7 @@ class ArrayPipeline:
         spec: tensors, preprocessing, decoder and class names of the model.
     """
 
-    #: Methods that are stages, and the names of their NVTX ranges.
+    #: Maps the name of each stage method to the name of its NVTX range.
     stage_ranges: ClassVar[Mapping[str, str]] = {
         'preprocess': 'preprocess',
         'infer': 'infer',
