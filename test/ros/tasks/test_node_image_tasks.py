@@ -160,6 +160,59 @@ def test_relative_depth_has_its_own_topic(client, start, halves):
     np.testing.assert_allclose(depth[:, [0, -1]].mean(0), [310 / 765, 270 / 765], atol=0.01)
 
 
+TOPICS = {
+    'classify': (Classification, 'classification'),
+    'semantic': (Image, 'segmentation/mask'),
+    'depth': (Image, 'depth'),
+}
+
+
+def picture(color, name):
+    bgr = np.full((HEIGHT, WIDTH, 3), color, np.uint8)
+    return image_message(bgr, WIDTH, HEIGHT, 'bgr8', step=3 * WIDTH, frame_id=name)
+
+
+def content(message):
+    """Return the values of a result: names of classes, or the middle of a map."""
+    if isinstance(message, Classification):
+        return [result.class_id for result in message.results][:1]
+    dtype = {'mono8': 'u1', '32FC1': '<f4'}[message.encoding]
+    values = np.frombuffer(bytes(message.data), dtype).reshape(HEIGHT, WIDTH)
+    return [values[HEIGHT // 2, WIDTH // 2].item()]
+
+
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_each_camera_gets_its_own_results_and_every_image_is_counted(client, start, task):
+    detector = start(task, cameras=['front', 'rear'])
+    kind, topic = TOPICS[task]
+    pictures = {'front': picture((250, 20, 10), 'front'), 'rear': picture((0, 5, 200), 'rear')}
+    expected = {
+        'classify': {'front': ['blue'], 'rear': ['red']},
+        'semantic': {'front': [NAMES.index('blue')], 'rear': [NAMES.index('red')]},
+        'depth': {'front': pytest.approx([280 / 765]), 'rear': pytest.approx([205 / 765])},
+    }
+    senders = {
+        name: client.node.create_publisher(Image, detector.topic(f'{name}/image'), 10)
+        for name in pictures
+    }
+    found = {name: client.subscribe(kind, detector.topic(f'{name}/{topic}')) for name in pictures}
+
+    def all_arrived():
+        for name, sender in senders.items():
+            sender.publish(pictures[name])
+        return all(len(messages) >= 3 for messages, _ in found.values())
+
+    client.spin_until(all_arrived, topic)
+    for name, (messages, subscription) in found.items():
+        client.node.destroy_subscription(subscription)
+        client.node.destroy_publisher(senders[name])
+        assert {message.header.frame_id for message in messages} == {name}
+        assert all(content(message) == expected[task][name] for message in messages)
+        counts = detector.settled_counts(of=name)
+        assert counts['received'] == counts['published'] + sum(counts['dropped'].values())
+        assert counts['published'] >= 3
+
+
 @pytest.mark.parametrize('task', IMAGE_TASKS)
 def test_debug_image_shows_the_result(client, start, halves, task):
     detector = start(task, **{'debug_image.max_rate_hz': 50.0})
