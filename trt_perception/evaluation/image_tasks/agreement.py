@@ -41,7 +41,7 @@ class ImageAgreement:
 
     @classmethod
     def of_images(cls, agreements: Sequence[float]) -> ImageAgreement:
-        """Return the agreement of at least one image."""
+        """Return the agreement on all images, from the agreement on each image."""
         return cls(len(agreements), float(np.mean(agreements)), min(agreements))
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def image_agreement(one: TaskResult, other: TaskResult) -> float:
     """Return the agreement of two models' results for one image, 0 to 1.
 
     Class scores: 1 if both have the same best class, else 0. Class maps: the share of pixels with
-    the same class. Depth: 1 minus the relative difference, which is the sum of the absolute
-    differences divided by the sum of the absolute values of ``one``, or 0 if that is negative. A
+    the same class. Depth: 1 minus the relative difference, but at least 0. The relative difference
+    is the sum of the absolute differences divided by the sum of the absolute values of ``one``. A
     depth that is not finite counts as 0.
 
     Args:

@@ -184,7 +184,7 @@ class MasksTopic(TaskTopic):
         publish_unlocked(self._publisher, self._message)
 
 
-#: The class that publishes a topic of the tasks of objects, by the name of the topic.
+#: The class that publishes a topic of an object task, by topic name.
 OBJECT_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
     {kind.topic.name: kind for kind in (DetectionsTopic, KeypointsTopic, MasksTopic)}
 )
