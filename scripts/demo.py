@@ -334,7 +334,8 @@ def parse_arguments():
         '--task',
         choices=[task for task in TASKS if task != 'depth'],  # the scenes have no true depth
         default='detect',
-        help='result of the model (default: detect); classify gets a crop of each scene',
+        help='result of the model (default: detect); classify gets a crop of each scene; '
+        'semantic needs --model',
     )
     parser.add_argument(
         '--model', type=Path, help='default: the digits model of the task in models/'
@@ -359,6 +360,8 @@ def parse_arguments():
     options.scenes = SHARE / 'demo' / 'scenes'
     options.truth = SHARE / 'demo' / 'truth.json'
     if options.model is None:
+        if options.task == 'semantic':  # the digits have no model of this task
+            parser.error('--task semantic needs --model')
         name = 'digits' if options.task == 'detect' else f'digits_{options.task}'
         options.model = SHARE / 'models' / f'{name}.onnx'
     if options.size and options.task != 'detect':

@@ -202,6 +202,7 @@ def test_default_model_is_the_shipped_model_of_the_task(monkeypatch):
         (['--cameras', 'front,front'], 'argument --cameras: '),
         (['--task', 'pose', '--size', '640x480'], '--size needs --task detect (got'),
         (['--task', 'obb', '--model', 'none.onnx'], 'none.onnx does not exist'),
+        (['--task', 'semantic'], '--task semantic needs --model'),
     ],
 )
 def test_wrong_arguments_are_refused(monkeypatch, capsys, arguments, message):
