@@ -126,6 +126,15 @@ def test_text_names_the_size_of_a_map(text, mode, expected):
     assert map_size_wh(text, letterbox) == expected
 
 
+@pytest.mark.parametrize('size', [(0, 5), (5, -1), (40000, 5), (5,), (1.5, 2), '9x9', 7], ids=str)
+def test_impossible_size_of_a_map_is_refused(size):
+    depth = DepthMap(np.ones((30, 40), 'f4'), stretched((60, 50)), 'bicubic', is_metric=False)
+    classes = ClassMap(np.ones((2, 30, 40), 'f4'), stretched((60, 50)))
+    for resized in (depth.depth, classes.class_ids, classes.confidence):
+        with pytest.raises(ValueError, match='width, height'):
+            resized(size)
+
+
 def test_map_in_the_size_of_the_network_is_the_output_without_padding():
     letterbox = Letterbox.fit((500, 310), (160, 160), 'letterbox')
     values = np.random.default_rng(6).standard_normal((160, 160)).astype('f4')
@@ -141,3 +150,6 @@ def test_best_classes_come_first_and_the_lower_id_wins_ties():
     assert ids.tolist() == [1, 3, 4, 0]
     assert scores.tolist() == found.scores[ids].tolist()
     assert found.best(1000)[0].tolist() == [1, 3, 4, 0, 2]
+    assert found.best(0)[0].tolist() == []
+    with pytest.raises(ValueError, match='at least 0'):
+        found.best(-1)

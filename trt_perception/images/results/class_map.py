@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.results.map_resize import image_part, resize_map
+from trt_perception.images.results.map_resize import checked_size, image_part, resize_map
 
 __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
 
@@ -46,8 +46,11 @@ class ClassMap:
 
         Returns:
             uint8 (height, width), class ids.
+
+        Raises:
+            ValueError: the size is impossible.
         """
-        return self._best_classes(size_wh or self.letterbox.source_wh, with_confidence=False)[0]
+        return self._best_classes(checked_size(size_wh, self.letterbox), with_confidence=False)[0]
 
     def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
         """Return the softmax probability of each pixel's class, in 1/255.
@@ -57,8 +60,11 @@ class ClassMap:
 
         Returns:
             uint8 (height, width); None if the network outputs ids only.
+
+        Raises:
+            ValueError: the size is impossible.
         """
-        return self._best_classes(size_wh or self.letterbox.source_wh, with_confidence=True)[1]
+        return self._best_classes(checked_size(size_wh, self.letterbox), with_confidence=True)[1]
 
     def _best_classes(
         self, size_wh: tuple[int, int], *, with_confidence: bool

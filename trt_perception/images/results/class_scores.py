@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,11 @@ class ClassScores:
 
         Returns:
             Class ids, int64 (n,), and their scores, float32 (n,).
+
+        Raises:
+            ValueError: the count is negative.
         """
+        if operator.index(count) < 0:
+            raise ValueError(f'the number of classes must be at least 0 (got {count})')
         ids = np.argsort(-self.scores, kind='stable')[:count]
         return ids, self.scores[ids]

@@ -9,7 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.results.map_resize import Upsampling, image_part, resize_map
+from trt_perception.images.results.map_resize import (
+    Upsampling,
+    checked_size,
+    image_part,
+    resize_map,
+)
 
 __all__ = ['DepthMap']
 
@@ -46,10 +51,14 @@ class DepthMap:
 
         Returns:
             float32 (height, width), contiguous, in metres or relative.
+
+        Raises:
+            ValueError: the size is impossible.
         """
+        wanted_wh = checked_size(size_wh, self.letterbox)
         with np.errstate(invalid='ignore', over='ignore'):
             part = image_part(self.grid, self.letterbox, self.upsampling)
-            resized = resize_map(part, size_wh or self.letterbox.source_wh, self.upsampling)
+            resized = resize_map(part, wanted_wh, self.upsampling)
         # A copy, because the grid may be resized again.
         depth = np.array(resized, np.float32)
         depth[~np.isfinite(depth)] = np.nan

@@ -6,6 +6,7 @@ with the image is cut out, without its padding, and resized to the size of the i
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -15,7 +16,14 @@ from trt_perception.errors import OutputError
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
 
-__all__ = ['UPSAMPLINGS', 'Upsampling', 'check_map_size', 'image_part', 'resize_map']
+__all__ = [
+    'UPSAMPLINGS',
+    'Upsampling',
+    'check_map_size',
+    'checked_size',
+    'image_part',
+    'resize_map',
+]
 
 #: How values between the cells are computed. ``bilinear`` and ``bicubic`` have half-pixel centres,
 #: as torch's ``interpolate`` with ``align_corners=False``. With ``bilinear_aligned``, the centres
@@ -46,6 +54,25 @@ def check_map_size(values: npt.NDArray[Any]) -> None:
             expected=f'1 to {MAX_SIDE} cells on each side',
             fix='export the model again with fixed shapes',
         )
+
+
+def checked_size(size_wh: tuple[int, int] | None, letterbox: Letterbox) -> tuple[int, int]:
+    """Return the size that a caller wants, or the size of the image.
+
+    Raises:
+        ValueError: the size is not two whole numbers from 1 to MAX_SIDE.
+    """
+    if size_wh is None:
+        return letterbox.source_wh
+    try:
+        width, height = map(operator.index, size_wh)
+        if min(width, height) >= 1 and max(width, height) <= MAX_SIDE:
+            return width, height
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(
+        f'the size of a map must be (width, height), each from 1 to {MAX_SIDE} (got {size_wh!r})'
+    )
 
 
 def resize_map(
