@@ -145,7 +145,10 @@ def test_maps_of_one_name_and_existing_maps_are_refused(images, tmp_path, golden
     assert existing.read_bytes() != b'labels'
 
 
-def test_class_filter_is_refused(images, tmp_path, golden_messages, capsys):
-    assert run('semantic', images, tmp_path, '--classes', 'red')[0] == 1
+@pytest.mark.parametrize(
+    'option', ['--classes red', '--confidence 0.5', '--iou 0.6', '--max-detections 5']
+)
+def test_option_for_objects_is_refused(option, images, tmp_path, golden_messages, capsys):
+    assert run('semantic', images, tmp_path, *option.split())[0] == 1
     golden_messages.add(capsys.readouterr().err)
     assert not (tmp_path / 'out').exists()
