@@ -111,6 +111,12 @@ def test_label_above_the_last_class_is_refused(golden_messages):
         )
 
 
+def test_depth_label_of_8_bits_is_refused(golden_messages):
+    label = np.full(SIZE[::-1], 2, np.uint8)
+    with golden_messages.raises(ConfigError):
+        filled('depth', (depth_map(np.ones(SIZE[::-1])), label))
+
+
 def test_depth_errors_equal_hand_computed_values():
     # Errors of 10 %, 50 % and 20 % (of too little), and a depth that is unknown.
     truth = np.full(SIZE[::-1], 0, np.uint16)

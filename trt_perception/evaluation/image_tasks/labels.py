@@ -93,8 +93,8 @@ def find_labels(
     if annotations is None:
         return [LabelledImage(path) for path in images]
     if not annotations.is_dir():
-        expected = 'a folder with a PNG for each image'
-        raise ConfigError(f'--annotations {annotations}', 'not a folder', expected=expected)
+        fix = 'give a folder with a PNG for each image'
+        raise ConfigError(f'--annotations {annotations}', 'is not a folder', fix=fix)
     root = Path(source).expanduser()
     return label_files(images, root, annotations, allow_missing=allow_missing)
 

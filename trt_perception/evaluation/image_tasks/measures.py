@@ -168,6 +168,8 @@ class DepthMeasure(ImageMeasure):
 
     def add(self, found: DepthMap, label: npt.NDArray[np.uint16]) -> None:
         """See ImageMeasure. The label has millimetres in each pixel, 0 if unknown."""
+        if label.dtype != np.uint16:
+            raise ConfigError('the label', '8 bits per pixel', expected='millimetres in 16 bits')
         is_known = label > 0
         if not is_known.any():
             return
