@@ -210,3 +210,23 @@ def test_semantic_model_has_2_to_256_classes(count, golden_messages):
 def test_crop_of_a_semantic_model_is_refused(golden_messages):
     with golden_messages.raises(EngineError):
         resolve(output(1, 3, 160, 160), class_names=named(3), resize='center_crop')
+
+
+def test_decoder_of_another_task_is_refused(golden_messages):
+    values = {**SAID, 'class_names': named(80), 'decoder': 'pixel_logits', 'task': 'classify'}
+    with golden_messages.raises(EngineError):
+        resolve(output(1, 80), **values)
+
+
+def test_depth_model_ignores_class_names():
+    found = resolve(output(1, 640, 640), decoder='metric_depth', class_names=named(2))
+    assert found.class_names == ()
+
+
+@pytest.mark.parametrize(('shorter_side', 'is_padded'), [(0, False), (256, False), (200, True)])
+def test_log_names_the_padding_of_a_crop_only_if_it_pads(shorter_side, is_padded):
+    black, gray = (
+        Preprocessing((224, 224), 'center_crop', pad_value, shorter_side=shorter_side or None)
+        for pad_value in (0, 114)
+    )
+    assert (black.summary() != gray.summary()) == is_padded

@@ -171,7 +171,7 @@ def _check_task(manifest: Manifest, origin: str) -> None:
             'none',
             expected=f'at least one name with task "{task.name}"',
         )
-    families = families_for_task(task.name)
+    families = families_for_task(task)
     if task != DETECT and family not in families:
         raise ManifestError(
             f"{origin}: decoder: 'family'",

@@ -190,7 +190,7 @@ def resolve_model_spec(
         model.outputs,
         preprocessing,
         known.decoder,
-        known.class_names,
+        known.class_names if known.task.has_classes else (),
         manifest is not None,
         known.evidence,
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
@@ -306,7 +306,7 @@ def _check_outputs(
         raise EngineError(
             name,
             f'the decoder {decoder}',
-            expected=f'one of the families {", ".join(families_for_task(task.name))} '
+            expected=f'one of the families {", ".join(families_for_task(task))} '
             f'for the task {task}',
             fix='correct model.decoder, or the manifest',
         )

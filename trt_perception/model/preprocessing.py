@@ -201,7 +201,10 @@ class Preprocessing:
             values = f'({values} - {list(self.mean)}) / {list(self.std)}'
         padding = '' if self.resize == 'stretch' else f' on {pad_value_text(self.pad_value)}'
         if self.resize == 'center_crop':
-            padding = f' of shorter side {self.shorter_side or min(self.input_size)}{padding}'
+            shorter_side = self.shorter_side or min(self.input_size)
+            if shorter_side >= max(self.input_size):
+                padding = ''
+            padding = f' of shorter side {shorter_side}{padding}'
         bicubic = ', bicubic' if self.filter == 'bicubic' else ''
         antialiased = ', antialiased' if self.antialias else ''
         rounded = '' if self.round_pixels else ', not rounded'

@@ -26,6 +26,7 @@ from trt_perception.model.decoders import (
     torchvision,
     yolox_raw,
 )
+from trt_perception.model.tasks.task import Task
 
 __all__ = ['DECODERS_BY_FAMILY', 'OBJECT_PRESETS', 'PRESETS', 'families_for_task', 'read_decoder']
 
@@ -49,12 +50,13 @@ DECODERS_BY_FAMILY: Final[Mapping[str, type[Decoder]]] = MappingProxyType(
 
 
 @functools.cache
-def families_for_task(task: str) -> tuple[str, ...]:
+def families_for_task(task: Task) -> tuple[str, ...]:
     """Return the names of the families that support a task other than detect."""
     return tuple(
         family
         for family, decoder in DECODERS_BY_FAMILY.items()
-        if decoder.allows_task_values or task in decoder.tasks_with_own_outputs
+        if task.name in decoder.tasks_with_own_outputs
+        or (task.finds_objects and decoder.allows_task_values)
     )
 
 

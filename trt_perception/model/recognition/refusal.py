@@ -99,7 +99,7 @@ def refuse_missing_info(
         raise EngineError(
             name,
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
-            fix='export a detector whose outputs docs/decoders.md lists',
+            fix='export a model whose outputs docs/decoders.md lists',
         )
     # Decoders with a usual preprocessing do not need the parameters of the preprocessing. If other
     # decoders fit too, a sentence lists what these other decoders need.
@@ -156,7 +156,8 @@ def _missing_parameters(
     if 'resize' in missing and state.task == Classify():
         shorter_side = syntax.name('shorter_side')
         missing['resize'] += (
-            f'; center_crop also needs {shorter_side}, usually 256 for an input of 224'
+            f'; center_crop also needs {shorter_side}, usually 256 for an input of 224, and '
+            f'{syntax.name("antialias")}, usually 1'
         )
     if 'input_size' in missing and state.task == Depth():
         missing['input_size'] += (

@@ -36,7 +36,11 @@ class Depth(Task):
         DEPTH_CAMERA_INFO_TOPIC,
     )
     has_classes: ClassVar[bool] = False
-    unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
+    unused_parameters: ClassVar[tuple[str, ...]] = (
+        *PARAMETERS_OF_OBJECTS,
+        'classification.top_k',
+        'model.class_names',
+    )
 
     def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
         """Refuse a crop, because the pixels outside have no depth."""
