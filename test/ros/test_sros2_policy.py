@@ -21,6 +21,7 @@ from rclpy.action.graph import (
 from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.recorded_exports import recorded_values, write_export
 from support.programs import DEADLINE_S, Program, executable
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.ros.topics import PUBLISHED_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -118,28 +119,23 @@ def test_policy_allows_exactly_what_the_detector_uses(client, model, start_detec
             command += ['-p', f'{name}:={json.dumps(value)}']
         start_detector(start=lambda _: Program(command))
 
-    def is_complete(names, task_topic):
-        """Return whether discovery found all publishers, a subscription and the services."""
-        published = {name.rpartition('/')[2] for name in names['publish']}
-        topics = {*task_topic, 'label_info', 'debug_image', 'transition_event'}
+    def is_complete(names, namespace, task):
+        """Return whether discovery found all publishers, the subscriptions and the services."""
+        of_task = (*TASKS[task].topics, *TASKS[task].label_topics)
+        published = {*(topic.name for topic in of_task), 'label_info', 'debug_image'}
+        wanted = {f'{namespace}/{name}' for name in (*published, 'detector/transition_event')}
+        has_calibration = any(name.endswith('/camera_info') for name in names['subscribe'])
         return (
-            topics | {'diagnostics', 'rosout', 'parameter_events'} <= published
-            and any('image' in name for name in names['subscribe'])
+            wanted | {'/diagnostics', '/rosout', '/parameter_events'} <= names['publish']
+            and any('/image' in name for name in names['subscribe'])
+            and has_calibration == (task in ('semantic', 'depth'))
             and len(names['reply']) >= 12
         )
 
-    task_topics = [
-        ('detections',),
-        ('detections',),
-        ('detections', 'keypoints'),
-        ('detections', 'masks'),
-        ('classification',),
-        ('mask', 'confidence'),
-        ('depth', 'relative_depth'),
-    ]
+    tasks = ['detect', 'detect', 'pose', 'segment', *IMAGE_TASKS]
     complete = {
-        namespace: functools.partial(is_complete, task_topic=topic)
-        for namespace, topic in zip(spaces, task_topics, strict=True)
+        namespace: functools.partial(is_complete, namespace=namespace, task=task)
+        for namespace, task in zip(spaces, tasks, strict=True)
     }
     found = names_used_by_runs(client, start, 'detector', complete)
     assert found == allowed_names('detector', '/NAMESPACE')
