@@ -180,7 +180,7 @@ def run_processes(options, recorder, processes, logs):
         start(senders[name], camera_command(options, name, log))
     several = f'{len(senders)} cameras, each ' if len(senders) > 1 else ''
     print(f'replay_images: {several}sending {options.scenes} at {options.rate:g} Hz')
-    watch_cameras(recorder, processes, senders, logs)
+    watch_cameras(recorder, processes, senders, logs, len(list(options.scenes.glob('*.jpg'))))
     print()
     for name, process in processes.items():
         check_process(process, name)
@@ -209,10 +209,11 @@ def run_processes(options, recorder, processes, logs):
     check_process(processes['detector_node'], 'detector_node')
 
 
-def watch_cameras(recorder, processes, senders, logs):
-    """Switch each camera off when it has ended. Return when the detector has switched all off.
+def watch_cameras(recorder, processes, senders, logs, image_count):
+    """Switch each camera off after its last image. Return when the detector has switched all off.
 
     The detector reports a camera as gone after a second without images, unless it is switched off.
+    A sender may end seconds after its last image, because it waits for acknowledgements.
     """
     off = {}  # maps a camera's name to the future of the detector's answer
     ended_s, shown = {}, 0
@@ -221,9 +222,12 @@ def watch_cameras(recorder, processes, senders, logs):
         for name, process in processes.items():
             check_process(process, name)
         for name, sender in senders.items():
-            if name not in off and processes[sender].poll() is not None:
+            if name in off:
+                continue
+            log = logs[name].read_text(encoding='utf-8') if logs[name].exists() else ''
+            sent = len(log.splitlines())
+            if sent == image_count or processes[sender].poll() is not None:
                 waited_s = time.monotonic() - ended_s.setdefault(name, time.monotonic())
-                sent = len(logs[name].read_text(encoding='utf-8').splitlines())
                 # The transport may lose images, and a slow model may need longer.
                 if recorder.cameras[name].has_finished(sent) or waited_s > 0.5:
                     off[name] = recorder.switch_off(name)
