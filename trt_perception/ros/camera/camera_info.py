@@ -75,7 +75,6 @@ class CameraInfoTopic(TaskTopic):
         config: DetectorConfig,
         camera: str = '',
     ) -> None:
-        self._map_size = config.map_size
         self._info: CameraInfo | None = None
         super().__init__(node, class_names, config, camera)
         try:
@@ -101,7 +100,7 @@ class CameraInfoTopic(TaskTopic):
         found: ClassMap | DepthMap,
     ) -> None:
         """Publish the calibration with the header of the image, if one has arrived."""
-        size_wh = map_size_wh(self._map_size, found.letterbox)
+        size_wh = map_size_wh(self._config.map_size, found.letterbox)
         scaled = scaled_camera_info(self._info, size_wh) if self._info is not None else None
         if scaled is not None:
             scaled.header = header_message(header)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
-from rclpy.lifecycle import LifecycleNode
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Classification, ObjectHypothesis
@@ -23,7 +22,6 @@ from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
 from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.camera_info import ClassCameraInfoTopic, DepthCameraInfoTopic
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
@@ -39,17 +37,6 @@ class ClassificationTopic(TaskTopic):
     topic = CLASSIFICATION_TOPIC
     message_type = Classification
 
-    def __init__(
-        self,
-        node: LifecycleNode,
-        class_names: Sequence[str],
-        config: DetectorConfig,
-        camera: str = '',
-    ) -> None:
-        self._class_names = class_names
-        self._top_k = config.classification_top_k
-        super().__init__(node, class_names, config, camera)
-
     def publish(
         self,
         header: Header | HeaderFields,
@@ -59,7 +46,7 @@ class ClassificationTopic(TaskTopic):
         """Publish the best classes, best first."""
         results = [
             ObjectHypothesis(class_id=self._class_names[class_id], score=float(score))
-            for class_id, score in zip(*found.best(self._top_k), strict=True)
+            for class_id, score in zip(*found.best(self._config.classification_top_k), strict=True)
         ]
         self._publisher.publish(Classification(header=header_message(header), results=results))
 
@@ -76,17 +63,9 @@ class MapTopic(TaskTopic):
     encoding: ClassVar[str] = 'mono8'
     dtype: ClassVar[str] = 'u1'
 
-    def __init__(
-        self,
-        node: LifecycleNode,
-        class_names: Sequence[str],
-        config: DetectorConfig,
-        camera: str = '',
-    ) -> None:
-        self._map_size = config.map_size
+    def _prepare(self) -> None:
         # The serialised message, reused while maps have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        super().__init__(node, class_names, config, camera)
 
     @abstractmethod
     def pixels(
@@ -106,7 +85,7 @@ class MapTopic(TaskTopic):
         found: TaskResult,
     ) -> None:
         """Publish the map, if the result has one."""
-        pixels = self.pixels(found, map_size_wh(self._map_size, found.letterbox))
+        pixels = self.pixels(found, map_size_wh(self._config.map_size, found.letterbox))
         if pixels is None:
             return
         height, width = pixels.shape

@@ -43,8 +43,8 @@ _KEYPOINT_FIELDS: Final = [
 class TaskTopic(ABC):
     """Publishes one topic of one camera.
 
-    A subclass initialises its own attributes before it calls this constructor. The constructor
-    creates the publisher last, so a failure leaves no publisher behind.
+    A subclass sets its own attributes in ``_prepare``. The constructor then creates the publisher,
+    so a failure leaves no publisher behind.
 
     Args:
         node: owns the publisher.
@@ -68,12 +68,18 @@ class TaskTopic(ABC):
         camera: str = '',
     ) -> None:
         self._node = node
+        self._class_names = class_names
+        self._config = config
+        self._prepare()
         self._publisher = node.create_publisher(
             self.message_type,
             topic_name(camera, self.topic.name),
             topic_qos(self.topic),
             event_callbacks=NO_EVENTS if self.topic.on_demand else None,
         )
+
+    def _prepare(self) -> None:  # noqa: B027 (most topics need no attributes)
+        """Set the attributes of a subclass. The publisher does not exist yet."""
 
     @property
     def has_subscriber(self) -> bool:
@@ -104,15 +110,8 @@ class DetectionsTopic(TaskTopic):
     topic = DETECTIONS_TOPIC
     message_type = Detection2DArray
 
-    def __init__(
-        self,
-        node: LifecycleNode,
-        class_names: Sequence[str],
-        config: DetectorConfig,
-        camera: str = '',
-    ) -> None:
-        self._serialize = DetectionsSerializer(class_names)
-        super().__init__(node, class_names, config, camera)
+    def _prepare(self) -> None:
+        self._serialize = DetectionsSerializer(self._class_names)
 
     def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish all boxes."""
@@ -160,16 +159,9 @@ class MasksTopic(TaskTopic):
     topic = MASKS_TOPIC
     message_type = Image
 
-    def __init__(
-        self,
-        node: LifecycleNode,
-        class_names: Sequence[str],
-        config: DetectorConfig,
-        camera: str = '',
-    ) -> None:
+    def _prepare(self) -> None:
         # The serialised message, reused while images have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        super().__init__(node, class_names, config, camera)
 
     def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
         """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
