@@ -5,14 +5,13 @@ image processors.
 """
 
 import json
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.oracles.reference_images import frame_of
+from support.oracles.reference_images import recorded_noise
 from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.depth_map import DepthMap
@@ -38,18 +37,6 @@ FAMILIES = {
     'dpt': ('relative_depth', (64, 64)),
     'depth_pro': ('depth_pro', (64, 64)),
 }
-
-
-def picture(size):
-    """Return the RGB noise of record_processors.py."""
-    width, height = map(int, size.split('x'))
-    rng = np.random.default_rng(11)
-    coarse = rng.integers(20, 236, (height // 8 + 1, width // 8 + 1, 3))
-    fine = rng.integers(-40, 41, (height, width, 3))
-    rgb = coarse.repeat(8, 0).repeat(8, 1)[:height, :width] + fine
-    rgb = rgb.clip(0, 255).astype(np.uint8)
-    assert zlib.crc32(rgb) == RECORDED[f'crc {size}']
-    return frame_of(rgb.tobytes(), 'rgb8', width, height, 3 * width)
 
 
 def recognised_family(family):
@@ -93,7 +80,9 @@ def test_input_is_that_of_the_processor(family):
 
     def levels_off(size, values):
         gain, _ = preprocessing.gain_and_bias()
-        tensor, _ = HostPreprocessor(replace(preprocessing, **values))(picture(size))
+        tensor, _ = HostPreprocessor(replace(preprocessing, **values))(
+            recorded_noise(size, RECORDED)
+        )
         channel = np.arange(tensor.size)[::PIXEL_STEP] // (tensor.size // 3)
         expected = RECORDED[f'{family} {size} pixels']
         return (np.abs(tensor.reshape(-1)[::PIXEL_STEP] - expected) / gain[channel]).max()

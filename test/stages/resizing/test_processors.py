@@ -5,7 +5,6 @@ transformers, torchvision, Ultralytics and timm, and the files of transformers' 
 """
 
 import json
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from support.gpu.host_kernels import HostLetterbox, needs_compiler
-from support.oracles.reference_images import frame_of
+from support.oracles.reference_images import recorded_noise
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.image_processor import read_image_processor
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -44,18 +43,6 @@ FIELDS = {
 NAMES = [*FIELDS, *CONFIGS]
 
 
-def picture(size):
-    """Return the RGB noise that record_processors.py gave to the processors."""
-    width, height = map(int, size.split('x'))
-    rng = np.random.default_rng(11)
-    coarse = rng.integers(20, 236, (height // 8 + 1, width // 8 + 1, 3))
-    fine = rng.integers(-40, 41, (height, width, 3))
-    rgb = coarse.repeat(8, 0).repeat(8, 1)[:height, :width] + fine
-    rgb = rgb.clip(0, 255).astype(np.uint8)
-    assert zlib.crc32(rgb) == RECORDED[f'crc {size}']
-    return frame_of(rgb.tobytes(), 'rgb8', width, height, 3 * width)
-
-
 def preprocessing_of(name):
     _, height, width = RECORDED[f'{name} shape'].tolist()
     if name in FIELDS:
@@ -83,7 +70,7 @@ def test_host_gives_the_input_of_the_processor(name):
         others.append({'shorter_side': (preprocessing.shorter_side or 224) + 1})
     allowed = 3 if is_bicubic else 1
     for size in SIZES:
-        frame = picture(size)
+        frame = recorded_noise(size, RECORDED)
         tensor, _ = HostPreprocessor(preprocessing)(frame)
         assert levels_off(tensor, name, size, preprocessing) <= allowed + 1e-3, size
     for values in others:
@@ -96,7 +83,7 @@ def test_other_rounding_of_the_crop_differs(name):
     # The longer side has 455 pixels, and 231 are too many.
     right = preprocessing_of(name)
     rounding = 'down' if right.crop_rounding == 'half_even' else 'half_even'
-    frame = picture('1920x1080')
+    frame = recorded_noise('1920x1080', RECORDED)
     tensor, _ = HostPreprocessor(replace(right, crop_rounding=rounding))(frame)
     assert levels_off(tensor, name, '1920x1080', right) > 30
 
@@ -107,5 +94,5 @@ def test_kernel_gives_the_input_of_the_processor(name):
     preprocessing = preprocessing_of(name)
     kernel = HostLetterbox(preprocessing)
     for size in SIZES:
-        off = levels_off(kernel(picture(size)), name, size, preprocessing)
+        off = levels_off(kernel(recorded_noise(size, RECORDED)), name, size, preprocessing)
         assert off <= (3 if preprocessing.filter == 'bicubic' else 1) + 1e-3, size

@@ -4,6 +4,7 @@ The tests of preprocessing compare with these values. The computation uses float
 OpenCV or of the package except Frame.
 """
 
+import zlib
 from fractions import Fraction
 from math import floor
 
@@ -65,6 +66,23 @@ def frame_of(data, encoding, width, height, step, big_endian=False):
     return Frame.view(
         data, width=width, height=height, step=step, encoding=encoding, big_endian=big_endian
     )
+
+
+def recorded_noise(size, recorded):
+    """Return the frame of RGB noise that record_processors.py gave to the exporters' processors.
+
+    Args:
+        size: width and height, such as ``517x333``.
+        recorded: the recording, with the checksum of the image.
+    """
+    width, height = map(int, size.split('x'))
+    rng = np.random.default_rng(11)
+    coarse = rng.integers(20, 236, (height // 8 + 1, width // 8 + 1, 3))
+    fine = rng.integers(-40, 41, (height, width, 3))
+    rgb = coarse.repeat(8, 0).repeat(8, 1)[:height, :width] + fine
+    rgb = rgb.clip(0, 255).astype(np.uint8)
+    assert zlib.crc32(rgb) == recorded[f'crc {size}']
+    return frame_of(rgb.tobytes(), 'rgb8', width, height, 3 * width)
 
 
 def rgb_levels(data, encoding, width, height, step, big_endian=False):
