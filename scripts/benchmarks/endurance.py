@@ -62,7 +62,7 @@ def main():
         read_frame=taken,
         publish_detections=lambda *_: None,
         on_image_error=lambda _, error: errors.append(error),
-        wants_masks=bool,
+        wanted_topics=frozenset,
     )
     camera = Camera('', handler, Thresholds())
     detector = Detector(

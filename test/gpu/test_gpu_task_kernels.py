@@ -1,14 +1,20 @@
-"""The kernels for keypoints, oriented boxes and masks equal the host's decoding on a GPU.
+"""The kernels for keypoints, oriented boxes, masks and maps equal the host's decoding on a GPU.
 
-``test/stages/test_task_kernels.py`` compares emulated kernels with the host.
+``test_task_kernels.py`` and ``test_map_kernels.py`` compare emulated kernels with the host.
 """
-
-from contextlib import ExitStack
 
 import numpy as np
 import pytest
 
-from support.gpu.gpu_support import needs_gpu, to_device
+from support.gpu.gpu_support import Gpu, needs_gpu
+from support.oracles.map_outputs import CASES as MAP_CASES
+from support.oracles.map_outputs import (
+    assert_same_maps,
+    make_maps,
+    map_outputs,
+    map_spec,
+    maps_on_host,
+)
 from support.oracles.task_outputs import (
     TASKS,
     assert_same,
@@ -22,29 +28,13 @@ from trt_perception import gpu
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.mask_images import MaskImagePool
+from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 pytestmark = needs_gpu
 
 SIZES = [(1920, 1080), (333, 277), (64, 48)]
 THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
-
-
-class Gpu:
-    """A machine whose kernels use device memory. It has the methods of the emulated machine."""
-
-    def __enter__(self):
-        self._stack = ExitStack()
-        self.stream = self._stack.enter_context(gpu.Stream())
-        self.synchronize = self.stream.synchronize
-        return self
-
-    def __exit__(self, *_):
-        self._stack.close()
-
-    def put(self, array):
-        return self._stack.enter_context(to_device(array)).pointer
 
 
 @pytest.fixture(scope='module')
@@ -91,7 +81,7 @@ def test_mask_numbers_equal_those_of_the_host(device, count, dtype):
     kernels = FrameKernels(device, spec, DecodingLimits())
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     outputs = random_outputs(np.random.default_rng(count), spec, count)
-    with MaskImagePool(device) as images:
+    with ImagePool(device) as images:
         found, geometries = decode_with_kernels(
             kernels, Gpu(), spec, outputs, IMAGES, thresholds, images
         )
@@ -105,4 +95,27 @@ def test_mask_numbers_equal_those_of_the_host(device, count, dtype):
             assert (numbers != expected_numbers).sum() <= 1e-4 * numbers.size
             assert (numbers.max() > 0) == (count > 0)
         del found, on_gpu
+    kernels.close()
+
+
+MAP_SIZES = [(1920, 1080), (517, 333), (333, 517)]
+
+
+@pytest.mark.parametrize('resize', ['stretch', 'letterbox'])
+@pytest.mark.parametrize('name', MAP_CASES)
+def test_maps_equal_those_of_the_host(device, name, resize):
+    """scripts/sanitize runs these cases under compute-sanitizer."""
+    device.use()
+    spec = map_spec(name, resize, (512, 256), 5, batch=4)
+    kernels = FrameKernels(device, spec, DecodingLimits())
+    outputs = map_outputs(np.random.default_rng(3), spec)
+    with ImagePool(device) as images:
+        for map_size, size_wh in (('source', None), ('500x307', (500, 307))):
+            found, geometries = make_maps(
+                kernels, Gpu(), spec, outputs, MAP_SIZES, images, map_size
+            )
+            expected = maps_on_host(spec, outputs, geometries)
+            for on_gpu, on_host in zip(found, expected, strict=True):
+                assert_same_maps(on_gpu, on_host, size_wh)
+            del found, on_gpu
     kernels.close()

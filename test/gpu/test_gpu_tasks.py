@@ -31,7 +31,7 @@ END_TO_END = [
     *('ultralytics_pose_end_to_end', 'ultralytics_obb_end_to_end'),
     'ultralytics_segment_end_to_end',
 ]
-LOW = Thresholds(confidence_threshold=0.02, wants_masks=True)
+LOW = Thresholds(confidence_threshold=0.02, wanted_topics=frozenset(['masks']))
 
 
 def metadata_bytes(recording):

@@ -103,8 +103,8 @@ def test_every_live_threshold_reaches_the_frame():
     for name, value in changed.items():
         found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
         fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
-    # No parameter sets `wants_masks`, because subscribers decide it.
-    assert fields == set(vars(Thresholds())) - {'wants_masks'}
+    # No parameter sets `wanted_topics`, because subscribers decide it.
+    assert fields == set(vars(Thresholds())) - {'wanted_topics'}
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)

@@ -24,8 +24,8 @@ def written(thresholds, pixels=0):
 
 def test_each_threshold_changes_the_header():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED_THRESHOLDS.items()}
-    # Kernels that read headers do not depend on wants_masks.
-    names = {field.name for field in dataclasses.fields(Thresholds)} - {'wants_masks'}
+    # Kernels that read headers do not depend on wanted_topics.
+    names = {field.name for field in dataclasses.fields(Thresholds)} - {'wanted_topics'}
     assert names == set(CHANGED_THRESHOLDS)
     assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED_THRESHOLDS)
 

@@ -1,12 +1,11 @@
 """The decoding kernels, emulated on the CPU, equal the host's decoding."""
 
-import ctypes
-
 import numpy as np
 import pytest
 
 from support.gpu.emulated_kernels import emulated_kernels
 from support.gpu.host_kernels import needs_compiler
+from support.gpu.host_machine import DEVICE, HostMachine, use_host_memory
 from support.oracles.task_outputs import (
     TASKS,
     assert_same,
@@ -19,8 +18,7 @@ from support.oracles.task_outputs import (
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines import cuda_results, mask_images
-from trt_perception.pipelines.mask_images import MaskImagePool
+from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import FRAME_PARAMETERS
 
@@ -32,76 +30,9 @@ CHANGED_THRESHOLDS = {'confidence_threshold': 0.6, 'iou_threshold': 0.9}
 THRESHOLDS = [Thresholds(0.25, 0.45), Thresholds(0.3, 0.7, class_ids=(0, 2)), Thresholds(0.5, 0.1)]
 
 
-class HostBuffer:
-    """A stand-in for device memory and for page-locked memory."""
-
-    def __init__(self, size, device=None):
-        self.size = size
-        self.array = np.full(size, 0xA5, np.uint8)
-        self.pointer = self.device_pointer = self.array.ctypes.data
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        self.array = None
-
-
-class HostEvent:
-    def __init__(self, *, blocking):
-        pass
-
-    __enter__, __exit__ = HostBuffer.__enter__, HostBuffer.__exit__
-
-    def record(self, stream):
-        pass
-
-    def is_done(self):
-        return True
-
-    synchronize = close = is_done
-
-
-class HostMachine:
-    """A machine whose kernels run immediately, in the host's memory."""
-
-    stream = None
-
-    def __enter__(self):
-        self._kept = []
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def put(self, array):
-        self._kept.append(np.ascontiguousarray(array))
-        return self._kept[-1].ctypes.data
-
-    def synchronize(self):
-        pass
-
-
 @pytest.fixture(autouse=True)
 def _host_memory(monkeypatch):
-    for module, name in (
-        (cuda_results, 'DeviceBuffer'),
-        (cuda_results, 'PinnedBuffer'),
-        (mask_images, 'PinnedBuffer'),
-    ):
-        monkeypatch.setattr(module, name, HostBuffer)
-    monkeypatch.setattr(mask_images, 'Event', HostEvent)
-    monkeypatch.setattr(
-        cuda_results, 'clear_async', lambda at, size, stream: ctypes.memset(at, 0, size)
-    )
-    monkeypatch.setattr(
-        cuda_results,
-        'copy_async',
-        lambda to, source, size, stream: ctypes.memmove(to, source, size),
-    )
+    use_host_memory(monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +129,7 @@ def test_mask_numbers_equal_those_of_the_host():
     thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
     for count in (300, 7, 0):
         outputs = random_outputs(np.random.default_rng(count), spec, count)
-        images = MaskImagePool(_Device)
+        images = ImagePool(DEVICE)
         found, geometries = decode_with_kernels(
             kernels, HostMachine(), spec, outputs, IMAGES, thresholds, images
         )
@@ -212,7 +143,3 @@ def test_mask_numbers_equal_those_of_the_host():
             # The sums have another order, so a logit of about 1e-6 may change its sign.
             assert (numbers != expected_numbers).sum() <= 1e-4 * numbers.size
             assert (numbers.max() > 0) == (count > 0)
-
-
-class _Device:
-    integrated = False

@@ -11,7 +11,7 @@ class CallbackHandler:
     read_frame: Any
     publish_detections: Any
     on_image_error: Any
-    wants_masks: Any = bool
+    wanted_topics: Any = frozenset
 
 
 def camera_of(name, read, publish, refused, thresholds, *, pipeline=0, **settings):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import numpy.typing as npt
 from trt_perception.files.json_records import to_json
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.map_resize import Upsampling
 from trt_perception.model.candidates import Candidates, Floats
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.detect import DETECT
@@ -31,6 +32,7 @@ __all__ = [
         'Decoder',
         'DecoderPreset',
         'ImageContext',
+        'MapLayout',
         'ObjectDecoder',
     ),
     *('FindPassing', 'SelectDetections'),
@@ -89,6 +91,26 @@ class AnchorRowLayout:
 
 
 @dataclass(frozen=True)
+class MapLayout:
+    """The layout of an output with one or more values per cell, for the kernels.
+
+    Attributes:
+        kind: meaning of the values: logits of each class, class ids, or a depth.
+        upsampling: how cells are resized to pixels.
+        is_metric: whether a depth is in metres.
+        is_inverse: whether the output holds 1 / depth, which is resized before it is inverted.
+        has_field_of_view: whether a second output holds the camera's field of view in degrees. The
+            values are multiplied by 2 * tan(field of view / 2).
+    """
+
+    kind: Literal['logits', 'ids', 'depth']
+    upsampling: Upsampling
+    is_metric: bool = False
+    is_inverse: bool = False
+    has_field_of_view: bool = False
+
+
+@dataclass(frozen=True)
 class Decoder(ABC):
     """A decoder for one family of outputs. The fields of a subclass are keys of a manifest.
 
@@ -143,6 +165,10 @@ class Decoder(ABC):
 
     def anchor_row_layout(self) -> AnchorRowLayout | None:
         """Return the layout for decoding on the GPU; None if the host decodes."""
+        return None
+
+    def map_layout(self) -> MapLayout | None:
+        """Return the layout for making maps on the GPU; None if the output is no map."""
         return None
 
     def grid_strides(self) -> tuple[int, ...]:

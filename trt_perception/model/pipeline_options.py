@@ -67,6 +67,7 @@ class PipelineOptions:
             no larger batch, to save memory.
         plugin_libraries: paths of TensorRT plugin libraries to load before an engine.
         nvtx: mark NVTX ranges of batches and stages.
+        map_size: size of maps that kernels make, as the parameter of this name.
         triton: the connection to a Triton server.
         limits: limits of decoding.
         overrides: values of the user, which replace the values of the model's files.
@@ -81,6 +82,7 @@ class PipelineOptions:
     max_batch: int | None = None
     plugin_libraries: tuple[str, ...] = ()
     nvtx: bool = False
+    map_size: str = 'source'
     triton: TritonOptions = TritonOptions()
     limits: DecodingLimits = DecodingLimits()
     overrides: ModelOverrides = field(default_factory=ModelOverrides)

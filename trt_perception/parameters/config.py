@@ -250,6 +250,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             cpu_threads=self.cpu_threads,
             plugin_libraries=self.plugin_libraries,
             nvtx=self.nvtx,
+            map_size=self.map_size,
             triton=self.triton_options(),
             limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),
             overrides=self.model_overrides(),

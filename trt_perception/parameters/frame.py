@@ -40,9 +40,9 @@ class Thresholds(FrameParameters):
 
     Attributes:
         class_ids: indices of the classes to keep; empty keeps all classes.
-        wants_masks: whether the frame needs a mask image. If False, pipelines whose kernels draw
-            masks skip this work.
+        wanted_topics: names of the topics with a subscriber, if they are made on demand. Pipelines
+            whose kernels draw masks or maps draw only these.
     """
 
     class_ids: tuple[int, ...] = ()
-    wants_masks: bool = False
+    wanted_topics: frozenset[str] = frozenset()

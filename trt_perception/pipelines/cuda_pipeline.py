@@ -14,7 +14,8 @@ another size.
 
 Outputs that are not dense are small. The graph of such a model ends with a copy of the outputs to
 pinned memory, and `collect` decodes them on the host. If masks are requested, a kernel after the
-graph draws the mask image while the boxes are published.
+graph draws the mask image while the boxes are published. Maps of classes or depth are made by a
+kernel after the graph, and `collect` waits for them.
 
 Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch overlaps
 the engine of another. The constructor allocates all memory except the memory of frames. If a frame
@@ -62,8 +63,8 @@ from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.frame_place import FrameMemory
 from trt_perception.pipelines.header_templates import HeaderTemplates
 from trt_perception.pipelines.jpeg_threads import JpegThreads
-from trt_perception.pipelines.mask_images import MaskImagePool
 from trt_perception.pipelines.nvtx_ranges import mark_pipeline
+from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
@@ -83,8 +84,8 @@ class CudaPipeline:
         options: device, depth, decoding limits and overrides. The kernels have room for 1024
             candidates. If `max_candidates` is larger, outputs are copied to the host and decoded
             there, which is slower and meant for evaluation.
-        returns_prototypes: if True, each result contains the prototypes and coefficients of its
-            masks. If False, a result contains a mask image if its thresholds request masks.
+        returns_outputs: if True, each result contains the network's values for masks and maps, in
+            any size. If False, a result contains the images that its thresholds request.
 
     Attributes:
         depth: number of slots, which is the number of batches in flight.
@@ -108,7 +109,7 @@ class CudaPipeline:
         model: ModelFile,
         options: PipelineOptions,
         *,
-        returns_prototypes: bool = False,
+        returns_outputs: bool = False,
     ) -> None:
         self.depth = self.max_in_flight = options.depth
         self._busy_slots: set[int] = set()  # by index
@@ -139,14 +140,14 @@ class CudaPipeline:
             self._jpeg = self._start_jpeg_threads() if options.jpeg_on_gpu else None
             self.decodes_jpeg = self._jpeg is not None
             self.slots: list[CudaSlot] = []
-            mask_images = (
-                None
-                if returns_prototypes
-                else self._closing.enter_context(MaskImagePool(self._device))
+            images = (
+                None if returns_outputs else self._closing.enter_context(ImagePool(self._device))
             )
             headers = HeaderTemplates(kernels.header, self.spec.preprocessing)
             for stream, contexts in zip(streams, sizes, strict=True):
-                slot = CudaSlot(self._device, stream, contexts, kernels, headers, mask_images)
+                slot = CudaSlot(
+                    self._device, stream, contexts, kernels, headers, images, options.map_size
+                )
                 self._closing.callback(slot.close)
                 self.slots.append(slot)
             self._warm_up_slots(use_graph=options.use_cuda_graph)

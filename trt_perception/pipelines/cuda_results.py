@@ -23,7 +23,7 @@ from trt_perception.model.tasks.segment import mask_geometry
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.mask_images import MaskImage, MaskImagePool
+from trt_perception.pipelines.pinned_images import ImagePool, MaskImage
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, FrameKernels
 from trt_perception.stages.selection import (
@@ -36,7 +36,13 @@ __all__ = ['HostDecoder', 'KernelDecoder', 'SlotDecoder', 'tensor_array']
 
 
 class SlotDecoder(Protocol):
-    """Decodes the outputs of a slot's batches."""
+    """Decodes the outputs of a slot's batches.
+
+    Attributes:
+        images_are_results: whether results are complete only after the work of `queue_images`.
+    """
+
+    images_are_results: bool
 
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
@@ -66,15 +72,16 @@ class SlotDecoder(Protocol):
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:
         """Return the number of boxes above the threshold before NMS, in the first frame."""
 
-    def queue_mask_image(
-        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    def queue_images(
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, wanted: frozenset[str]
     ) -> None:
-        """Queue the kernel that draws the mask image of a frame, if the model has masks.
+        """Queue the kernels that draw images of a frame: masks or maps.
 
         Args:
             outputs: the same addresses as in `queue`.
             place: index of the frame in the batch.
             letterbox: geometry of the frame.
+            wanted: names of the topics with a subscriber.
         """
 
     def close(self) -> None:
@@ -92,12 +99,14 @@ class KernelDecoder:
             the prototypes and coefficients of its masks.
     """
 
+    images_are_results = False
+
     def __init__(
         self,
         kernels: FrameKernels,
         spec: ModelSpec,
         stream: Stream,
-        mask_images: MaskImagePool | None,
+        mask_images: ImagePool | None,
     ) -> None:
         self._kernels = kernels
         self._stream = stream
@@ -140,11 +149,15 @@ class KernelDecoder:
                 stream,
             )
 
-    def queue_mask_image(
-        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    def queue_images(
+        self,
+        outputs: Mapping[str, int],
+        place: int,
+        letterbox: Letterbox,
+        wanted: frozenset[str],
     ) -> None:
         """Queue the kernel that draws the mask image of a frame."""
-        image = self.new_mask_image(letterbox)
+        image = self.new_mask_image(letterbox) if wanted else None
         if image is not None:
             self.queue_mask_kernel(image, outputs, place, letterbox)
             image.record(self._stream)
@@ -239,6 +252,8 @@ class HostDecoder:
         limits: limits of decoding.
     """
 
+    images_are_results = False
+
     def __init__(self, spec: ModelSpec, limits: DecodingLimits) -> None:
         self._limits = limits
         self._closing = ExitStack()
@@ -272,10 +287,14 @@ class HostDecoder:
         """Return the number of boxes that pass the decoder's threshold."""
         return count_candidates(self._arrays(spec), spec, thresholds)
 
-    def queue_mask_image(
-        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+    def queue_images(
+        self,
+        outputs: Mapping[str, int],
+        place: int,
+        letterbox: Letterbox,
+        wanted: frozenset[str],
     ) -> None:
-        """Do nothing, because results contain the prototypes and coefficients of masks."""
+        """Do nothing, because results contain the values for masks and maps."""
 
     def _arrays(self, spec: ModelSpec) -> list[npt.NDArray[Any]]:
         """Return views of the outputs, in the order of the specification."""

@@ -25,10 +25,11 @@ from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, SlotDecoder
 from trt_perception.pipelines.frame_place import FramePlace
 from trt_perception.pipelines.header_templates import HeaderTemplates
-from trt_perception.pipelines.mask_images import MaskImagePool
+from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 from trt_perception.stages.gpu_kernels import FrameKernels
@@ -93,8 +94,9 @@ class CudaSlot:
         sizes: contexts, smallest batch first. They may share memory, because one runs at a time.
         kernels: the kernels, compiled for the model.
         headers: templates of frame headers, shared by all slots.
-        mask_images: the pool of memory for mask images; None if results contain the prototypes
-            instead.
+        images: the pool of memory for masks and maps; None if results contain the network's
+            prototypes or outputs instead.
+        map_size: size of maps, as the parameter of this name.
 
     Attributes:
         device: GPU of the memory and of the work.
@@ -124,7 +126,8 @@ class CudaSlot:
         sizes: Sequence[SizedContext],
         kernels: FrameKernels,
         headers: HeaderTemplates,
-        mask_images: MaskImagePool | None,
+        images: ImagePool | None,
+        map_size: str,
     ) -> None:
         self.device = device
         self.stream = stream
@@ -161,11 +164,13 @@ class CudaSlot:
             )
             for name, values in constants.items():
                 upload_once(values, addresses[name], stream)
-            self.result: SlotDecoder = (
-                KernelDecoder(kernels, largest, stream, mask_images)
-                if kernels.has_decode_kernels
-                else HostDecoder(largest, kernels.limits)
-            )
+            self.result: SlotDecoder
+            if kernels.has_decode_kernels:
+                self.result = KernelDecoder(kernels, largest, stream, images)
+            elif kernels.map_layout is not None and images is not None:
+                self.result = MapDecoder(kernels, largest, stream, images, map_size)
+            else:
+                self.result = HostDecoder(largest, kernels.limits)
             self._closing.callback(self.result.close)
             self._table: DeviceBuffer = own(DeviceBuffer(batch_table(self._table_addresses).size))
             self.places[0].reserve(_INITIAL_FRAME_BYTES - headers.size)
@@ -226,12 +231,20 @@ class CudaSlot:
             self._size.graph.launch(self.stream)
         else:
             self.run()
-        self.finished.record(self.stream)
+        if self.result.images_are_results:
+            self._queue_images()
+            self.finished.record(self.stream)
+        else:
+            self.finished.record(self.stream)
+            # Queued after the event, so that the boxes do not wait for the mask images.
+            self._queue_images()
         self._launched = True
-        # Queued after the event, so that the boxes do not wait for the mask images.
+
+    def _queue_images(self) -> None:
         for at, place in enumerate(self.places[: self._frame_count]):
-            if place.error is None and place.thresholds.wants_masks:
-                self.result.queue_mask_image(self.outputs, at, place.letterbox)
+            if place.error is None:
+                wanted = place.thresholds.wanted_topics
+                self.result.queue_images(self.outputs, at, place.letterbox, wanted)
 
     def is_done(self) -> bool:
         """Return whether `collect` would return at once. Does not wait."""

@@ -66,7 +66,7 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
 
 
 def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipeline:
-    """Open a model file for use without a node. Results contain prototypes, not mask images.
+    """Open a model file for use without a node. Results contain the values for masks and maps.
 
     Args:
         model: an ONNX file, an engine or a served model.
@@ -80,7 +80,7 @@ def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipelin
         return TritonPipeline(model.address, options)
     if model.is_onnx:
         return open_onnx_pipeline(model, options)
-    return CudaPipeline(model, options, returns_prototypes=True)
+    return CudaPipeline(model, options, returns_outputs=True)
 
 
 def open_onnx_pipeline(

@@ -12,19 +12,17 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first_items
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.model.tasks.task import Topic
+from trt_perception.model.tasks.task import DEBUG_IMAGE, Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
-    *('DEBUG_IMAGE', 'LABEL_INFO', 'PUBLISHED_TOPICS', 'camera_info_topic', 'check_topics'),
+    *('LABEL_INFO', 'PUBLISHED_TOPICS', 'camera_info_topic', 'check_topics'),
     'compressed_topic',
     *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
 #: Class names and confidence threshold.
 LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
-#: The image with its detections drawn.
-DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: All topics that the node may publish for a camera, whatever the model's task.
 PUBLISHED_TOPICS: Final = (
     *dict.fromkeys(

@@ -43,8 +43,8 @@ class CameraHandler(Protocol[Message_contra]):
     def on_image_error(self, message: Message_contra, error: FrameError) -> None:
         """Handle the error of a message that could not be read, decoded or published."""
 
-    def wants_masks(self) -> bool:
-        """Return whether masks are needed for a frame that enters the pipeline now."""
+    def wanted_topics(self) -> frozenset[str]:
+        """Return the topics on demand that a frame needs which enters the pipeline now."""
 
 
 @dataclass(eq=False)
@@ -72,6 +72,5 @@ class Camera(Generic[Message]):
 
     def current_thresholds(self) -> Thresholds:
         """Return the thresholds of a frame that enters the pipeline now."""
-        if self.handler.wants_masks():
-            return replace(self.thresholds, wants_masks=True)
-        return self.thresholds
+        wanted = self.handler.wanted_topics()
+        return replace(self.thresholds, wanted_topics=wanted) if wanted else self.thresholds

@@ -36,7 +36,7 @@ class MarkedHandler(Generic[Message]):
         self._names = [f'{name} {camera}'.rstrip() for name in ('frame', 'read', 'publish')]
         # Ranges of the frames in flight, by the id of the message. The worker keeps the message.
         self._in_flight: dict[int, object] = {}
-        self.wants_masks = handler.wants_masks
+        self.wanted_topics = handler.wanted_topics
 
     def read_frame(self, message: Message) -> PipelineInput:
         """Return the image of a message, and start the range of its frame."""

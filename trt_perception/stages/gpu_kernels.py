@@ -1,4 +1,4 @@
-"""Launch the CUDA kernels before the engine (letterbox) and after the engine (boxes, masks)."""
+"""Launch the CUDA kernels before the engine (letterbox) and after it (boxes, masks, maps)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import numpy as np
 
 from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
+from trt_perception.images.results.cell_taps import AXIS_TAPS
+from trt_perception.model.decoder import AnchorRowLayout, MapLayout
 from trt_perception.model.grids import check_anchor_count
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
@@ -29,6 +32,8 @@ _PIXEL_MASK_C_TYPES: Final = {
     'int32': 'int',
     **dict.fromkeys(('int8', 'uint8', 'bool'), 'u8'),
 }
+#: C types for the data types of class ids.
+_ID_C_TYPES: Final = {'uint8': 'u8', 'int32': 'int', 'int64': 'long long'}
 _BLOCK_SHAPE: Final = (32, 8, 1)
 
 #: The largest number of boxes in the kernels' NMS.
@@ -59,6 +64,8 @@ class FrameKernels:
         has_decode_kernels: whether ``decode`` can be called. True if the decoder has
             ``anchor_row_layout``, and at most 1024 boxes enter NMS.
         has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.
+        map_layout: the decoder's ``map_layout`` if ``make_map`` can be called, else None.
+        taps: cells for each pixel of a map and axis, the last argument of ``cell_taps``.
         result_row: dtype of a result row: the fields of ROW_DTYPE, then ``task_values`` as
             the network outputs them. An oriented box is in network pixels, before its rotation.
         header: writes the frame headers that the kernels read.
@@ -86,6 +93,8 @@ class FrameKernels:
         self.result_row = (
             np.dtype([*ROW_DTYPE.descr, task_values]) if task.task_value_count else ROW_DTYPE
         )
+        self.map_layout = spec.decoder.map_layout()
+        self.taps = 0
         self._anchors = 0
         self._network_wh = spec.preprocessing.input_size
         self._pixel_mask = spec.pixel_mask
@@ -107,21 +116,7 @@ class FrameKernels:
             constants |= _pixel_mask_constants(spec.pixel_mask)
         if rows is not None:
             sources += ['decode.cu', 'keep.cu']
-            constants |= {
-                'OUTPUT_T': _C_TYPES[output.dtype],
-                'ANCHORS': self._anchors,
-                'CLASSES': len(spec.class_names),
-                'OBJECTNESS': int(rows.objectness),
-                'TRANSPOSED': int(rows.transposed),
-                'CLASS_AGNOSTIC': int(limits.class_agnostic),
-                'MAX_CANDIDATES': limits.max_candidates,
-                'MAX_DETECTIONS': limits.max_detections,
-                'TASK_VALUE_COUNT': task.task_value_count,
-                'ORIENTED': int(task.is_oriented),
-                'PROTOTYPES': int(self.has_mask_kernel),
-            }
-            if rows.strides:
-                constants['GRID_STRIDES'] = f'{{{", ".join(map(str, rows.strides))}}}'
+            constants |= self._decode_constants(spec, rows, output)
         if self.has_mask_kernel:
             sources.append('masks.cu')
             constants |= {
@@ -129,8 +124,34 @@ class FrameKernels:
                 'PROTOTYPE_ROWS': prototypes.shape[2],
                 'PROTOTYPE_COLUMNS': prototypes.shape[3],
             }
+        if self.map_layout is not None:
+            sources.append('maps.cu')
+            self.taps = _tap_count(self.map_layout, output, spec.preprocessing)
+            constants |= _map_constants(self.map_layout, decoder_outputs, self.taps)
+            constants['CLASSES'] = len(spec.class_names)
         source = _kernel_source(constants, sources)
         self._kernels = Kernels(compile_kernels(source, device.compute_capability))
+
+    def _decode_constants(
+        self, spec: ModelSpec, rows: AnchorRowLayout, output: TensorSpec
+    ) -> dict[str, object]:
+        """Map the name of each constant in the kernel source for boxes to its value."""
+        constants: dict[str, object] = {
+            'OUTPUT_T': _C_TYPES[output.dtype],
+            'ANCHORS': self._anchors,
+            'CLASSES': len(spec.class_names),
+            'OBJECTNESS': int(rows.objectness),
+            'TRANSPOSED': int(rows.transposed),
+            'CLASS_AGNOSTIC': int(self.limits.class_agnostic),
+            'MAX_CANDIDATES': self.limits.max_candidates,
+            'MAX_DETECTIONS': self.limits.max_detections,
+            'TASK_VALUE_COUNT': spec.task.task_value_count,
+            'ORIENTED': int(spec.task.is_oriented),
+            'PROTOTYPES': int(self.has_mask_kernel),
+        }
+        if rows.strides:
+            constants['GRID_STRIDES'] = f'{{{", ".join(map(str, rows.strides))}}}'
+        return constants
 
     def _scratch_bytes(self, task: Task) -> int:
         """Return an upper bound for the size of ``struct Scratch`` in bytes.
@@ -233,6 +254,31 @@ class FrameKernels:
             'number_masks', grid, _BLOCK_SHAPE, [*pointers, *counted, *placed], stream
         )
 
+    def make_map(
+        self,
+        outputs: tuple[int, int],
+        taps: tuple[int, int],
+        made: tuple[int, int, int],
+        place: int,
+        size_wh: tuple[int, int],
+        stream: Stream,
+    ) -> None:
+        """Queue the kernel that makes the maps of one image.
+
+        Args:
+            outputs: device addresses of the network's output, and of the fields of view or 0.
+            taps: device addresses of the results of ``cell_taps``: columns, rows.
+            made: device addresses of the map (class ids, uint8, or depth, float32), of the
+                confidence (uint8) or 0, and of an int32 that becomes 1 if a value is impossible.
+            place: index of the image in the batch.
+            size_wh: width and height of the map.
+            stream: the stream for the kernel.
+        """
+        pointers = [(each, c_void_p) for each in (*outputs, *taps, *made)]
+        numbers = [(each, c_int) for each in (place, *size_wh)]
+        grid = (*_block_counts(size_wh), 1)
+        self._kernels.launch('make_map', grid, _BLOCK_SHAPE, [*pointers, *numbers], stream)
+
     def close(self) -> None:
         """Unload the kernels."""
         self._kernels.close()
@@ -290,6 +336,34 @@ def _pixel_mask_constants(mask: TensorSpec) -> dict[str, object]:
     """Map the name of each constant in the kernel source for the pixel mask to its value."""
     _, rows, columns = mask.shape
     return {'MASK_T': _PIXEL_MASK_C_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
+
+
+def _tap_count(layout: MapLayout, output: TensorSpec, preprocessing: Preprocessing) -> int:
+    """Return the largest number of cells that make a pixel of a map, for each axis."""
+    count = AXIS_TAPS[layout.upsampling]
+    has_padding = preprocessing.resize != 'stretch'
+    is_coarse = output.shape[-2:] != preprocessing.input_size[::-1]
+    # The padding may end inside a cell. The map is then resized twice.
+    return count * count if has_padding and is_coarse else count
+
+
+def _map_constants(
+    layout: MapLayout, outputs: Sequence[TensorSpec], taps: int
+) -> dict[str, object]:
+    """Map the name of each constant in the kernel source for maps to its value."""
+    rows, columns = outputs[0].shape[-2:]
+    has_ids = layout.kind == 'ids'
+    return {
+        **{name: number for number, name in enumerate(('LOGITS', 'IDS', 'DEPTH'))},
+        'MAP_KIND': layout.kind.upper(),
+        'MAP_T': (_ID_C_TYPES if has_ids else _C_TYPES)[outputs[0].dtype],
+        'MAP_PIXEL': 'float' if layout.kind == 'depth' else 'u8',
+        'MAP_ROWS': rows,
+        'MAP_COLUMNS': columns,
+        'INVERSE': int(layout.is_inverse),
+        'FOV_T': _C_TYPES[outputs[1].dtype] if layout.has_field_of_view else 'float',
+        'TAPS': taps,
+    }
 
 
 def _exact_literal(value: np.float32) -> str:

@@ -7,8 +7,10 @@ from support.gpu.fake_tensorrt import PLAN
 from support.models.image_models import IMAGE_TASKS, NETWORK, write_image_model
 from support.models.open_model import open_by_parameters
 from trt_perception.images.frame import frame_from_bgr
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
@@ -38,14 +40,48 @@ def test_outputs_in_pinned_memory_give_the_results_of_the_host(task, install_sta
     }
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
-    engine = {**parameters, 'engine_path': str(tmp_path / 'model.engine')}
-    pipeline = open_by_parameters(DetectorConfig.from_values(engine))
-    pipeline.enqueue(0, [frame], [Thresholds(wants_masks=True)])
+    options = DetectorConfig.from_values(parameters).pipeline_options()
+    pipeline = open_offline_pipeline(read_model_file(tmp_path / 'model.engine'), options)
+    pipeline.enqueue(0, [frame], [Thresholds()])
     pinned = pipeline.slots[0].result._outputs['output'].array
     pinned[: output.nbytes] = output.reshape(-1).view(np.uint8)
     (result,) = pipeline.collect(0)
     pinned[:] = 0  # the result must not refer to the memory of the slot
     for found, wanted in zip(arrays(result.found), arrays(expected), strict=True):
         np.testing.assert_array_equal(found, wanted)
+    pipeline.close()
+    assert recorder.mistakes == []
+
+
+@pytest.mark.parametrize(
+    ('task', 'wanted', 'made'),
+    [
+        ('semantic', 'segmentation/mask', {'class_ids': (60, 40)}),
+        ('semantic', 'segmentation/camera_info', {}),
+        ('depth', 'depth', {'depth': (60, 40)}),
+    ],
+)
+def test_the_kernels_of_a_node_make_maps_with_subscribers(
+    task, wanted, made, install_standins, tmp_path
+):
+    """The stand-ins run no kernel; test_map_kernels.py compares the pixels."""
+    parameters = write_image_model(task, tmp_path / 'model.onnx')
+    shape = (1, 4, 12, 16) if task == 'semantic' else (1, 48, 64)
+    tensors = {
+        'inputs': (('images', (1, 3, *NETWORK[::-1]), 'FLOAT'),),
+        'outputs': (('output', shape, 'FLOAT'),),
+        'profiles': (),
+    }
+    recorder, _ = install_standins(tensors=tensors)
+    (tmp_path / 'model.engine').write_bytes(PLAN)
+    engine = {'engine_path': str(tmp_path / 'model.engine'), 'map_size': '60x40'}
+    pipeline = open_by_parameters(DetectorConfig.from_values({**parameters, **engine}))
+    frame = frame_from_bgr(np.zeros((333, 517, 3), np.uint8))
+    before = recorder.calls.count('cuLaunchKernel')
+    pipeline.enqueue(0, [frame], [Thresholds(wanted_topics=frozenset([wanted]))])
+    (result,) = pipeline.collect(0)
+    assert {kind: image.size_wh for kind, image in result.found.maps.items()} == made
+    assert recorder.calls.count('cuLaunchKernel') - before == len(made)
+    del result
     pipeline.close()
     assert recorder.mistakes == []

@@ -167,11 +167,11 @@ def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd
 def test_masks_that_were_not_made_are_not_published(client, node):
     """A GPU makes masks only for frames that arrive while the topic has a subscriber."""
     outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
-    assert not outputs.wants_masks()
+    assert not outputs.wanted_topics()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
     client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
-    client.spin_until(outputs.wants_masks, 'a subscription')
+    client.spin_until(outputs.wanted_topics, 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
 
     class Drawn:

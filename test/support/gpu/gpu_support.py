@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -128,3 +129,19 @@ def build_plan(onnx_bytes, profiles=(), capabilities=()):
     plan = builder.build_serialized_network(network, config)
     assert plan is not None
     return bytes(plan)
+
+
+class Gpu:
+    """A machine whose kernels use device memory. It has the methods of HostMachine."""
+
+    def __enter__(self):
+        self._stack = ExitStack()
+        self.stream = self._stack.enter_context(gpu.Stream())
+        self.synchronize = self.stream.synchronize
+        return self
+
+    def __exit__(self, *_):
+        self._stack.close()
+
+    def put(self, array):
+        return self._stack.enter_context(to_device(array)).pointer

@@ -148,7 +148,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
         outputs: outputs of the network for the whole batch.
         sizes: sizes of the frames, which may be fewer than the batch.
         thresholds: thresholds of each frame.
-        images: a MaskImagePool. With it, the kernels also number the masks of each frame.
+        images: a ImagePool. With it, the kernels also number the masks of each frame.
         times: repetitions, because old contents of the scratch memory must not matter.
     """
     geometries, headers = headers_of(kernels, spec, sizes, thresholds)
@@ -163,7 +163,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
             result.queue(table, addresses, spec, at.stream)
             if images is not None:
                 for place, geometry in enumerate(geometries):
-                    result.queue_mask_image(addresses, place, geometry)
+                    result.queue_images(addresses, place, geometry, frozenset(['masks']))
             at.synchronize()
             found = result.read_results(spec, geometries, thresholds)
         result.close()

@@ -21,6 +21,7 @@ __all__ = [
     'Upsampling',
     'check_map_size',
     'checked_size',
+    'image_extents',
     'image_part',
     'resize_map',
 ]
@@ -118,6 +119,32 @@ def _resize_aligned(values: npt.NDArray[Any], size_wh: tuple[int, int]) -> npt.N
     return values
 
 
+def image_extents(
+    shape: tuple[int, int], letterbox: Letterbox
+) -> tuple[list[tuple[int, int]], bool]:
+    """Return the part of a map that covers the image, without the padding of the input.
+
+    Args:
+        shape: rows and columns of the map, which covers the whole input of the network.
+        letterbox: geometry of the image.
+
+    Returns:
+        First row and number of rows, first column and number of columns; in cells, and True. If
+        the padding ends inside a cell, in pixels of the network's input, and False.
+    """
+    width, height = letterbox.network_wh
+    pixels = [
+        (letterbox.pad_top, letterbox.resized_wh[1]),
+        (letterbox.pad_left, letterbox.resized_wh[0]),
+    ]
+    cells = []
+    for count, side, (begin, length) in zip(shape, (height, width), pixels, strict=True):
+        if begin * count % side or length * count % side:
+            return pixels, False
+        cells.append((begin * count // side, length * count // side))
+    return cells, True
+
+
 def image_part(
     values: npt.NDArray[Any], letterbox: Letterbox, upsampling: Upsampling
 ) -> npt.NDArray[Any]:
@@ -131,18 +158,8 @@ def image_part(
         letterbox: geometry of the image.
         upsampling: one of UPSAMPLINGS.
     """
-    width, height = letterbox.network_wh
-    sides = (
-        (letterbox.pad_top, letterbox.resized_wh[1], height),
-        (letterbox.pad_left, letterbox.resized_wh[0], width),
-    )
-    if any(
-        begin * count % side or (begin + length) * count % side
-        for (begin, length, side), count in zip(sides, values.shape, strict=True)
-    ):
+    rows, columns = values.shape
+    ((top, height), (left, width)), is_whole = image_extents((rows, columns), letterbox)
+    if not is_whole:
         values = resize_map(values, letterbox.network_wh, upsampling)
-    (top, bottom), (left, right) = (
-        (begin * count // side, (begin + length) * count // side)
-        for (begin, length, side), count in zip(sides, values.shape, strict=True)
-    )
-    return values[top:bottom, left:right]
+    return values[top : top + height, left : left + width]

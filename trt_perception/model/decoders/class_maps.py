@@ -15,6 +15,7 @@ from trt_perception.model.decoder import (
     Decoder,
     DecoderPreset,
     ImageContext,
+    MapLayout,
     OutputArray,
     SelectDetections,
 )
@@ -45,6 +46,10 @@ class ClassLogitsDecoder(Decoder):
         # The segmentation models of torchvision have a second output "aux" of the same shape.
         shape = ('B', class_axis_size(classes), 'rows', 'columns')
         return (OutputTensor('logits', shape, tensor_names=('out',)),)
+
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        return MapLayout('logits', 'bilinear')
 
     def decode(
         self,
@@ -80,6 +85,10 @@ class ClassIdsDecoder(Decoder):
         if task.name != Semantic.name:
             return ()
         return (OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),)
+
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        return MapLayout('ids', 'nearest')
 
     def decode(
         self,

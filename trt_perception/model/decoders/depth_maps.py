@@ -18,6 +18,7 @@ from trt_perception.model.decoder import (
     Decoder,
     DecoderPreset,
     ImageContext,
+    MapLayout,
     OutputArray,
     SelectDetections,
 )
@@ -62,6 +63,10 @@ class DepthDecoder(Decoder):
         channel = (1,) if self.has_channel_axis else ()
         return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
 
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        return MapLayout('depth', self.upsampling, self.is_metric)
+
     def decode(
         self,
         arrays: Sequence[OutputArray],
@@ -94,6 +99,12 @@ class DepthProDecoder(Decoder):
             return ()
         depth = OutputTensor('inverse depth', ('B', 'rows', 'columns'))
         return (depth, OutputTensor('field of view', ('B',)))
+
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        return MapLayout(
+            'depth', 'bilinear', is_metric=True, is_inverse=True, has_field_of_view=True
+        )
 
     def decode(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
 
@@ -49,11 +50,13 @@ class Depth(Task):
     def draw(
         self,
         bgr: npt.NDArray[np.uint8],
-        found: DepthMap,
+        found: DepthMap | KernelMaps,
         class_names: Sequence[str],
     ) -> None:
         """Replace the pixels by colours of their depth, with a scale."""
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_depth
 
-        draw_depth(bgr, found.depth(), unit=' m' if found.is_metric else '')
+        depth = found.depth()
+        if depth is not None:
+            draw_depth(bgr, depth, unit=' m' if found.is_metric else '')

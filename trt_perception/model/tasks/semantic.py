@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
 
@@ -61,10 +62,12 @@ class Semantic(Task):
             )
 
     def draw(
-        self, bgr: npt.NDArray[np.uint8], found: ClassMap, class_names: Sequence[str]
+        self, bgr: npt.NDArray[np.uint8], found: ClassMap | KernelMaps, class_names: Sequence[str]
     ) -> None:
         """Tint each pixel in the colour of its class, and list the classes of the image."""
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_class_map
 
-        draw_class_map(bgr, found.class_ids(), class_names)
+        class_ids = found.class_ids()
+        if class_ids is not None:
+            draw_class_map(bgr, class_ids, class_names)

@@ -16,6 +16,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
 
 __all__ = [
+    'DEBUG_IMAGE',
     'DETECTIONS_TOPIC',
     'PARAMETERS_OF_OBJECTS',
     'DetectionFields',
@@ -62,6 +63,8 @@ PARAMETERS_OF_OBJECTS: Final = (
 )
 #: The boxes of all objects. Every task of objects has this topic.
 DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
+#: The image with its result drawn.
+DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 
 
 @dataclass(frozen=True)

@@ -209,9 +209,9 @@ class NodeCamera:
             )
         self.health.log_dropped_image(error)
 
-    def wants_masks(self) -> bool:
-        """Return whether the masks or the debug image have a subscriber."""
-        return self._outputs is not None and self._outputs.wants_masks()
+    def wanted_topics(self) -> frozenset[str]:
+        """See CameraHandler."""
+        return frozenset() if self._outputs is None else self._outputs.wanted_topics()
 
     def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""

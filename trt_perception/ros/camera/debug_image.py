@@ -18,10 +18,10 @@ from std_msgs.msg import Header
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
 from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
-from trt_perception.ros.topics import DEBUG_IMAGE, topic_name, topic_qos
+from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 from trt_perception.stages.host_preprocess import frame_to_bgr

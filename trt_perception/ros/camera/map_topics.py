@@ -17,6 +17,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps, MapMemory
 from trt_perception.images.results.map_size import map_size_wh
 from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
 from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
@@ -26,7 +27,11 @@ from trt_perception.ros.camera.camera_info import ClassCameraInfoTopic, DepthCam
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
 from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import (
+    publish_unlocked,
+    serialize_before,
+    serialize_with_room,
+)
 
 __all__ = ['TASK_TOPICS']
 
@@ -57,9 +62,11 @@ class MapTopic(TaskTopic):
     Attributes:
         encoding: encoding of the image.
         dtype: type of a pixel.
+        kind: kind of the map in KernelMaps.
     """
 
     message_type = Image
+    kind: ClassVar[str]
     encoding: ClassVar[str] = 'mono8'
     dtype: ClassVar[str] = 'u1'
 
@@ -85,27 +92,46 @@ class MapTopic(TaskTopic):
         found: TaskResult,
     ) -> None:
         """Publish the map, if the result has one."""
+        if isinstance(found, KernelMaps):
+            made = found.maps.get(self.kind) if self.has_unit_of(found) else None
+            if made is not None:
+                self._publish_memory(header, made)
+            return
         pixels = self.pixels(found, map_size_wh(self._config.map_size, found.letterbox))
         if pixels is None:
             return
         height, width = pixels.shape
-        step = width * np.dtype(self.dtype).itemsize
-        empty = Image(
+        empty = self._empty_message(header, (width, height))
+        self._message, room = serialize_with_room(empty, empty.step * height, self._message)
+        np.copyto(room.view(self.dtype).reshape(height, width), pixels)
+        publish_unlocked(self._publisher, self._message)
+
+    def has_unit_of(self, found: KernelMaps) -> bool:  # noqa: ARG002
+        """Return whether the values of a result belong to this topic."""
+        return True
+
+    def _publish_memory(self, header: Header | HeaderFields, made: MapMemory) -> None:
+        """Publish a map from its own memory: the header is written in front of the pixels."""
+        empty = self._empty_message(header, made.size_wh)
+        memory = made.memory()
+        publish_unlocked(self._publisher, serialize_before(empty, memory, HEADER_ROOM))
+
+    def _empty_message(self, header: Header | HeaderFields, size_wh: tuple[int, int]) -> Image:
+        width, height = size_wh
+        return Image(
             header=header_message(header),
             height=height,
             width=width,
             encoding=self.encoding,
-            step=step,
+            step=width * np.dtype(self.dtype).itemsize,
         )
-        self._message, room = serialize_with_room(empty, step * height, self._message)
-        np.copyto(room.view(self.dtype).reshape(height, width), pixels)
-        publish_unlocked(self._publisher, self._message)
 
 
 class ClassMapTopic(MapTopic):
     """Publishes the class of each pixel."""
 
     topic = CLASS_MAP_TOPIC
+    kind = 'class_ids'
 
     def pixels(self, found: ClassMap, size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Return class ids."""
@@ -116,6 +142,7 @@ class ClassConfidenceTopic(MapTopic):
     """Publishes the probability of each pixel's class, if the network outputs logits."""
 
     topic = CLASS_CONFIDENCE_TOPIC
+    kind = 'confidence'
 
     def pixels(self, found: ClassMap, size_wh: tuple[int, int]) -> npt.NDArray[np.uint8] | None:
         """Return probabilities in 1/255."""
@@ -126,6 +153,7 @@ class DepthTopic(MapTopic):
     """Publishes the depth of each pixel in metres."""
 
     topic = DEPTH_TOPIC
+    kind = 'depth'
     encoding = '32FC1'
     dtype = '<f4'
 
@@ -133,17 +161,26 @@ class DepthTopic(MapTopic):
         """Return metres; None for a relative depth."""
         return found.depth(size_wh) if found.is_metric else None
 
+    def has_unit_of(self, found: KernelMaps) -> bool:
+        """See MapTopic."""
+        return found.is_metric
+
 
 class RelativeDepthTopic(MapTopic):
     """Publishes a depth without unit; larger values are nearer."""
 
     topic = RELATIVE_DEPTH_TOPIC
+    kind = 'depth'
     encoding = '32FC1'
     dtype = '<f4'
 
     def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32] | None:
         """Return relative values; None for a depth in metres."""
         return None if found.is_metric else found.depth(size_wh)
+
+    def has_unit_of(self, found: KernelMaps) -> bool:
+        """See MapTopic."""
+        return not found.is_metric
 
 
 #: The class that publishes a topic, by the name of the topic.

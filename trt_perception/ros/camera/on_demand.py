@@ -40,6 +40,11 @@ class OnDemandPublisher:
         self._thread.start()
 
     @property
+    def name(self) -> str:
+        """Name of the topic."""
+        return self._topic.topic.name
+
+    @property
     def has_subscriber(self) -> bool:
         """Whether the topic has a subscriber."""
         return self._topic.has_subscriber

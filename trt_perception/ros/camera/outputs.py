@@ -14,7 +14,7 @@ from vision_msgs.msg import LabelInfo, VisionClass
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.map_topics import TASK_TOPICS
@@ -111,13 +111,18 @@ class DetectorOutputs:
         self._debug_image.put(header, frame, found)
         return all(accepted)
 
-    def wants_masks(self) -> bool:
-        """Return whether the task has masks, and they or the debug image have a subscriber."""
+    def wanted_topics(self) -> frozenset[str]:
+        """Return the names of the topics on demand that have a subscriber.
+
+        With them, the debug image counts, because it shows masks and maps.
+        """
         assert self._debug_image is not None
         if not self._on_demand:
-            return False
-        has_subscriber = any(topic.has_subscriber for topic in self._on_demand)
-        return has_subscriber or self._debug_image.has_subscriber
+            return frozenset()
+        wanted = [topic.name for topic in self._on_demand if topic.has_subscriber]
+        if self._debug_image.has_subscriber:
+            wanted.append(DEBUG_IMAGE.name)
+        return frozenset(wanted)
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for present and later subscribers.

@@ -22,7 +22,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.ros.wire.rcl import ErrorString, SerializedArray
 
-__all__ = ['publish_unlocked', 'serialize_with_room']
+__all__ = ['publish_unlocked', 'serialize_before', 'serialize_with_room']
 
 
 @cache
@@ -49,11 +49,37 @@ def serialize_with_room(
     Returns:
         The serialised message, and a view of its data; both uint8, one-dimensional.
     """
-    start = serialize_message(empty)[:-4] + struct.pack('=I', size)
+    start = _start_of(empty, size)
     if memory is None or memory.size != len(start) + size:
         memory = np.empty(len(start) + size, np.uint8)
     memory[: len(start)] = np.frombuffer(start, np.uint8)
     return memory, memory[len(start) :]
+
+
+def serialize_before(
+    empty: Image, memory: npt.NDArray[np.uint8], room: int
+) -> npt.NDArray[np.uint8]:
+    """Serialise an image whose data are in memory already, without a copy of the data.
+
+    Args:
+        empty: the message without data.
+        memory: uint8, one-dimensional: `room` bytes for the header, then the data.
+        room: size of the room. If it is too small for the header, the data are copied.
+
+    Returns:
+        The serialised message, a part of `memory`.
+    """
+    start = np.frombuffer(_start_of(empty, memory.size - room), np.uint8)
+    if len(start) > room:
+        return np.concatenate([start, memory[room:]])
+    message = memory[room - len(start) :]
+    message[: len(start)] = start
+    return message
+
+
+def _start_of(empty: Image | CompressedImage, size: int) -> bytes:
+    """Return the serialised fields in front of `size` bytes of data."""
+    return serialize_message(empty)[:-4] + struct.pack('=I', size)
 
 
 def publish_unlocked(publisher: Publisher, message: Any) -> None:

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from trt_perception.pipelines import mask_images
-from trt_perception.pipelines.mask_images import MaskImagePool
+from trt_perception.pipelines import pinned_images
+from trt_perception.pipelines.pinned_images import ImagePool
 
 
 class Buffer:
@@ -55,9 +55,9 @@ class Device:
 
 @pytest.fixture
 def images(monkeypatch):
-    monkeypatch.setattr(mask_images, 'PinnedBuffer', Buffer)
-    monkeypatch.setattr(mask_images, 'Event', Event)
-    images = MaskImagePool(Device)
+    monkeypatch.setattr(pinned_images, 'PinnedBuffer', Buffer)
+    monkeypatch.setattr(pinned_images, 'Event', Event)
+    images = ImagePool(Device)
     yield images
     images.close()
     gc.collect()

@@ -1,0 +1,106 @@
+"""Maps of classes and depth, made by kernels that are emulated on the CPU, equal the host's."""
+
+import numpy as np
+import pytest
+
+from support.gpu.emulated_kernels import emulated_kernels
+from support.gpu.host_kernels import needs_compiler
+from support.gpu.host_machine import DEVICE, HostMachine, use_host_memory
+from support.oracles.map_outputs import (
+    CASES,
+    assert_same_maps,
+    make_maps,
+    map_outputs,
+    map_spec,
+    maps_on_host,
+)
+from trt_perception.errors import OutputError
+from trt_perception.images.results.kernel_maps import HEADER_ROOM
+from trt_perception.pipelines.pinned_images import ImagePool
+
+pytestmark = needs_compiler
+
+#: The padding of these images ends at the border of a cell, nowhere, and inside a cell.
+SIZES = [(96, 48), (131, 87), (77, 91)]
+
+# Conversions of float16 are PTX instructions, which only a GPU has.
+EMULATED_CASES = [name for name, (_, _, dtype) in CASES.items() if dtype != 'float16']
+
+
+@pytest.fixture(autouse=True)
+def _host_memory(monkeypatch):
+    use_host_memory(monkeypatch)
+
+
+@pytest.mark.parametrize('resize', ['stretch', 'letterbox'])
+@pytest.mark.parametrize('name', EMULATED_CASES)
+def test_maps_equal_those_of_the_host(name, resize):
+    spec = map_spec(name, resize, (96, 64), 5, batch=4)
+    kernels = emulated_kernels(spec)
+    outputs = map_outputs(np.random.default_rng(3), spec)
+    for map_size, size_wh in (('source', None), ('50x70', (50, 70))):
+        found, geometries = make_maps(
+            kernels, HostMachine(), spec, outputs, SIZES, ImagePool(DEVICE), map_size
+        )
+        expected = maps_on_host(spec, outputs, geometries)
+        for by_kernels, on_host in zip(found, expected, strict=True):
+            assert_same_maps(by_kernels, on_host, size_wh)
+
+
+@pytest.mark.parametrize(
+    ('wanted', 'made'),
+    [
+        ([], set()),
+        (['segmentation/camera_info'], set()),
+        (['segmentation/mask'], {'class_ids'}),
+        (['debug_image'], {'class_ids'}),
+        (['segmentation/confidence'], {'class_ids', 'confidence'}),
+    ],
+)
+def test_only_wanted_maps_are_made(wanted, made):
+    spec = map_spec('logits', 'stretch', (96, 64), 5, batch=1)
+    outputs = map_outputs(np.random.default_rng(0), spec)
+    (found,), _ = make_maps(
+        emulated_kernels(spec),
+        HostMachine(),
+        spec,
+        outputs,
+        SIZES[:1],
+        ImagePool(DEVICE),
+        wanted=frozenset(wanted),
+    )
+    assert set(found.maps) == made
+
+
+def test_a_map_lies_behind_room_for_a_header():
+    spec = map_spec('logits', 'stretch', (96, 64), 5, batch=1)
+    outputs = map_outputs(np.random.default_rng(0), spec)
+    (found,), _ = make_maps(
+        emulated_kernels(spec), HostMachine(), spec, outputs, SIZES[:1], ImagePool(DEVICE)
+    )
+    memory = found.maps['class_ids'].memory()
+    assert memory[HEADER_ROOM:].tolist() == found.class_ids().reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ('name', 'tensor', 'value'),
+    [
+        ('logits', 0, np.nan),
+        ('logits', 0, -np.inf),
+        ('ids of the input', 0, 5),
+        ('ids of the input', 0, -1),
+        ('depth and field of view', 1, 180),
+        ('depth and field of view', 1, np.nan),
+    ],
+)
+def test_impossible_values_are_an_error_of_their_image(name, tensor, value):
+    spec = map_spec(name, 'stretch', (96, 64), 5, batch=3)
+    outputs = map_outputs(np.random.default_rng(0), spec)
+    of_second = outputs[tensor][1:2]
+    of_second.reshape(-1)[-1] = value
+    found, geometries = make_maps(
+        emulated_kernels(spec), HostMachine(), spec, outputs, SIZES, ImagePool(DEVICE)
+    )
+    expected = maps_on_host(spec, outputs, geometries)
+    assert [isinstance(one, OutputError) for one in found] == [False, True, False]
+    assert [isinstance(one, OutputError) for one in expected] == [False, True, False]

@@ -1,0 +1,76 @@
+"""Maps from the kernels of a GPU are published from their own memory."""
+
+import numpy as np
+import pytest
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
+
+from trt_perception.images.frame import Frame
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
+from trt_perception.model.tasks.depth import Depth
+from trt_perception.model.tasks.semantic import Semantic
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.outputs import DetectorOutputs
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = pytest.mark.each_distro
+
+SIZE = (5, 3)
+LETTERBOX = Letterbox.fit(SIZE, SIZE, 'stretch')
+CASES = [
+    (Semantic(), 'segmentation/mask', 'class_ids', 'uint8', 'mono8', False),
+    (Semantic(), 'segmentation/confidence', 'confidence', 'uint8', 'mono8', False),
+    (Depth(), 'depth', 'depth', 'float32', '32FC1', True),
+    (Depth(), 'relative_depth', 'depth', 'float32', '32FC1', False),
+]
+
+
+class Memory:
+    def __init__(self, pixels):
+        self.size_wh, self.dtype = pixels.shape[::-1], pixels.dtype
+        room = np.full(HEADER_ROOM, 0xA5, np.uint8)
+        self._memory = np.concatenate([room, pixels.reshape(-1).view(np.uint8)])
+
+    def memory(self):
+        return self._memory
+
+
+@pytest.mark.parametrize(('task', 'topic', 'kind', 'dtype', 'encoding', 'is_metric'), CASES)
+def test_a_map_is_published_with_its_header(
+    client, node, task, topic, kind, dtype, encoding, is_metric
+):
+    pixels = np.arange(15).reshape(SIZE[::-1]).astype(dtype)
+    outputs = DetectorOutputs(node, ('a', 'b'), DetectorConfig(), task)
+    messages, subscription = client.subscribe(Image, topic)
+    client.spin_until(lambda: topic in outputs.wanted_topics(), 'a subscription')
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+    # The header of the second message does not fit into the free memory in front of the pixels.
+    for frame_id in ('camera', 'x' * 2 * HEADER_ROOM):
+        found = KernelMaps({kind: Memory(pixels)}, LETTERBOX, is_metric)
+        count = len(messages)
+        while not outputs.publish(Header(frame_id=frame_id), frame, found):
+            pass  # the thread is still busy with the first message
+        client.spin_until(lambda count=count: len(messages) > count, 'the map')
+        message = messages[-1]
+        assert message.header.frame_id == frame_id
+        assert (message.width, message.height, message.encoding) == (*SIZE, encoding)
+        assert message.step == SIZE[0] * pixels.itemsize
+        assert bytes(message.data) == pixels.tobytes()
+    outputs.close()
+    client.node.destroy_subscription(subscription)
+
+
+def test_a_map_that_was_not_made_is_not_published(client, node):
+    outputs = DetectorOutputs(node, ('a', 'b'), DetectorConfig(), Semantic())
+    messages, subscription = client.subscribe(Image, 'segmentation/mask')
+    client.spin_until(lambda: outputs.wanted_topics(), 'a subscription')
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+    made = {'class_ids': Memory(np.zeros(SIZE[::-1], np.uint8))}
+    for frame_id, maps in (('without', {}), ('with', made)):
+        while not outputs.publish(Header(frame_id=frame_id), frame, KernelMaps(maps, LETTERBOX)):
+            pass  # the thread is still busy with the first message
+    client.spin_until(lambda: messages, 'the map')
+    assert [message.header.frame_id for message in messages] == ['with']
+    outputs.close()
+    client.node.destroy_subscription(subscription)

@@ -1,0 +1,79 @@
+"""Maps that the kernels of a GPU have made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.map_resize import checked_size, resize_map
+
+__all__ = ['HEADER_ROOM', 'KernelMaps', 'MapMemory']
+
+#: Bytes in front of the pixels of each map, for the header of a serialised message.
+HEADER_ROOM: Final = 1024
+
+
+class MapMemory(Protocol):
+    """The memory of one map.
+
+    Attributes:
+        size_wh: width and height in pixels.
+        dtype: type of a pixel.
+    """
+
+    size_wh: tuple[int, int]
+    dtype: np.dtype[Any]
+
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """Return HEADER_ROOM bytes and the pixels, valid as long as this object.
+
+        Returns:
+            uint8, one-dimensional.
+
+        Raises:
+            CudaError: the GPU work failed.
+        """
+
+
+@dataclass(frozen=True)
+class KernelMaps:
+    """The maps of one image, made by kernels. Only maps with a subscriber are made.
+
+    Other sizes than the parameter ``map_size`` are resized from the made map to the nearest pixel.
+
+    Attributes:
+        maps: the maps by kind: ``class_ids`` and ``confidence``, uint8, or ``depth``, float32.
+        letterbox: geometry of the image.
+        is_metric: whether a depth is in metres. Otherwise larger values are nearer.
+    """
+
+    maps: Mapping[str, MapMemory]
+    letterbox: Letterbox
+    is_metric: bool = False
+
+    def class_ids(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
+        """Return the class of each pixel: uint8 (height, width). None if it was not made."""
+        return self._pixels('class_ids', size_wh)
+
+    def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
+        """Return probabilities in 1/255: uint8 (height, width). None if they were not made."""
+        return self._pixels('confidence', size_wh)
+
+    def depth(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.float32] | None:
+        """Return the depth of each pixel: float32 (height, width). None if it was not made."""
+        return self._pixels('depth', size_wh)
+
+    def _pixels(self, kind: str, size_wh: tuple[int, int] | None) -> npt.NDArray[Any] | None:
+        made = self.maps.get(kind)
+        if made is None:
+            return None
+        width, height = made.size_wh
+        pixels = made.memory()[HEADER_ROOM:].view(made.dtype).reshape(height, width)
+        wanted_wh = checked_size(size_wh, self.letterbox)
+        # A copy, because the memory is reused.
+        return np.array(resize_map(pixels, wanted_wh, 'nearest'))

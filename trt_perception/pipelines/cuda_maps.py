@@ -1,0 +1,197 @@
+"""Makes the requested maps of each image with kernels: classes and their probability, or depth.
+
+The kernels run after the graph. Only the maps are copied to the host, each behind free memory for
+the header of a message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from trt_perception.errors import OutputError
+from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async, upload_once
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.cell_taps import cell_taps, tap_dtype
+from trt_perception.images.results.kernel_maps import KernelMaps
+from trt_perception.images.results.map_size import map_size_wh
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
+from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
+from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
+from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.pinned_images import ImagePool, MapImage
+from trt_perception.stages.gpu_kernels import FrameKernels
+
+__all__ = ['MapDecoder']
+
+#: Topics that need each kind of map.
+_TOPICS: Final = {
+    'class_ids': {CLASS_MAP_TOPIC.name, CLASS_CONFIDENCE_TOPIC.name, DEBUG_IMAGE.name},
+    'confidence': {CLASS_CONFIDENCE_TOPIC.name},
+    'depth': {DEPTH_TOPIC.name, RELATIVE_DEPTH_TOPIC.name, DEBUG_IMAGE.name},
+}
+#: Image sizes whose tables stay in device memory. A table of a 1080p image has up to 100 KB.
+_KEPT_SIZES: Final = 16
+
+
+class _Tables(NamedTuple):
+    """The cells of each column, and of each row, in device memory."""
+
+    memory: DeviceBuffer
+    rows_offset: int
+
+
+class MapDecoder:
+    """A SlotDecoder for models whose outputs are maps.
+
+    Args:
+        kernels: the kernels, compiled for the model. They must have a ``map_layout``.
+        spec: specification of the model for its largest batch.
+        stream: stream of all work.
+        images: the pool of memory for maps.
+        map_size: size of the maps, as the parameter of this name.
+    """
+
+    images_are_results = True
+
+    def __init__(
+        self,
+        kernels: FrameKernels,
+        spec: ModelSpec,
+        stream: Stream,
+        images: ImagePool,
+        map_size: str,
+    ) -> None:
+        assert kernels.map_layout is not None
+        self._kernels = kernels
+        self._stream = stream
+        self._images = images
+        self._map_size = map_size
+        self._layout = kernels.map_layout
+        read = [spec.outputs[place] for _, place in spec.decoder_outputs]
+        self._output = read[0]
+        self._field_of_view = read[1].name if self._layout.has_field_of_view else ''
+        self._tables: dict[tuple[Letterbox, tuple[int, int]], _Tables] = {}
+        self._made: dict[int, dict[str, MapImage]] = {}  # by index in the batch
+        self._closing = ExitStack()
+        with ExitStack() as undo:
+            undo.enter_context(self._closing)
+            # The kernels write the flag of an image directly to pinned memory.
+            self._flags = self._closing.enter_context(PinnedBuffer(4 * spec.batch))
+            self._drawn = DeviceBuffer(0)
+            undo.pop_all()
+
+    def queue(
+        self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
+    ) -> None:
+        """Do nothing, because the graph does not know which maps are wanted."""
+
+    def queue_images(
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, wanted: frozenset[str]
+    ) -> None:
+        """Queue the kernel that makes the wanted maps of a frame, and their copies."""
+        self._flags.array.view(np.int32)[place] = 0
+        size_wh = map_size_wh(self._map_size, letterbox)
+        kinds = ('depth',) if self._layout.kind == 'depth' else ('class_ids', 'confidence')
+        if self._layout.kind == 'ids':
+            kinds = kinds[:1]
+        made = {
+            kind: self._images.lend_map(size_wh, 'float32' if kind == 'depth' else 'uint8')
+            for kind in kinds
+            if wanted & _TOPICS[kind]
+        }
+        self._made[place] = made
+        if not made:
+            return
+        drawn = self._drawn_at([image.size_bytes for image in made.values()])
+        memory, rows_offset = self._tables_of(letterbox, size_wh)
+        self._kernels.make_map(
+            (outputs[self._output.name], outputs.get(self._field_of_view, 0)),
+            (memory.pointer, memory.pointer + rows_offset),
+            (drawn[0], drawn[1] if len(drawn) > 1 else 0, self._flags.device_pointer + 4 * place),
+            place,
+            size_wh,
+            self._stream,
+        )
+        for source, image in zip(drawn, made.values(), strict=True):
+            copy_async(image.pointer, source, image.size_bytes, self._stream)
+            image.record(self._stream)
+
+    def read_results(
+        self,
+        spec: ModelSpec,
+        letterboxes: Sequence[Letterbox],
+        thresholds: Sequence[Thresholds],  # noqa: ARG002
+    ) -> list[TaskResult | OutputError]:
+        """Return the maps of each frame. They refer to memory of the pool."""
+        found: list[TaskResult | OutputError] = []
+        flags = self._flags.array.view(np.int32)
+        for place, letterbox in enumerate(letterboxes):
+            maps = self._made.pop(place, {})
+            if maps and flags[place]:
+                found.append(_invalid_values(self._layout.kind, len(spec.class_names)))
+            else:
+                found.append(KernelMaps(maps, letterbox, self._layout.is_metric))
+        self._made.clear()
+        return found
+
+    def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
+        """Return 0, because maps have no boxes."""
+        return 0
+
+    def _drawn_at(self, sizes: Sequence[int]) -> list[int]:
+        """Return device addresses for maps of these sizes in bytes.
+
+        The maps of several frames share the memory, because they are made one after the other.
+        """
+        starts = np.cumsum([0, *(-(-size // 256) * 256 for size in sizes)]).tolist()
+        if starts[-1] > self._drawn.size:
+            self._drawn.close()  # waits for the work on the device
+            self._drawn = DeviceBuffer(starts[-1])
+        return [self._drawn.pointer + start for start in starts[:-1]]
+
+    def _tables_of(self, letterbox: Letterbox, size_wh: tuple[int, int]) -> _Tables:
+        """Return the cells of each pixel, from memory if this geometry came before."""
+        key = letterbox, size_wh
+        tables = self._tables.get(key)
+        if tables is None:
+            rows, columns = self._output.shape[-2:]
+            upsampling, count = self._layout.upsampling, self._kernels.taps
+            taps = cell_taps(letterbox, (columns, rows), size_wh, upsampling, count)
+            values = np.concatenate(taps)
+            if len(self._tables) == _KEPT_SIZES:
+                self._tables.pop(next(iter(self._tables))).memory.close()
+            memory = DeviceBuffer(values.nbytes)
+            tables = _Tables(memory, size_wh[0] * tap_dtype(count).itemsize)
+            self._tables[key] = tables
+            upload_once(values, memory.pointer, self._stream)
+        return tables
+
+    def close(self) -> None:
+        """Free the buffers."""
+        self._made.clear()
+        with self._closing, ExitStack() as own:
+            for tables in self._tables.values():
+                own.callback(tables.memory.close)
+            own.callback(self._drawn.close)
+        self._tables.clear()
+
+
+def _invalid_values(kind: str, classes: int) -> OutputError:
+    """Return the error of an image for which the network's output has impossible values."""
+    if kind == 'ids':
+        return OutputError(
+            "the model's output",
+            'class ids without a name',
+            expected=f'0 to {classes - 1}, one for each class name',
+            fix='correct model.class_names or the manifest',
+        )
+    if kind == 'logits':
+        return OutputError("the model's output", 'logits that are not finite')
+    return OutputError(
+        "the model's output", 'an impossible field of view', expected='between 0 and 180 degrees'
+    )

@@ -1,0 +1,186 @@
+"""Images that kernels write, in page-locked memory: masks, maps of classes and depth.
+
+These images are made only on request. The result of a frame refers to its images. The memory is
+reused when the last reference is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.gpu import Device, Event, PinnedBuffer, Stream
+from trt_perception.gpu.bindings import Resource
+from trt_perception.images.results.kernel_maps import HEADER_ROOM
+
+__all__ = ['ImagePool', 'MapImage', 'MaskImage']
+
+
+class _Buffer(Resource):
+    """Memory of one image, with the event after the last work that writes it."""
+
+    def __init__(self, device: Device, size: int) -> None:
+        self._closing = ExitStack()
+        with ExitStack() as undo:
+            undo.enter_context(self._closing)
+            self.memory: PinnedBuffer = self._closing.enter_context(PinnedBuffer(size, device))
+            # On a Jetson, block the thread instead of spinning, because CPU cores are scarce.
+            self.written: Event = self._closing.enter_context(Event(blocking=device.integrated))
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Free memory and event."""
+        self._closing.close()
+
+
+class _Image:
+    """An image in memory of a pool.
+
+    Args:
+        pool: the pool that gets the buffer back when the image is no longer used.
+        buffer: the memory of the image.
+        size_wh: width and height of the image in pixels.
+    """
+
+    def __init__(self, pool: ImagePool, buffer: _Buffer, size_wh: tuple[int, int]) -> None:
+        self._pool = pool
+        self._buffer = buffer
+        self.size_wh = size_wh
+
+    def record(self, stream: Stream) -> None:
+        """Record that work on this stream writes the image. Call after queueing the work."""
+        self._buffer.written.record(stream)
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._buffer)
+
+
+class MaskImage(_Image):
+    """The mask numbers of one image, uint16 (height, width). Implements NumberedMasks."""
+
+    @property
+    def device_pointer(self) -> int:
+        """Device address of the numbers."""
+        return self._buffer.memory.device_pointer
+
+    def number(self, out: npt.NDArray[np.uint16]) -> None:
+        """Copy the numbers to `out`. Waits for the GPU.
+
+        Args:
+            out: uint16 (height, width).
+
+        Raises:
+            CudaError: the GPU work failed.
+        """
+        width, height = self.size_wh
+        self._buffer.written.synchronize()
+        pixels = self._buffer.memory.array[: 2 * width * height].view(np.uint16)
+        np.copyto(out, pixels.reshape(height, width))
+
+
+class MapImage(_Image):
+    """A map of one image. Implements MapMemory.
+
+    Attributes:
+        dtype: type of a pixel.
+    """
+
+    dtype: np.dtype[Any]
+
+    @property
+    def pointer(self) -> int:
+        """Host address of the pixels."""
+        return self._buffer.memory.pointer + HEADER_ROOM
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the pixels in bytes."""
+        return self.size_wh[0] * self.size_wh[1] * self.dtype.itemsize
+
+    def memory(self) -> npt.NDArray[np.uint8]:
+        """See MapMemory."""
+        self._buffer.written.synchronize()
+        return self._buffer.memory.array[: HEADER_ROOM + self.size_bytes]
+
+
+class ImagePool(Resource):
+    """A pool of memory for images. The pool reuses buffers that are no longer in use.
+
+    Args:
+        device: the device whose kernels write the images.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        # Reentrant: garbage collection can return a buffer while this thread holds the lock.
+        self._lock = threading.RLock()
+        self._free: list[_Buffer] = []
+        self._closed = False
+
+    def lend(self, size_wh: tuple[int, int]) -> MaskImage:
+        """Return a mask image for a kernel to write.
+
+        Args:
+            size_wh: width and height of the image in pixels.
+
+        Raises:
+            CudaError: memory is not sufficient.
+        """
+        return MaskImage(self, self._buffer(2 * size_wh[0] * size_wh[1]), size_wh)
+
+    def lend_map(self, size_wh: tuple[int, int], dtype: str) -> MapImage:
+        """Return a map to copy pixels into.
+
+        Args:
+            size_wh: width and height of the map in pixels.
+            dtype: type of a pixel.
+
+        Raises:
+            CudaError: memory is not sufficient.
+        """
+        pixel = np.dtype(dtype)
+        size = HEADER_ROOM + size_wh[0] * size_wh[1] * pixel.itemsize
+        image = MapImage(self, self._buffer(size), size_wh)
+        image.dtype = pixel
+        return image
+
+    def _buffer(self, size: int) -> _Buffer:
+        """Return a free buffer with room for `size` bytes, or a new one."""
+        buffer = self._idle_buffer()
+        if buffer is not None and buffer.memory.size < size:
+            buffer.close()
+            buffer = None
+        return _Buffer(self._device, size) if buffer is None else buffer
+
+    def _idle_buffer(self) -> _Buffer | None:
+        """Remove and return a free buffer whose GPU work is done; None if all are in use.
+
+        The GPU may still write a free buffer, because an image can be deleted before anyone reads
+        it. Only readers of an image wait for the GPU.
+        """
+        with self._lock:
+            for index, buffer in enumerate(self._free):
+                if buffer.written.is_done():
+                    return self._free.pop(index)
+        return None
+
+    def give_back(self, buffer: _Buffer) -> None:
+        """Take back a buffer that is no longer read. Any thread may call this method."""
+        with self._lock:
+            if not self._closed:
+                self._free.append(buffer)
+                return
+        buffer.close()
+
+    def close(self) -> None:
+        """Free unused buffers now, and others when they return. All GPU work must be done."""
+        with self._lock:
+            self._closed = True
+            free, self._free = self._free, []
+        with ExitStack() as own:
+            for buffer in free:
+                own.callback(buffer.close)
