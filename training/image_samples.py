@@ -40,11 +40,12 @@ def digit_crop(
 
 
 def class_map(scene: scenes.Scene) -> np.ndarray:
-    """Return the class of each pixel, from the masks before occlusion: (h, w) uint8."""
+    """Return the class of each pixel, from the visible ink of a drawn scene: (h, w) uint8."""
     classes = np.full(scene.image.shape[:2], BACKGROUND, np.uint8)
     for box, label, shape in zip(scene.xyxy, scene.classes, scene.shapes, strict=True):
         x0, y0, x1, y1 = box.astype(int)
         classes[y0:y1, x0:x1][shape.mask] = label + 1
+    classes[scene.occluders] = BACKGROUND
     return classes
 
 

@@ -117,6 +117,7 @@ class Scene(NamedTuple):
         classes: (n,) int64.
         hidden: (n,) float32, fraction of the ink under occluders or outside the picture.
         shapes: one shape per digit; empty for a scene from a file.
+        occluders: (h, w) bool, the area of the occluders; None for a scene from a file.
     """
 
     image: np.ndarray
@@ -124,6 +125,7 @@ class Scene(NamedTuple):
     classes: np.ndarray
     hidden: np.ndarray
     shapes: tuple[Shape, ...] = ()
+    occluders: np.ndarray | None = None
 
 
 class Drawn(NamedTuple):
@@ -193,6 +195,7 @@ def compose(config: SceneConfig, index: int) -> Scene:
         tuple(
             shape_of(ink, box, size_wh, INK_ALPHA) for ink, box in zip(inks, boxes, strict=True)
         ),
+        mask,
     )
 
 
