@@ -50,6 +50,8 @@ def export_task(task: str, network: torch.nn.Module, path: pathlib.Path) -> None
     width, height = input_wh(task)
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.random((1, 3, height, width), np.float32))
+    if task == 'semantic':
+        network.half().float()  # rounds the weights, so that FP16 stores them exactly
     torch.onnx.export(
         network,
         (images,),
@@ -60,6 +62,8 @@ def export_task(task: str, network: torch.nn.Module, path: pathlib.Path) -> None
         dynamo=False,
     )
     graph = onnx.load(path)
+    if task == 'semantic':
+        store_in_half(graph.graph)
     description = f'trt_perception, {DESCRIPTIONS[task]}'
     onnx.helper.set_model_props(graph, {'description': description, 'license': 'Apache-2.0'})
     onnx.save(graph, path)
@@ -72,6 +76,20 @@ def export_task(task: str, network: torch.nn.Module, path: pathlib.Path) -> None
         raise SystemExit(f'ONNX differs from PyTorch by {difference}')
     if path.stat().st_size > MAX_BYTES:
         raise SystemExit(f'{path.stat().st_size} bytes; at most {MAX_BYTES} can be shipped')
+
+
+def store_in_half(graph: onnx.GraphProto) -> None:
+    """Store float32 weights as FP16, in place. Cast nodes restore them."""
+    wide = [each for each in graph.initializer if each.data_type == onnx.TensorProto.FLOAT]
+    for index, tensor in enumerate(wide):
+        weights = onnx.numpy_helper.to_array(tensor)
+        if weights.size < 8 or not tensor.dims:
+            continue
+        half = onnx.numpy_helper.from_array(weights.astype(np.float16), f'h{index}')
+        cast = onnx.helper.make_node('Cast', [half.name], [tensor.name], to=onnx.TensorProto.FLOAT)
+        graph.initializer.remove(tensor)
+        graph.initializer.append(half)
+        graph.node.insert(0, cast)
 
 
 def manifest(task: str, path: pathlib.Path, stages: list[dict]) -> dict:

@@ -1,18 +1,18 @@
-"""Samples for the models that describe the whole image: crops of digits, and tiles with classes.
+"""Samples for the models that describe the whole image: crops of digits, and maps of classes.
 
-All samples come from the detector's scenes. A crop shows one digit, and a tile shows a part of a
-scene in which every pixel has a class.
+All samples come from the detector's scenes. A crop shows one digit. A map has the class of every
+pixel of a scene.
 """
 
 import multiprocessing
 
 import cv2
 import letterbox
+import model as net
 import numpy as np
 import scenes
 
 CROP_SIDE = 64  # width and height of the classifier's input
-TILE_SIDE = 160
 CROP_MARGIN = 0.15  # context on each side of a digit, relative to its longer side
 BACKGROUND = 0  # class of pixels without ink; digit d has class d + 1
 
@@ -65,38 +65,31 @@ def training_crops(index: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(crops), scene.classes
 
 
-def training_tiles(index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a tile near each digit of training scene `index`, and one at a random place.
+def training_map(index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return training scene `index` as network input, and the classes of its pixels.
 
     Returns:
-        (n + 1, TILE_SIDE, TILE_SIDE, 3) uint8, and the classes of the pixels
-        (n + 1, TILE_SIDE, TILE_SIDE) uint8.
+        (3, 480, 640) uint8, (480, 640) uint8. The letterbox's padding has the background's class.
     """
     scene = scenes.compose(scenes.TRAIN, index)
-    rng = np.random.default_rng((scenes.TRAIN.seed, index, 2))
+    image, geometry = letterbox.letterbox(scene.image, net.INPUT_WH)
     classes = class_map(scene)
-    size = np.array(scene.image.shape[1::-1])
-    centres = [*((box[:2] + box[2:]) / 2 for box in scene.xyxy), rng.uniform(0, size)]
-    tiles, maps = [], []
-    for centre in centres:
-        corner = centre - TILE_SIDE / 2 + rng.uniform(-60, 60, 2)
-        x, y = np.clip(corner, 0, size - TILE_SIDE).astype(int)
-        tiles.append(scene.image[y : y + TILE_SIDE, x : x + TILE_SIDE])
-        maps.append(classes[y : y + TILE_SIDE, x : x + TILE_SIDE])
-    return np.stack(tiles), np.stack(maps)
+    if geometry.scale != 1:
+        resized_wh = [round(side * geometry.scale) for side in classes.shape[::-1]]
+        classes = cv2.resize(classes, resized_wh, interpolation=cv2.INTER_NEAREST_EXACT)
+    placed = np.full(image.shape[:2], BACKGROUND, np.uint8)
+    left, top = geometry.left, geometry.top
+    placed[top : top + classes.shape[0], left : left + classes.shape[1]] = classes
+    return np.ascontiguousarray(image.transpose(2, 0, 1)), placed
 
 
-SAMPLES = {'classify': training_crops, 'semantic': training_tiles}
-
-
-def all_training_samples(task: str, count: int, workers: int) -> list[np.ndarray]:
-    """Return images and truth of the first `count` training scenes.
+def all_training_crops(count: int, workers: int) -> list[np.ndarray]:
+    """Return the crops and digits of the first `count` training scenes.
 
     Args:
-        task: a key of SAMPLES.
         count: number of scenes.
         workers: number of processes that compose scenes.
     """
     with multiprocessing.get_context('spawn').Pool(workers, cv2.setNumThreads, (0,)) as pool:
-        parts = pool.map(SAMPLES[task], range(count), chunksize=16)
+        parts = pool.map(training_crops, range(count), chunksize=16)
     return [np.concatenate(kind) for kind in zip(*parts, strict=True)]

@@ -24,9 +24,9 @@ FIRST_BIN = -1.0
 class ConvUnit(nn.Module):
     """Convolution, batch normalisation, SiLU; (b, cin, h, w) to (b, cout, h/stride, w/stride)."""
 
-    def __init__(self, cin: int, cout: int, kernel: int = 3, stride: int = 1):
+    def __init__(self, cin: int, cout: int, kernel: int = 3, stride: int = 1, groups: int = 1):
         super().__init__()
-        self.conv = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, bias=False)
+        self.conv = nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False)
         self.norm = nn.BatchNorm2d(cout, eps=1e-3, momentum=0.03)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,12 @@ class ConvUnit(nn.Module):
         gain = self.norm.weight / torch.sqrt(self.norm.running_var + self.norm.eps)
         conv = self.conv
         fused = nn.Conv2d(
-            conv.in_channels, conv.out_channels, conv.kernel_size, conv.stride, conv.padding
+            conv.in_channels,
+            conv.out_channels,
+            conv.kernel_size,
+            conv.stride,
+            conv.padding,
+            groups=conv.groups,
         )
         fused.weight.data = conv.weight.data * gain.data[:, None, None, None]
         fused.bias.data = self.norm.bias.data - self.norm.running_mean * gain.data

@@ -83,7 +83,10 @@ def fit(arguments: argparse.Namespace) -> tuple[hf.RTDetrForObjectDetection, int
     fast = [p for name, p in detector.named_parameters() if 'backbone' not in name]
     optimizer = torch.optim.AdamW([{'params': slow}, {'params': fast}], weight_decay=1e-4)
     loader = DataLoader(
-        train.SceneStream(), arguments.chunk, num_workers=arguments.workers, prefetch_factor=4
+        train.SceneStream(0, train.sample),
+        arguments.chunk,
+        num_workers=arguments.workers,
+        prefetch_factor=4,
     )
     batches: queue.Queue = queue.Queue(8)
     stop = threading.Event()

@@ -33,11 +33,11 @@ Sample = tuple[np.ndarray, ...]
 
 
 class SceneStream(IterableDataset):
-    """An endless stream of training samples, from `sample` by default."""
+    """An endless stream of the training samples that `draw` returns, numbered from `first`."""
 
-    def __init__(self, first: int = 0, draw: Callable[[int], Sample] | None = None):
+    def __init__(self, first: int, draw: Callable[[int], Sample]):
         self.first = first
-        self.draw = draw or sample
+        self.draw = draw
 
     def __iter__(self) -> Iterator[Sample]:
         cv2.setNumThreads(0)
@@ -110,6 +110,42 @@ def fill_queue(loader: DataLoader, batches: queue.Queue, stop: threading.Event) 
             return
 
 
+def fed_pool(
+    draw: Callable[[int], Sample],
+    arguments: argparse.Namespace,
+    device: torch.device,
+    first: int,
+) -> tuple[ScenePool, queue.Queue, Callable[[], None]]:
+    """Return a pool with some samples, a queue that delivers more, and a function that ends this.
+
+    Args:
+        draw: returns the sample of a scene.
+        arguments: batch, chunk, pool and workers, as in `main`.
+        device: the device of the pool.
+        first: number of the first scene.
+    """
+    loader = DataLoader(
+        SceneStream(first, draw),
+        arguments.chunk,
+        num_workers=arguments.workers,
+        prefetch_factor=4 if arguments.workers else None,
+        pin_memory=device.type == 'cuda',
+    )
+    batches: queue.Queue = queue.Queue(8)
+    stop = threading.Event()
+    feeder = threading.Thread(target=fill_queue, args=(loader, batches, stop), daemon=True)
+    feeder.start()
+    pool = ScenePool(arguments.pool, device, draw(0))
+    while pool.received < min(arguments.batch * 8, arguments.pool):
+        pool.add(batches.get(timeout=120))  # the timeout ends the wait if the feeder has failed
+
+    def finish() -> None:
+        stop.set()
+        feeder.join(30)  # it ends the composing processes
+
+    return pool, batches, finish
+
+
 def learning_rate(progress: float, peak: float) -> float:
     """Return the rate: linear warm-up over 4 % of the time, then half a cosine down to 1 %."""
     if progress < 0.04:
@@ -131,21 +167,8 @@ def train(arguments: argparse.Namespace) -> list[dict]:
         stages = stored['stages']
     average = copy.deepcopy(network).eval()
     optimizer = new_optimizer(network)
-    loader = DataLoader(
-        SceneStream(sum(stage['scenes_composed'] for stage in stages)),
-        arguments.chunk,
-        num_workers=arguments.workers,
-        prefetch_factor=4,
-        pin_memory=device.type == 'cuda',
-    )
-    batches: queue.Queue = queue.Queue(8)
-    stop = threading.Event()
-    feeder = threading.Thread(target=fill_queue, args=(loader, batches, stop), daemon=True)
-    feeder.start()
-    pool = ScenePool(arguments.pool, device, sample(0))
-    while pool.received < min(arguments.batch * 8, arguments.pool):
-        pool.add(batches.get(timeout=120))  # the timeout ends the wait if the feeder has failed
-
+    first = sum(stage['scenes_composed'] for stage in stages)
+    pool, batches, finish = fed_pool(sample, arguments, device, first)
     start = time.monotonic()
     steps, progress = 0, 0.0
     while progress < 1 and steps < arguments.max_steps:
@@ -169,8 +192,7 @@ def train(arguments: argparse.Namespace) -> list[dict]:
         if steps % arguments.log_every == 0:
             shown = ' '.join(f'{name} {value.item():.3f}' for name, value in parts.items())
             print(f'{progress:6.1%} step {steps} scenes {pool.received} {shown}', flush=True)
-    stop.set()
-    feeder.join(30)
+    finish()
     record = {
         'seed': SEED,
         'seconds': round(time.monotonic() - start),

@@ -1,14 +1,17 @@
-"""Train the models that describe the whole image on crops and tiles of training scenes.
+"""Train the models that describe the whole image.
 
-All samples are composed first, and the number of steps is fixed. A training takes some minutes on
-a CPU.
+The classifier's crops are composed first, and a training takes some minutes on a CPU. The
+segmentation needs a GPU: as in `train.py`, scenes are composed during the training. It ends after
+`--steps` or `--seconds`, whichever is first. Each line of the log writes the averaged weights.
 """
 
 import argparse
 import copy
 import json
 import pathlib
+import queue
 import time
+from collections.abc import Callable
 
 import image_model
 import image_samples
@@ -33,61 +36,113 @@ def new_network(task: str) -> torch.nn.Module:
     return network
 
 
-def train_images(arguments: argparse.Namespace) -> dict:
-    """Train, write the averaged weights, and return the record of the training."""
-    torch.set_num_threads(arguments.threads)
+def begin(arguments: argparse.Namespace) -> tuple[torch.nn.Module, list[dict]]:
+    """Return the network and the records of its earlier stages."""
+    if not arguments.resume:
+        return new_network(arguments.task), []
+    stored = torch.load(arguments.resume, map_location='cpu', weights_only=True)
+    network = image_model.NETWORKS[arguments.task]()
+    network.load_state_dict(stored['weights'])
+    torch.manual_seed(SEED + len(stored['stages']))
+    return network, stored['stages']
+
+
+def filled_pool(
+    arguments: argparse.Namespace, device: torch.device, first: int
+) -> tuple[train.ScenePool, queue.Queue, Callable[[], None]]:
+    """Return what `train.fed_pool` returns. For the classifier, the pool is complete."""
+    if arguments.task == 'semantic':
+        return train.fed_pool(image_samples.training_map, arguments, device, first)
+    crops, digits = image_samples.all_training_crops(arguments.scenes, arguments.workers)
+    pixels = np.ascontiguousarray(crops.transpose(0, 3, 1, 2))
+    pool = train.ScenePool(len(pixels), device, (pixels[0], np.asarray(digits[0])))
+    pool.add([torch.from_numpy(pixels), torch.from_numpy(digits)])
+    return pool, queue.Queue(), lambda: None
+
+
+def train_images(arguments: argparse.Namespace) -> list[dict]:
+    """Train, write the averaged weights, and return the records of all stages."""
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    start = time.monotonic()
-    images, truth = image_samples.all_training_samples(
-        arguments.task, arguments.scenes, arguments.workers
-    )
-    pixels = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-    like = pixels[0], np.asarray(truth[0])
-    pool = train.ScenePool(len(pixels), device, like)
-    pool.add([torch.from_numpy(pixels), torch.from_numpy(truth)])
-    print(f'{len(pixels)} samples in {time.monotonic() - start:.0f} s', flush=True)
-    network = new_network(arguments.task).to(device, memory_format=torch.channels_last)
+    network, stages = begin(arguments)
+    first = sum(stage['scenes_composed'] for stage in stages)
+    pool, batches, finish = filled_pool(arguments, device, first)
+    network = network.to(device, memory_format=torch.channels_last)
     average = copy.deepcopy(network).eval()
     optimizer = train.new_optimizer(network)
-    for step in range(1, arguments.steps + 1):
+    start = time.monotonic()
+    steps, progress = 0, 0.0
+    print(f'training starts with {pool.received} samples', flush=True)
+    while progress < 1:
+        while not batches.empty():
+            pool.add(batches.get())
         for group in optimizer.param_groups:
-            group['lr'] = train.learning_rate(step / arguments.steps, arguments.peak_rate)
-        batch, wanted = pool.draw(arguments.batch)
-        outputs = network(batch.contiguous(memory_format=torch.channels_last))
-        loss = image_model.loss_of(arguments.task, outputs, wanted)
+            group['lr'] = train.learning_rate(progress, arguments.peak_rate)
+        images, truth = pool.draw(arguments.batch)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == 'cuda'):
+            outputs = network(images.contiguous(memory_format=torch.channels_last))
+        loss = image_model.loss_of(arguments.task, outputs.float(), truth)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 10.0)
         optimizer.step()
-        train.follow(average, network, min(0.99, (1 + step) / (10 + step)))
-        if step % arguments.log_every == 0:
-            print(f'step {step} {time.monotonic() - start:.0f} s {loss.item():.3f}', flush=True)
-    record = {
-        'seed': SEED,
-        'seconds': round(time.monotonic() - start),
-        'steps': arguments.steps,
+        steps += 1
+        train.follow(average, network, min(arguments.decay, (1 + steps) / (10 + steps)))
+        seconds = time.monotonic() - start
+        progress = max(steps / arguments.steps, seconds / arguments.seconds)
+        if steps % arguments.log_every == 0 or progress >= 1:
+            received = pool.received
+            print(f'{progress:6.1%} step {steps} samples {received} {loss.item():.3f}', flush=True)
+            composed = arguments.scenes if arguments.task == 'classify' else received
+            record = record_of(arguments, SEED + len(stages), seconds, steps, composed, device)
+            weights = {name: value.cpu() for name, value in average.state_dict().items()}
+            content = {'task': arguments.task, 'weights': weights, 'stages': [*stages, record]}
+            torch.save(content, arguments.out)
+    finish()
+    return content['stages']
+
+
+def record_of(
+    arguments: argparse.Namespace,
+    seed: int,
+    seconds: float,
+    steps: int,
+    composed: int,
+    device: torch.device,
+) -> dict:
+    """Return the record of a stage."""
+    return {
+        'seed': seed,
+        'seconds': round(seconds),
+        'steps': steps,
         'batch': arguments.batch,
-        'scenes_composed': arguments.scenes,
+        'scenes_composed': composed,
         'peak_rate': arguments.peak_rate,
         'device': torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU',
         'torch': str(torch.__version__),
     }
-    weights = {name: value.cpu() for name, value in average.state_dict().items()}
-    content = {'task': arguments.task, 'weights': weights, 'stages': [record]}
-    torch.save(content, arguments.out)
-    return record
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('task', choices=image_model.NETWORKS)
     parser.add_argument('--out', type=pathlib.Path, required=True)
-    parser.add_argument('--scenes', type=int, default=2400, help='training scenes to compose')
+    parser.add_argument(
+        '--resume', type=pathlib.Path, help='start with weights of an earlier stage'
+    )
+    parser.add_argument('--scenes', type=int, default=2400, help='scenes of the classifier')
     parser.add_argument('--steps', type=int, default=1500)
+    parser.add_argument('--seconds', type=float, default=1e9, help='time of training')
     parser.add_argument('--batch', type=int, default=32)
+    parser.add_argument('--chunk', type=int, default=32, help='scenes per message of a worker')
+    parser.add_argument('--pool', type=int, default=24_576, help='scenes kept; 1.2 MB each')
     parser.add_argument('--peak-rate', type=float, default=2e-3, help='highest learning rate')
+    parser.add_argument('--decay', type=float, default=0.99, help='of the averaged weights')
     parser.add_argument('--workers', type=int, default=2, help='processes that compose scenes')
-    parser.add_argument('--threads', type=int, default=1, help='threads of the training')
+    parser.add_argument('--threads', type=int, help='threads of the training on a CPU')
     parser.add_argument('--log-every', type=int, default=50)
     print(json.dumps(train_images(parser.parse_args()), indent=2))
 

@@ -11,8 +11,6 @@ import dataclasses
 import functools
 import json
 import pathlib
-import queue
-import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -27,7 +25,6 @@ import task_loss
 import task_model
 import torch
 import train
-from torch.utils.data import DataLoader
 
 DIGITS = pathlib.Path(__file__).resolve().parent.parent / 'models' / 'digits.onnx'
 # A sheared or bent digit looks rotated. Stronger deformation than a camera sees would make the
@@ -173,8 +170,8 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
     spent = sum(stage['seconds'] for stage in run.stages)
     first = sum(stage['scenes_composed'] for stage in run.stages)
     taken = sum(stage['steps'] for stage in run.stages)
-    stop = threading.Event()
-    pool, batches = fed_pool(arguments, device, first, stop)
+    draw = functools.partial(sample, CONFIG)
+    pool, batches, finish = train.fed_pool(draw, arguments, device, first)
     forward = run.network
     if arguments.compile:
         forward = torch.compile(run.network)
@@ -202,7 +199,7 @@ def train_tasks(arguments: argparse.Namespace) -> list[dict]:
                 save(run, arguments.out, record_of(run, arguments, start, steps, pool))
     except KeyboardInterrupt:
         print('interrupted: the training state is saved')
-    stop.set()
+    finish()
     if not steps:
         return run.stages
     record = record_of(run, arguments, start, steps, pool)
@@ -227,26 +224,6 @@ def record_of(
         'device': torch.cuda.get_device_name() if on_gpu else 'CPU',
         'torch': str(torch.__version__),
     }
-
-
-def fed_pool(
-    arguments: argparse.Namespace, device: torch.device, first: int, stop: threading.Event
-) -> tuple[train.ScenePool, queue.Queue]:
-    """Return a pool with some scenes, and a queue that delivers more until `stop` is set."""
-    draw = functools.partial(sample, CONFIG)
-    loader = DataLoader(
-        train.SceneStream(first, draw),
-        arguments.chunk,
-        num_workers=arguments.workers,
-        prefetch_factor=4 if arguments.workers else None,
-        pin_memory=device.type == 'cuda',
-    )
-    batches: queue.Queue = queue.Queue(8)
-    threading.Thread(target=train.fill_queue, args=(loader, batches, stop), daemon=True).start()
-    pool = train.ScenePool(arguments.pool, device, draw(0))
-    while pool.received < min(arguments.batch * 8, arguments.pool):
-        pool.add(batches.get(timeout=120))  # the timeout ends the wait if the feeder has failed
-    return pool, batches
 
 
 def parser() -> argparse.ArgumentParser:

@@ -21,8 +21,13 @@ TRAINING = Path(__file__).resolve().parents[2] / 'training'
 
 
 def run(script, *arguments):
+    return run_python(TRAINING / script, *arguments)
+
+
+def run_python(*arguments):
     process = subprocess.run(
-        [sys.executable, str(TRAINING / script), *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
+        cwd=TRAINING,
         env={**os.environ, 'OMP_NUM_THREADS': '2'},
         capture_output=True,
         text=True,
@@ -32,15 +37,42 @@ def run(script, *arguments):
     return process.stdout
 
 
+VISIBLE_INK = """
+import image_samples, json, numpy as np, scenes
+
+shares = []
+for index in range(6):
+    scene = scenes.compose(scenes.EVAL, index)
+    classes = image_samples.class_map(scene)
+    for box, label, hidden, shape in zip(*scene[1:5]):
+        x0, y0, x1, y1 = box.astype(int)
+        visible = np.count_nonzero(classes[y0:y1, x0:x1] == label + 1)
+        inside = 0 < x0 and 0 < y0 and x1 < classes.shape[1] and y1 < classes.shape[0]
+        if inside:
+            shares.append([1 - visible / np.count_nonzero(shape.mask), float(hidden)])
+print(json.dumps(shares))
+"""
+
+
+def test_maps_omit_the_ink_that_occluders_hide():
+    shares = json.loads(run_python('-c', VISIBLE_INK))
+    assert max(hidden for _, hidden in shares) > 0.2
+    for missing, hidden in shares:
+        # `hidden` counts coverage, also below the threshold of inked pixels.
+        assert missing == pytest.approx(hidden, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ('task', 'output', 'figure'),
-    [('classify', [1, 10], 'top1'), ('semantic', [1, 11, 120, 160], 'mean_iou')],
+    [('classify', [1, 10], 'top1'), ('semantic', [1, 11, 240, 320], 'mean_iou')],
 )
 def test_trained_network_is_exported_and_evaluated(tmp_path, task, output, figure):
     weights, model = tmp_path / 'weights.pt', tmp_path / f'digits_{task}.onnx'
-    sizes = ('--scenes', 2, '--steps', 3, '--batch', 4, '--workers', 1)
-    record = run('train_images.py', task, '--out', weights, *sizes)
-    assert '"steps": 3' in record
+    sizes = ('--scenes', 2, '--chunk', 2, '--pool', 4, '--batch', 2, '--workers', 1)
+    common = ('train_images.py', task, '--out', weights, *sizes)
+    run(*common, '--steps', 2)
+    record = run(*common, '--steps', 1, '--resume', weights)
+    assert record.index('"steps": 2') < record.index('"steps": 1')
     run('export_images.py', weights, '--out', tmp_path)
     manifest = json.loads(model.with_name(f'{model.name}.json').read_text())
     assert manifest['task'] == task
