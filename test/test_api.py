@@ -262,6 +262,7 @@ def red_and_blue_halves():
 
 def test_classifier_returns_scores(tmp_path):
     with load_image_model('classify', tmp_path) as opened:
+        assert opened.task == 'classify'
         found, blue = opened([red_and_blue_halves(), np.full((9, 9, 3), (255, 0, 0), np.uint8)])
         assert opened.class_names == NAMES
     assert isinstance(found, tp.ClassScores)

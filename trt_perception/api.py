@@ -65,6 +65,7 @@ class Model:
             if the task has no classes.
         keypoint_names: names of the keypoints of each object, in the order of ``keypoints`` of
             Detections; empty unless the task is ``pose``.
+        task: name of the task, such as ``detect``. The task decides the type of the results.
     """
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
@@ -90,6 +91,7 @@ class Model:
             config.thresholds(self.class_names)  # reports an unknown class before the first call
             undo.pop_all()
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
+        self.task: str = self._pipeline.spec.task.name
 
     @overload
     def __call__(
