@@ -96,9 +96,7 @@ def run_model_once(
             names = spec.class_names
             check(names)
             width, height = spec.preprocessing.input_size
-            facts = (
-                f'{spec.task}, {spec.decoder.family}, input {width}x{height}, {len(names)} classes'
-            )
+            facts = f'{spec.task.summary(names)}, {spec.decoder.family}, input {width}x{height}'
         finally:
             pipeline.close()
     devices = join_first_items([str(index) for index in device_ids], 64)

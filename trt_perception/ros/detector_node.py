@@ -172,8 +172,8 @@ class DetectorNode(LifecycleNode):
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides() != ModelOverrides()
         self.get_logger().info(
-            f'configured: {log_text(model.file.path)}, {len(spec.class_names)} classes, '
-            f'{spec.task}, {spec.decoder}; {spec.preprocessing.summary()} '
+            f'configured: {log_text(model.file.path)}, {spec.task.summary(spec.class_names)}, '
+            f'{spec.decoder}; {spec.preprocessing.summary()} '
             f'(as the {source} {"and the parameters say" if overridden else "says"})'
         )
         return super().on_configure(state)

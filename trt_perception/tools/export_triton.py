@@ -189,7 +189,7 @@ def _run(job: tuple[ModelFile, PipelineOptions, Path], options: argparse.Namespa
     batch = largest_batch(model, manifest, options.max_batch)
     batches = f'batches of up to {batch}' if batch else 'each request is one batch'
     lines = [
-        f'saved {folder}: {written.task}, {len(written.class_names)} classes; {batches}',
+        f'saved {folder}: {written.task.summary(written.class_names)}; {batches}',
         f'run it with engine_path:=triton://HOST:8001/{folder.name}',
     ]
     if not model.is_onnx:

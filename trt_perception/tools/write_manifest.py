@@ -151,7 +151,7 @@ def _run(job: tuple[ModelFile, PipelineOptions], _: argparse.Namespace) -> int:
     target = manifest_path(model.path)
     parse_manifest(content, target.name)  # run the checks that the next start of a node runs
     write_atomically({target: content})
-    facts = f'{spec.task}, {spec.decoder}, {len(spec.class_names)} classes'
+    facts = f'{spec.task.summary(spec.class_names)}, {spec.decoder}'
     lines = [f'saved {target}: {facts}; {spec.preprocessing.summary()}', *spec.evidence]
     print(escape_controls('\n'.join(lines)))
     return 0

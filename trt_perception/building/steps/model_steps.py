@@ -167,7 +167,7 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         several = len(profiles) > 1
         sizes = ', '.join(map(str, profiles)) if several else 'x'.join(map(str, image.shape))
         found = (
-            f'{recognised.task}, {recognised.decoder}, {len(recognised.class_names)} classes, '
+            f'{recognised.task.summary(recognised.class_names)}, {recognised.decoder}, '
             f'{sizes}; {recognised.preprocessing.summary()}'
         )
         step.outcome = '\n'.join((found, *recognised.evidence))

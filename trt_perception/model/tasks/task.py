@@ -116,6 +116,10 @@ class Task:
         """Return the task for messages: ``pose (17 keypoints)``."""
         return self.name
 
+    def summary(self, class_names: Sequence[str]) -> str:
+        """Return the task for messages, with its number of classes if it has classes."""
+        return f'{self}, {len(class_names)} classes' if self.has_classes else str(self)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the task for reports."""
         return {'name': self.name}
