@@ -147,7 +147,10 @@ def test_evaluation_compares_models_without_labels(task, scenes, capsys):
     [
         ('classify', ['--annotations', 'FOLDER/ids']),
         ('semantic', []),
+        ('classify', ['--annotations', 'FOLDER/objects.json']),
         ('semantic', ['--annotations', 'FOLDER/model.onnx']),
+        ('semantic', ['--annotations', 'FOLDER/objects.json']),
+        ('depth', ['--annotations', 'FOLDER/missing.json']),
         ('semantic', ['--annotations', 'FOLDER/ids', '--boxes-only']),
         ('semantic', ['--annotations', 'FOLDER/ids', '--class-map', 'FOLDER/map.json']),
         ('semantic', ['--annotations', 'FOLDER/depth']),
@@ -158,6 +161,8 @@ def test_options_that_do_not_fit_the_task_are_refused(
     task, others, scenes, golden_messages, capsys
 ):
     (scenes / 'map.json').write_text('{"red": "rot"}')
+    objects = '{"images": [], "annotations": [], "categories": []}'
+    (scenes / 'objects.json').write_text(objects)
     words = [word.replace('FOLDER', str(scenes)) for word in others]
     code, _ = evaluate(scenes, task, *words)
     assert code in (1, 2)
@@ -189,7 +194,7 @@ def test_manifest_is_written_shown_and_exported(task, tmp_path, capsys):
         task,
         [] if task == 'depth' else list(NAMES),
     )
-    capsys.readouterr()
+    assert ('classes' in capsys.readouterr().out.splitlines()[0]) == (task != 'depth')
     assert inspect_engine([words[0]]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ['task', task] in lines

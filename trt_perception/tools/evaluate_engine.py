@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.evaluation.coco.classes import ClassMap, read_class_map
 from trt_perception.evaluation.compare import (
     AccuracyReport,
@@ -126,18 +126,24 @@ def _prepare(options: argparse.Namespace) -> _Job:
     _require_annotations(options, 'plot', 'worst', 'results', 'allow_missing', 'allow_subset')
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
+    names = paths_by_name(options.models)
+    models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
+    configs = {name: detector_config(options, path) for name, path in names.items()}
     # Only models that describe the whole image have a folder of labels.
     coco = None if options.annotations and options.annotations.is_dir() else options.annotations
-    dataset = Dataset.read(images, coco, allow_missing=options.allow_missing)
+    job = _Job(models, configs, Dataset.read(images), class_map)
+    try:
+        dataset = Dataset.read(images, coco, allow_missing=options.allow_missing)
+    except TrtPerceptionError:
+        # An error about the labels of the task explains more than an error about COCO.
+        label_images(images, [_read_spec(job, name) for name in models], class_map, options)
+        raise
     if missing := dataset.missing_file_names:
         found = (
             f'skipped {len(missing)} annotated images without a file: {join_first_items(missing)}'
         )
         print_message('evaluate_engine', found)
-    names = paths_by_name(options.models)
-    models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
-    configs = {name: detector_config(options, path) for name, path in names.items()}
-    return _Job(models, configs, dataset, class_map)
+    return replace(job, dataset=dataset)
 
 
 def _check_object_options(options: argparse.Namespace) -> None:
@@ -167,18 +173,15 @@ def _require_annotations(options: argparse.Namespace, *names: str) -> None:
 def _run(job: _Job, options: argparse.Namespace) -> int:
     # All models are opened before the first one runs, so that mistakes show at once.
     specs = {name: _read_spec(job, name) for name in job.models}
-    find_objects = all(spec.task.finds_objects for spec in specs.values())
+    paths = [image.path for image in job.dataset.images]
     try:
-        if not find_objects:
-            paths = [image.path for image in job.dataset.images]
-            first = next(spec for spec in specs.values() if not spec.task.finds_objects)
-            labelled = label_images(paths, first, job.class_map, options)
-        elif job.dataset.annotations is None:
+        labelled = label_images(paths, list(specs.values()), job.class_map, options)
+        if labelled is None and job.dataset.annotations is None:
             _check_object_options(options)
     except ConfigError as error:
         print_message('evaluate_engine', error)
         return 2
-    if find_objects:
+    if labelled is None:
         return _run_objects(job, options, specs)
     openers = {name: functools.partial(_open_pipeline, job, name) for name in job.models}
     return evaluate_image_models(openers, labelled, job.class_map, _facts(job, options), options)

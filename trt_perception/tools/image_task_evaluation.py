@@ -30,22 +30,28 @@ _OBJECT_OPTIONS: Final = (
 
 def label_images(
     images: Sequence[Path],
-    spec: ModelSpec,
+    specs: Sequence[ModelSpec],
     class_map: Mapping[str, str | None],
     options: argparse.Namespace,
-) -> list[LabelledImage]:
+) -> list[LabelledImage] | None:
     """Find the labels of the images, and check the options for the task.
 
     Args:
         images: image files.
-        spec: description of the first model.
+        specs: descriptions of the models.
         class_map: see ``folder_labels``.
         options: options of evaluate_engine.
+
+    Returns:
+        The images with labels, or all images without labels. None if all models find objects.
 
     Raises:
         ConfigError: an option has no effect on the task, labels are missing, or there are neither
             labels nor a second model.
     """
+    spec = next((one for one in specs if not one.task.finds_objects), None)
+    if spec is None:
+        return None
     is_classifier = isinstance(spec.task, Classify)
     for name in (*_OBJECT_OPTIONS, *(() if is_classifier else ('class_map',))):
         if getattr(options, name):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy.typing as npt
 
@@ -14,9 +14,17 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.images.image_files import read_label_file
 from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
+from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
 
 __all__ = ['LabelledImage', 'find_labels', 'folder_labels', 'label_files']
+
+#: The labels of tasks with a value for each pixel.
+_PIXEL_LABELS: Final = {
+    Semantic.name: 'class ids (8 bits)',
+    Depth.name: 'millimetres (16 bits)',
+}
 
 
 @dataclass(frozen=True)
@@ -93,8 +101,8 @@ def find_labels(
     if annotations is None:
         return [LabelledImage(path) for path in images]
     if not annotations.is_dir():
-        fix = 'give a folder with a PNG for each image'
-        raise ConfigError(f'--annotations {annotations}', 'is not a folder', fix=fix)
+        expected = f'a folder with a PNG for each image, with {_PIXEL_LABELS[task.name]}'
+        raise ConfigError(f'--annotations {annotations}', 'not a folder', expected=expected)
     root = Path(source).expanduser()
     return label_files(images, root, annotations, allow_missing=allow_missing)
 
