@@ -105,6 +105,30 @@ def test_classifier_without_metadata_needs_decoder_and_preprocessing():
     assert set(caught.value.missing) == {'decoder', 'class_names', *SAID}
     found = recognised(output(1, 80), class_names=list(COCO), decoder='class_logits', **SAID)
     assert found.task.name == 'classify'
+    assert found.preprocessing.antialias
+    assert 'model.antialias:=1' in found.assumption
+
+
+def test_classifier_samples_as_the_user_says():
+    values = {**SAID, 'class_names': named(3), 'decoder': 'class_logits', 'antialias': 0}
+    found = resolve(output(1, 3), **values)
+    assert not found.preprocessing.antialias
+
+
+@pytest.mark.parametrize('values', [{}, {'class_names': named(80)}], ids=['', 'names'])
+@pytest.mark.parametrize(
+    ('task', 'shape'),
+    [
+        ('semantic', (1, 80)),
+        ('detect', (1, 80)),
+        ('classify', (1, 640, 640)),
+        ('classify', (1, 84, 8400)),
+        ('depth', (1, 80, 160, 160)),
+    ],
+)
+def test_wrong_task_is_refused_with_the_task_that_fits(task, shape, values, golden_messages):
+    with golden_messages.raises(EngineError):
+        recognised(output(*shape), task=task, **values)
 
 
 @pytest.mark.parametrize(

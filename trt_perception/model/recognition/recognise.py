@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,9 @@ __all__ = [
 
 #: Takes a mapping from input names to arrays. Returns the shape of each output, in order.
 FindOutputShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
+
+# PIL, with antialiasing, resized the training images of usual classifiers.
+_TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antialias': True}}
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,7 @@ def recognise(
             evidence.append(f'{tensors_text(model.outputs)}{by} -> {decoders[0]}')
     chosen = decoders[0] if len(decoders) == 1 else ''
     usual = _usual_preprocessing(chosen, info, size, evidence)
-    values = {**usual, **info.preprocessing, **overrides.preprocessing}
-    if size is not None:
-        values['input_size'] = size
+    values = _known_values(usual, info, size, overrides)
     state = RecognitionState(
         decoders=decoders,
         decoders_with_other_names=others,
@@ -193,6 +194,18 @@ def recognise(
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     doubt = _assumption_sentence(usual, info, overrides)
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
+
+
+def _known_values(
+    usual: Mapping[str, Any],
+    info: ExporterInfo,
+    size: tuple[int, int] | None,
+    overrides: ModelOverrides,
+) -> dict[str, Any]:
+    """Return the known fields of Preprocessing. Later sources replace earlier sources."""
+    defaults = _TASK_DEFAULTS.get(info.task.name, {})
+    values = {**defaults, **usual, **info.preprocessing, **overrides.preprocessing}
+    return values if size is None else {**values, 'input_size': size}
 
 
 def _missing_fields(values: Mapping[str, Any], task: Task) -> tuple[str, ...]:
@@ -269,9 +282,10 @@ def _assumption_sentence(
     if info.is_yolo_export or info.preprocessing:
         return ''
     # Only a manifest can set round_pixels, and a padding of 0 after normalisation (None).
+    assumed = {**_TASK_DEFAULTS.get(info.task.name, {}), **usual}
     fields = {
         key: list(value) if isinstance(value, tuple) else value
-        for key, value in usual.items()
+        for key, value in assumed.items()
         if key not in {*overrides.preprocessing, 'round_pixels'} and value is not None
     }
     if not fields:

@@ -156,8 +156,7 @@ def _missing_parameters(
     if 'resize' in missing and state.task == Classify():
         shorter_side = syntax.name('shorter_side')
         missing['resize'] += (
-            f'; center_crop also needs {shorter_side}, usually 256 for an input of 224, and '
-            f'{syntax.name("antialias")}, usually 1'
+            f'; center_crop also needs {shorter_side}, usually 256 for an input of 224'
         )
     if 'input_size' in missing and state.task == Depth():
         missing['input_size'] += (
