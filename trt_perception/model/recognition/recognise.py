@@ -185,6 +185,7 @@ def recognise(
         ),
         filter_problem='' if 'antialias' in overrides.preprocessing else info.filter_problem,
         task=info.task,
+        is_task_given=bool(overrides.task),
     )
     refuse_missing_info(model, evidence, state, overrides.syntax)
     decoder = PRESETS[chosen].decoder

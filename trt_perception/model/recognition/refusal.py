@@ -10,14 +10,18 @@ from typing import Final
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.input_layout import image_size, split_inputs
 from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
+from trt_perception.model.recognition.image_tasks import image_task
 from trt_perception.model.recognition.manifest_command import manifest_command
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
+from trt_perception.model.tasks.pose import Pose
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
 
@@ -56,6 +60,7 @@ class RecognitionState:
         with_preprocessing: names of decoders whose usual preprocessing is known.
         filter_problem: why the resize filter of the training cannot be used; empty if it can.
         task: the model's task, such as ``detect`` or ``pose``.
+        is_task_given: whether the user has set the task.
     """
 
     decoders: tuple[str, ...]
@@ -65,6 +70,7 @@ class RecognitionState:
     with_preprocessing: tuple[str, ...]
     filter_problem: str = ''
     task: Task = DETECT
+    is_task_given: bool = False
 
 
 def refuse_missing_info(
@@ -99,7 +105,8 @@ def refuse_missing_info(
         raise EngineError(
             name,
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
-            fix='export a model whose outputs docs/decoders.md lists',
+            fix=_task_advice(model, state, syntax)
+            + 'export a model whose outputs docs/decoders.md lists',
         )
     # Decoders with a usual preprocessing do not need the parameters of the preprocessing. If other
     # decoders fit too, a sentence lists what these other decoders need.
@@ -125,6 +132,24 @@ def refuse_missing_info(
         missing=missing,
         seen=seen,
     )
+
+
+def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyntax) -> str:
+    """Return advice about a task that the user has set; empty if the user has set none."""
+    if not state.is_task_given:
+        return ''
+    image, _ = split_inputs(model.name, model.inputs)
+    if seen := image_task(model, image_size(image), state.class_count):
+        fits = [seen.name]
+    else:
+        # Leave out poses, because the number of keypoints is unknown.
+        tasks = [task() for task in TASKS.values() if task is not Pose]
+        count = state.class_count or None
+        fitting = [task for task in tasks if find_decoders_by_shape(model, count, task)]
+        # The shapes of boxes also fit maps, but such maps are unlikely.
+        fits = [task.name for task in fitting if task.finds_objects] or [str(t) for t in fitting]
+    other = f' or set it to {" or ".join(fits)},' if fits else ''
+    return f'remove {syntax.name("task")},{other} or '
 
 
 def _found_text(name: str, choices: Sequence[str], seen: Sequence[str]) -> str:
