@@ -60,9 +60,9 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
-from trt_perception.pipelines.frame_place import FrameMemory
-from trt_perception.pipelines.header_templates import HeaderTemplates
-from trt_perception.pipelines.jpeg_threads import JpegThreads
+from trt_perception.pipelines.gpu_frames.frame_place import FrameMemory
+from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
+from trt_perception.pipelines.gpu_frames.jpeg_threads import JpegThreads
 from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result

@@ -27,8 +27,8 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, SlotDecoder
-from trt_perception.pipelines.frame_place import FramePlace
-from trt_perception.pipelines.header_templates import HeaderTemplates
+from trt_perception.pipelines.gpu_frames.frame_place import FramePlace
+from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
 from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table

@@ -26,7 +26,7 @@ from trt_perception.gpu.nvjpeg import JpegDecoder, NvJpeg
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.pipelines.cuda_slot import CudaSlot, UndecodedPlace
-from trt_perception.pipelines.frame_place import FramePlace
+from trt_perception.pipelines.gpu_frames.frame_place import FramePlace
 from trt_perception.stages.open_nvjpeg import open_nvjpeg
 
 __all__ = ['JpegThreads']
