@@ -29,7 +29,7 @@ GEOMETRIES = [
     ('ConvNext', {'size': {'shortest_edge': 224}, 'crop_pct': 0.95}, crop(235)),
     ('ConvNext', {'size': 224, 'crop_pct': 0.875}, crop(256)),
     ('ConvNext', {'size': {'shortest_edge': 384}}, (('stretch', None, None), (384, 384))),
-    ('DPT', {'size': SQUARE, 'keep_aspect_ratio': True, 'ensure_multiple_of': 14}, STRETCH),
+    ('DPT', {'size': SQUARE, 'ensure_multiple_of': 14}, STRETCH),
     ('Beit', {'size': SQUARE, 'do_center_crop': False, 'crop_size': SQUARE}, STRETCH),
     ('Beit', {'size': SQUARE, 'do_reduce_labels': True}, STRETCH),
     (
@@ -49,6 +49,23 @@ def test_size_and_crop_give_the_geometry(name, values, expected):
         assert ((found, input_size), problem) == (expected, '')
         assert fields.get('crop_rounding', 'down') == 'down'
         assert Preprocessing(input_size or (64, 64), **fields).filter == 'bilinear'
+
+
+@pytest.mark.parametrize(
+    ('values', 'multiple'),
+    [
+        ({'keep_aspect_ratio': True, 'ensure_multiple_of': 14}, 14),
+        ({'keep_aspect_ratio': True}, 1),
+        ({'keep_aspect_ratio': True, 'ensure_multiple_of': 0}, None),
+        ({'keep_aspect_ratio': 'yes', 'ensure_multiple_of': 14}, None),
+        ({'keep_aspect_ratio': False, 'ensure_multiple_of': 14}, None),
+    ],
+)
+def test_size_that_follows_from_the_image_is_recognised(values, multiple):
+    values = {'size': SQUARE, 'image_processor_type': 'DPTImageProcessor', **values}
+    fields, input_size, _ = read_image_processor(values, 'depth_anything')
+    assert (fields['resize'], input_size) == ('stretch', (224, 224))
+    assert fields.get('size_multiple') == multiple
 
 
 @pytest.mark.parametrize(

@@ -279,6 +279,7 @@ OUT_OF_RANGE = {
     ('preprocessing', 'filter'): ['lanczos'],
     ('preprocessing', 'shorter_side'): [0, -1, 32768, True, 224.5, '224'],
     ('preprocessing', 'crop_rounding'): ['up'],
+    ('preprocessing', 'size_multiple'): [0, 32768, True, 1.5],
     ('preprocessing', 'pad_value'): [-1, 256],
     ('preprocessing', 'color_order'): ['RGB'],
     ('preprocessing', 'scale'): [0, -1, 1e-300],
@@ -313,6 +314,7 @@ OPTIONAL_KEYS = {
     'filter': ('bilinear', ['bicubic']),
     'shorter_side': (None, [1, 256, 32767]),
     'crop_rounding': ('half_even', ['down']),
+    'size_multiple': (None, [1, 14, 32767]),
 }
 
 

@@ -72,6 +72,10 @@ def measure_model(
         EngineError: the model cannot be run.
         CudaError: a CUDA call failed.
     """
+    first_wh = frames[0].width, frames[0].height
+    pipeline = options.pipeline
+    overrides = replace(pipeline.overrides, image_wh=first_wh)
+    options = replace(options, pipeline=replace(pipeline, overrides=overrides))
     if model.is_onnx or model.address is not None:
         report = _measure_on_host(model, frames, options, control)
     else:

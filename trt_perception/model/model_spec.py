@@ -21,6 +21,7 @@ from trt_perception.model.input_layout import (
     batch_size,
     constant_inputs,
     has_size_input,
+    image_size,
     pixel_mask_input,
     split_inputs,
 )
@@ -66,6 +67,7 @@ class ModelSpec:
         auxiliary_inputs: the inputs besides the image, with fixed dimensions.
         task: the model's task, such as ``detect`` or ``pose``.
         model: the model as the runtime reports it, with its dynamic dimensions; None in tests.
+        derives_size: whether the size of the input follows from the images.
     """
 
     input: TensorSpec
@@ -78,6 +80,7 @@ class ModelSpec:
     auxiliary_inputs: tuple[TensorSpec, ...] = ()
     task: Task = DETECT
     model: ModelInfo | None = None
+    derives_size: bool = False
 
     @property
     def batch(self) -> int:
@@ -157,15 +160,14 @@ def resolve_model_spec(
         EngineError: the tensors do not fit an image detector, or a value is unknown.
         ManifestError: the manifest describes other tensors than the model has.
     """
-    if manifest is not None:
-        _check_manifest_tensors(model, manifest)
     image, auxiliary_inputs = split_inputs(model.name, model.inputs)
     if manifest is not None:
+        _check_manifest_tensors(model, manifest)
         known = apply_overrides(manifest, overrides)
     else:
         known = recognise(model, overrides, find_output_shapes)
         _log_recognition(model.name, known)
-    preprocessing = known.preprocessing
+    preprocessing, derives_size = _with_derived_size(known.preprocessing, image, overrides)
     known.task.check_preprocessing(model.name, preprocessing)
     known.task.check_class_count(model.name, len(known.class_names))
     resolved = _fixed_image_input(model.name, image, preprocessing, overrides.syntax.name)
@@ -196,7 +198,24 @@ def resolve_model_spec(
         tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
         known.task,
         model,
+        derives_size,
     )
+
+
+def _with_derived_size(
+    preprocessing: Preprocessing, image: TensorSpec, overrides: ModelOverrides
+) -> tuple[Preprocessing, bool]:
+    """Return the preprocessing for the images, and whether the size follows from them."""
+    derives_size = (
+        preprocessing.size_multiple is not None
+        and preprocessing.resize == 'stretch'
+        and image_size(image) is None
+        and 'input_size' not in overrides.preprocessing
+    )
+    if derives_size and overrides.image_wh is not None:
+        input_size = preprocessing.size_for(overrides.image_wh)
+        preprocessing = replace(preprocessing, input_size=input_size)
+    return preprocessing, derives_size
 
 
 def _log_recognition(model_name: str, known: ModelDescription) -> None:

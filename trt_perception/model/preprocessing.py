@@ -149,10 +149,9 @@ class Preprocessing:
         shorter_side: for ``center_crop``: length of the image's shorter side after resizing, in
             pixels. None: the shorter side of ``input_size``.
         crop_rounding: for ``center_crop``: see ``Letterbox.crop``.
-
-    The size of the input is fixed. DPT and Depth Anything derive it from each image
-    (``keep_aspect_ratio``, ``ensure_multiple_of``). Here, ``stretch`` fills the size of the file,
-    so an image of another aspect ratio differs from their own processing.
+        size_multiple: the model's own processing derives the size of the input from the image,
+            with sides that are multiples of this number: see ``size_for``. None: the size is
+            fixed.
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
@@ -173,6 +172,22 @@ class Preprocessing:
     crop_rounding: Annotated[
         CropRounding, _read_with_default(choice_reader(*get_args(CropRounding)), 'half_even')
     ] = 'half_even'
+    size_multiple: Annotated[int | None, optional_reader(integer_reader(1, MAX_SIDE))] = None
+
+    def size_for(self, source_wh: tuple[int, int]) -> tuple[int, int]:
+        """Return width and height of the input for an image of ``source_wh`` pixels.
+
+        With ``size_multiple``, the image keeps its aspect ratio. One of its sides gets the length
+        in ``input_size``: the side that is scaled less. Source: ``get_resize_output_image_size``
+        of transformers' DPT processor (``keep_aspect_ratio``, ``ensure_multiple_of``).
+        """
+        multiple = self.size_multiple
+        if multiple is None:
+            return self.input_size
+        scale_x, scale_y = (self.input_size[axis] / source_wh[axis] for axis in (0, 1))
+        scale = min(scale_y, scale_x, key=lambda factor: abs(1 - factor))
+        width, height = (max(1, round(scale * side / multiple)) * multiple for side in source_wh)
+        return width, height
 
     def letterbox(self, source_wh: tuple[int, int]) -> Letterbox:
         """Return the position of an image of ``source_wh`` pixels in the network's input."""

@@ -23,6 +23,7 @@ from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.host.triton_pipeline import TritonPipeline
+from trt_perception.pipelines.image_sized_pipeline import follow_image_size
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import grey_frame
 from trt_perception.stages.onnx_runtime import installed_providers
@@ -60,9 +61,7 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
             '(detect.launch.py) or --ros-args -p engine_path:=/path/to/model.onnx (detector_node)',
         )
     model = read_model_file(path, accepts_server=True)
-    if model.address is not None:
-        return TritonPipeline(model.address, options)
-    return open_onnx_pipeline(model, options) if model.is_onnx else CudaPipeline(model, options)
+    return follow_image_size(options, lambda each: _open_pipeline(model, each))
 
 
 def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipeline:
@@ -76,11 +75,19 @@ def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipelin
         EngineError: the model cannot be used. The message says why, and how to correct it.
         CudaError: the file is an engine, and no GPU can run it.
     """
+    return follow_image_size(
+        options, lambda each: _open_pipeline(model, each, returns_outputs=True)
+    )
+
+
+def _open_pipeline(
+    model: ModelFile, options: PipelineOptions, *, returns_outputs: bool = False
+) -> Pipeline:
     if model.address is not None:
         return TritonPipeline(model.address, options)
     if model.is_onnx:
         return open_onnx_pipeline(model, options)
-    return CudaPipeline(model, options, returns_outputs=True)
+    return CudaPipeline(model, options, returns_outputs=returns_outputs)
 
 
 def open_onnx_pipeline(

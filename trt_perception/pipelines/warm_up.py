@@ -16,6 +16,7 @@ from trt_perception.model.files.model_file import is_onnx
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.image_sized_pipeline import ImageSizedPipeline
 from trt_perception.pipelines.pipeline import Pipeline, detect_one
 from trt_perception.process.interruption import check_interruption
 
@@ -134,6 +135,8 @@ def warm_up(pipeline: Pipeline) -> float:
     Raises:
         InterruptionError: the process was asked to end.
     """
+    if isinstance(pipeline, ImageSizedPipeline):
+        pipeline = pipeline.opened  # a grey image must not decide the size
     started = 0.0
     with copy_to_pipeline_memory(pipeline, [grey_frame()]) as (grey,):
         for slot in range(pipeline.depth):

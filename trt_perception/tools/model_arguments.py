@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import split_assignment
@@ -21,6 +23,7 @@ __all__ = [
     'add_model_arguments',
     'add_parameter_option',
     'detector_config',
+    'fix_sizes',
     'paths_by_name',
     'read_parameters',
     'suggest_tool_assignment',
@@ -173,3 +176,16 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
             )
         values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
     return values
+
+
+def fix_sizes(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
+    """Let models whose size would follow from the images have the size of the other models.
+
+    Args:
+        configs: settings of each model, by name; changed in place.
+        specs: descriptions of the models, by name.
+    """
+    fixed = [spec.preprocessing.input_size for spec in specs.values() if not spec.derives_size]
+    for name, spec in specs.items():
+        if fixed and spec.derives_size:
+            configs[name] = replace(configs[name], model_input_size=fixed[0])

@@ -2,7 +2,9 @@
 
 processors.npz has, for each processor and image size, every STEP-th value of the input tensor. For
 image processors of transformers, it also has the content of preprocessor_config.json. The images
-are noise that the test makes again; their CRC-32 proves that it is the same.
+are noise that the test makes again; their CRC-32 proves that it is the same. ``derived sizes`` has
+rows with an image's width and height, the processor's width, height and multiple, and the width
+and height that DPT's processor derives.
 
     python3 -m pip install torch==2.14.1 torchvision==0.29.1 transformers==5.24.0 \
       ultralytics==8.4.190 timm==1.0.31 pillow==13.0.0
@@ -22,6 +24,7 @@ import torch
 import transformers
 from PIL import Image
 from torchvision import transforms
+from transformers.models.dpt.image_processing_dpt import get_resize_output_image_size
 from ultralytics.data.augment import classify_transforms
 
 SIZES = ((517, 333), (1920, 1080), (333, 517))
@@ -40,6 +43,14 @@ PROCESSORS = {
     'segformer': ('Segformer', {'size': {'height': 128, 'width': 192}}),
     'dpt': ('DPT', {}),
     'depth_anything': ('DPT', {'size': {'height': 266, 'width': 364}, 'ensure_multiple_of': 14}),
+    'depth_anything_derived': (
+        'DPT',
+        {
+            'size': {'height': 266, 'width': 266},
+            'ensure_multiple_of': 14,
+            'keep_aspect_ratio': True,
+        },
+    ),
 }
 BICUBIC = transforms.InterpolationMode.BICUBIC
 
@@ -109,6 +120,18 @@ def processor_values(name):
     return apply, json.loads(processor.to_json_string())
 
 
+def derived_sizes():
+    rng, rows = np.random.default_rng(5), [(1920, 1080, 518, 518, 14), (1080, 1920, 518, 518, 14)]
+    rows += [(*rng.integers(1, 2500, 2), *rng.integers(30, 800, 2), 14) for _ in range(300)]
+    rows += [(*rng.integers(1, 2500, 2), *rng.integers(30, 800, 2), 1) for _ in range(100)]
+    for index, (width, height, size_width, size_height, multiple) in enumerate(rows):
+        found = get_resize_output_image_size(
+            torch.zeros(1, height, width), (size_height, size_width), True, int(multiple)
+        )
+        rows[index] += (found.width, found.height)
+    return np.array(rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
@@ -124,7 +147,8 @@ def main():
             tensor = function(picture((width, height))).astype(np.float32)
             print(name, (width, height), tensor.shape)
             content[f'{name} {width}x{height}'] = tensor.reshape(-1)[::STEP]
-        content[f'{name} shape'] = np.array(tensor.shape)
+            content[f'{name} {width}x{height} shape'] = np.array(tensor.shape)
+    content['derived sizes'] = derived_sizes()
     content['configs'] = np.array(json.dumps(configs))
     path = arguments.out / 'processors.npz'
     np.savez_compressed(path, **content)

@@ -7,7 +7,13 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Classification, LabelInfo
 
-from support.models.image_models import IMAGE_TASKS, NAMES, NETWORK, write_image_model
+from support.models.image_models import (
+    IMAGE_TASKS,
+    NAMES,
+    NETWORK,
+    write_depth_anything,
+    write_image_model,
+)
 from support.nodes.graph import Detector, image_message
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -158,6 +164,25 @@ def test_relative_depth_has_its_own_topic(client, start, halves):
     assert (message.width, message.height, message.encoding) == (WIDTH, HEIGHT, '32FC1')
     depth = np.frombuffer(bytes(message.data), '<f4').reshape(HEIGHT, WIDTH)
     np.testing.assert_allclose(depth[:, [0, -1]].mean(0), [310 / 765, 270 / 765], atol=0.01)
+
+
+def test_first_image_decides_the_size_of_the_network(client, tmp_path, halves):
+    path = write_depth_anything(tmp_path)
+    detector = Detector(
+        client, {'engine_path': str(path), 'map_size': 'network', 'autostart': True}
+    )
+    message = published(client, detector, halves, Image, 'relative_depth')
+    assert (message.width, message.height) == (84, 56)  # 517 x 333 pixels in multiples of 14
+    pixels = np.zeros((WIDTH, HEIGHT, 3), np.uint8)
+    tall = image_message(pixels, HEIGHT, WIDTH, 'bgr8', step=3 * HEIGHT)
+
+    def refused():
+        detector.camera.publish(tall)
+        return detector.settled_counts()['dropped'].get('changed_size')
+
+    client.spin_until(refused, 'changed_size')
+    published(client, detector, halves, Image, 'relative_depth')
+    detector.close()
 
 
 TOPICS = {

@@ -43,13 +43,15 @@ FIELDS = {
 NAMES = [*FIELDS, *CONFIGS]
 
 
-def preprocessing_of(name):
-    _, height, width = RECORDED[f'{name} shape'].tolist()
+def preprocessing_of(name, size=SIZES[-1]):
+    _, height, width = RECORDED[f'{name} {size} shape'].tolist()
     if name in FIELDS:
         return Preprocessing((width, height), **FIELDS[name])
     info = read_image_processor(CONFIGS[name], '')
-    assert (info.input_size, info.filter_problem) == ((width, height), '')
-    return Preprocessing(info.input_size, **info.preprocessing)
+    usual = Preprocessing(info.input_size, **info.preprocessing)
+    derived = usual.size_for(tuple(map(int, size.split('x'))))
+    assert (derived, info.filter_problem) == ((width, height), '')
+    return replace(usual, input_size=derived)
 
 
 def levels_off(tensor, name, size, preprocessing):
@@ -70,12 +72,22 @@ def test_host_gives_the_input_of_the_processor(name):
         others.append({'shorter_side': (preprocessing.shorter_side or 224) + 1})
     allowed = 3 if is_bicubic else 1
     for size in SIZES:
+        preprocessing = preprocessing_of(name, size)
         frame = recorded_noise(size, RECORDED)
         tensor, _ = HostPreprocessor(preprocessing)(frame)
         assert levels_off(tensor, name, size, preprocessing) <= allowed + 1e-3, size
     for values in others:
         tensor, _ = HostPreprocessor(replace(preprocessing, **values))(frame)
         assert levels_off(tensor, name, size, preprocessing) > 5, values
+
+
+def test_derived_size_is_that_of_the_processor():
+    rows = RECORDED['derived sizes']
+    assert rows[0, 5:].tolist() == [924, 518]
+    for *image_wh, width, height, multiple, derived_width, derived_height in rows.tolist():
+        found = Preprocessing((width, height), size_multiple=multiple).size_for(tuple(image_wh))
+        # transformers cannot resize to a side of 0.
+        assert found == (derived_width or multiple, derived_height or multiple), image_wh
 
 
 @pytest.mark.parametrize('name', ['torchvision', 'mobilenet_v2', 'dinov2'])

@@ -75,6 +75,35 @@ def tool_arguments(task, path, **others):
     return words
 
 
+def write_depth_anything(folder, side=56):
+    """Write a depth network with open sides, whose size follows from the image. Return its path.
+
+    The network returns the mean of the channels. The usual size is ``side`` x ``side`` pixels, and
+    sides are multiples of 14.
+    """
+    graph = helper.make_graph(
+        [helper.make_node('ReduceMean', ['images'], ['output'], axes=[1], keepdims=0)],
+        'depth',
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, ['b', 3, 'h', 'w'])],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, ['b', 'h', 'w'])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
+    path = folder / 'model.onnx'
+    path.write_bytes(model.SerializeToString())
+    processor = {
+        'image_processor_type': 'DPTImageProcessor',
+        'size': {'height': side, 'width': side},
+        'keep_aspect_ratio': True,
+        'ensure_multiple_of': 14,
+        'resample': 3,
+        'image_mean': [0.485, 0.456, 0.406],
+        'image_std': [0.229, 0.224, 0.225],
+    }
+    (folder / 'config.json').write_text(json.dumps({'model_type': 'depth_anything'}))
+    (folder / 'preprocessor_config.json').write_text(json.dumps(processor))
+    return path
+
+
 def write_image_model(task, path):
     """Write the network of a task. Return the node's parameters for the file."""
     graph = helper.make_graph(

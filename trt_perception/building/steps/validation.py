@@ -35,7 +35,7 @@ from trt_perception.evaluation.offline_detection import open_for_evaluation
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.model.recognition.recognise import ModelDescription
+from trt_perception.model.recognition.recognise import ModelDescription, ModelOverrides
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
@@ -238,4 +238,8 @@ def open_model(model: ModelFile) -> contextlib.closing[Pipeline]:
         EngineError: this machine cannot run the model.
         CudaError: the model is an engine, and no GPU can run it.
     """
-    return contextlib.closing(open_for_evaluation(model, PipelineOptions(onnx_provider='cpu')))
+    manifest = model.manifest
+    # Models that could derive the size from the images are compared at the size of the engine.
+    size = {} if manifest is None else {'input_size': manifest.preprocessing.input_size}
+    options = PipelineOptions(onnx_provider='cpu', overrides=ModelOverrides(size))
+    return contextlib.closing(open_for_evaluation(model, options))

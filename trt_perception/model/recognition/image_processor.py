@@ -118,8 +118,7 @@ def _read_geometry(
 
     A size with width and height stretches the image. A shortest edge with a crop size cuts the
     centre. Other sizes keep the aspect ratio, and the processor pads the image right and below
-    with 0 after normalisation. DPT's processor may keep the aspect ratio, too, and round the sides
-    to multiples of a number. The package stretches the image to the size of the model instead.
+    with 0 after normalisation. DPT's processor may derive the size from the image.
     """
     size = processor.get('size')
     crops, is_convnext = processor.get('do_center_crop') is True, class_name.startswith('ConvNext')
@@ -140,7 +139,9 @@ def _read_geometry(
             return ({'resize': 'stretch'}, cut) if cut == fixed else None
         return _crop(shortest, cut) if _is_side(shortest) else None
     if fixed is not None:
-        return {'resize': 'stretch'}, fixed
+        multiple = processor.get('ensure_multiple_of', 1)
+        derives = processor.get('keep_aspect_ratio') is True and _is_side(multiple)
+        return {'resize': 'stretch', **({'size_multiple': multiple} if derives else {})}, fixed
     return {'resize': 'letterbox_top_left', 'pad_value': None}, None
 
 

@@ -80,6 +80,8 @@ class ModelOverrides:
         task: a name in TASKS; empty if not set.
         keypoint_names: names of an object's keypoints in the order of the outputs; empty if not
             set. Only for the task ``pose``.
+        image_wh: width and height of the images in pixels, for models that derive the size of
+            their input from them; None if unknown.
         syntax: how the user sets parameters, for messages.
     """
 
@@ -88,6 +90,7 @@ class ModelOverrides:
     class_names: tuple[str, ...] = ()
     task: str = ''
     keypoint_names: tuple[str, ...] = ()
+    image_wh: tuple[int, int] | None = None
     syntax: ParameterSyntax = ROS_SYNTAX
 
 

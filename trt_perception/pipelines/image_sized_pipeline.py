@@ -1,0 +1,165 @@
+"""The pipeline of a model that derives the size of its input from the images, as Depth Anything.
+
+A model with open sides is opened for the size in its files. With the first image, the model is
+opened again, for the size of this image. Images that need another size are refused from then on. A
+model of fixed size stretches all images. If this changes their aspect ratio, the log has a
+warning.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from trt_perception.errors import ImageError
+from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.memory import HostMemory
+from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
+
+__all__ = ['ImageSizedPipeline', 'follow_image_size']
+
+_LOG: Final = logging.getLogger(__name__)
+# Larger changes of the aspect ratio are reported, as a share.
+_MAX_STRETCH: Final = 0.05
+
+
+def follow_image_size(
+    options: PipelineOptions, open_model: Callable[[PipelineOptions], Pipeline]
+) -> Pipeline:
+    """Open a model. If its own processing derives the size, the pipeline follows the images.
+
+    Args:
+        options: options of the pipeline.
+        open_model: opens the model with the given options.
+    """
+    opened = open_model(options)
+    if opened.spec.preprocessing.size_multiple is None:
+        return opened
+    return ImageSizedPipeline(opened, options, open_model)
+
+
+class ImageSizedPipeline:
+    """A Pipeline that gives the model the size that follows from the first image.
+
+    Args:
+        opened: the model, open for its usual size.
+        options: options of the pipeline.
+        open_model: opens the model with the given options.
+
+    Attributes:
+        opened: the pipeline that runs the frames.
+    """
+
+    def __init__(
+        self,
+        opened: Pipeline,
+        options: PipelineOptions,
+        open_model: Callable[[PipelineOptions], Pipeline],
+    ) -> None:
+        self._usual = opened.spec.preprocessing
+        self._options = options
+        self._open_model = open_model
+        self._first_wh: tuple[int, int] | None = None
+        # The error of each frame in a slot; None for frames that the pipeline runs.
+        self._errors: dict[int, list[ImageError | None]] = {}
+        self._use(opened)
+
+    def _use(self, opened: Pipeline) -> None:
+        self.opened, self.spec = opened, opened.spec
+        self.depth, self.max_in_flight = opened.depth, opened.max_in_flight
+        self.batch, self.decodes_jpeg = opened.batch, opened.decodes_jpeg
+        self.diagnostic_values = opened.diagnostic_values
+
+    def allocate(self, size: int) -> HostMemory:
+        """See Pipeline."""
+        return self.opened.allocate(size)
+
+    def enqueue(
+        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+    ) -> None:
+        """Start a batch with the frames of the right size. The first frame decides the size.
+
+        Raises:
+            EngineError: the model does not work with the size of the first image.
+        """
+        if not self.spec.derives_size and self._first_wh is not None:
+            self._errors[slot] = [None] * len(frames)
+            self.opened.enqueue(slot, frames, thresholds)
+            return
+        errors: list[ImageError | None] = []
+        batch: list[tuple[Frame, Thresholds]] = []
+        for frame, own in zip(frames, thresholds, strict=True):
+            checked = self._checked(frame)
+            errors.append(checked if isinstance(checked, ImageError) else None)
+            if not isinstance(checked, ImageError):
+                batch.append((checked, own))
+        self._errors[slot] = errors
+        if batch:
+            self.opened.enqueue(slot, *zip(*batch, strict=True))
+
+    def _checked(self, deferred: PipelineInput) -> Frame | ImageError:
+        """Return the frame, or the error of a frame that cannot be read or has another size."""
+        try:
+            frame = deferred.read()
+        except ImageError as error:
+            return error
+        image_wh = frame.width, frame.height
+        if self._first_wh is None:
+            self._follow(image_wh)
+            self._first_wh = image_wh
+        wanted, size = self._usual.size_for(image_wh), self.spec.preprocessing.input_size
+        if not self.spec.derives_size or wanted == size:
+            return frame
+        return ImageError(
+            'changed_size',
+            'size of the image',
+            f'{_text(image_wh)}, which needs a network of {_text(wanted)}',
+            expected=f'images for a network of {_text(size)}, like the first image, '
+            f'{_text(self._first_wh)}',
+            fix='use another node for images of another size, or set '
+            + self._options.overrides.syntax.name('input_size'),
+        )
+
+    def _follow(self, image_wh: tuple[int, int]) -> None:
+        """Open the model for the size of the first image, or report that it is stretched."""
+        size = self.spec.preprocessing.input_size
+        if self.spec.derives_size:
+            if (wanted := self._usual.size_for(image_wh)) == size:
+                return
+            text = 'the first image has %s pixels: the network is opened again for %s'
+            _LOG.info(text, _text(image_wh), _text(wanted))
+            overrides = replace(self._options.overrides, image_wh=image_wh)
+            self.opened.close()  # first, because both together may need too much memory
+            self._use(self._open_model(replace(self._options, overrides=overrides)))
+            return
+        ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
+        if max(ratio, 1 / ratio) > 1 + _MAX_STRETCH:
+            _LOG.warning(
+                'images of %s pixels are stretched to the network of %s, but the own processing '
+                'of this model keeps the aspect ratio: export or build it for %s',
+                *map(_text, (image_wh, size, self._usual.size_for(image_wh))),
+                extra={'show': True},
+            )
+
+    def is_done(self, slot: int) -> bool:
+        """See Pipeline."""
+        return None not in self._errors[slot] or self.opened.is_done(slot)
+
+    def collect(self, slot: int) -> list[Result | FrameError]:
+        """See Pipeline. The error of a frame with another size has the reason `changed_size`."""
+        errors = self._errors.pop(slot)
+        results = iter(self.opened.collect(slot) if None in errors else ())
+        self.max_in_flight = self.opened.max_in_flight
+        return [next(results) if error is None else error for error in errors]
+
+    def close(self) -> None:
+        """See Pipeline."""
+        self.opened.close()
+
+
+def _text(size_wh: tuple[int, int]) -> str:
+    return '{} x {}'.format(*size_wh)
