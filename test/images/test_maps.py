@@ -6,6 +6,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
@@ -98,7 +99,7 @@ def test_padding_that_ends_inside_a_cell_is_removed_at_the_networks_size():
     whole = resized_by_onnx(values[None], (160, 160), 'bilinear')[0]
     top, height = letterbox.pad_top, letterbox.resized_wh[1]
     expected = resized_by_onnx(whole[None, top : top + height], (500, 310), 'bilinear')[0]
-    found = DepthMap(values, letterbox, 'bilinear', is_metric=True).depth()
+    found = DepthMap(values, letterbox, 'bilinear', is_metric=False).depth()
     np.testing.assert_allclose(found, expected, atol=2e-4)
 
 
@@ -139,7 +140,7 @@ def test_map_in_the_size_of_the_network_is_the_output_without_padding():
     letterbox = Letterbox.fit((500, 310), (160, 160), 'letterbox')
     values = np.random.default_rng(6).standard_normal((160, 160)).astype('f4')
     top, (width, height) = letterbox.pad_top, letterbox.resized_wh
-    found = DepthMap(values, letterbox, 'bilinear_aligned', is_metric=True)
+    found = DepthMap(values, letterbox, 'bilinear_aligned', is_metric=False)
     expected = values[top : top + height]
     np.testing.assert_allclose(found.depth((width, height)), expected, atol=1e-5)
 
@@ -153,3 +154,24 @@ def test_best_classes_come_first_and_the_lower_id_wins_ties():
     assert found.best(0)[0].tolist() == []
     with pytest.raises(ValueError, match='at least 0'):
         found.best(-1)
+
+
+def test_metric_depth_is_positive_or_unknown():
+    grid = np.array([[2, 0, -1, np.inf]], np.float32)
+    letterbox = Letterbox.fit((4, 1), (4, 1), 'stretch')
+    metric = DepthMap(grid, letterbox, 'nearest', is_metric=True).depth()
+    np.testing.assert_array_equal(metric, [[2, np.nan, np.nan, np.nan]])
+    relative = DepthMap(grid, letterbox, 'nearest', is_metric=False).depth()
+    np.testing.assert_array_equal(relative, [[2, 0, -1, np.nan]])
+
+
+def test_printed_results_have_shapes_instead_of_values():
+    letterbox = Letterbox.fit((400, 200), (40, 20), 'stretch')
+    for result, part in (
+        (DepthMap(np.ones((20, 40), np.float32), letterbox, 'bilinear', True), 'float32 (20, 40)'),
+        (ClassMap(np.ones((20, 40), np.uint8), letterbox), 'uint8 (20, 40)'),
+        (ClassScores(np.ones(1000, np.float32)), 'float32 (1000,)'),
+        (Detections.empty(), 'xyxy=float32 (0, 4)'),
+    ):
+        assert part in repr(result)
+        assert len(repr(result)) < 250

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.images.results.short_repr import ShortRepr
+
 __all__ = ['Detections', 'MaskGeometry', 'Masks', 'NumberedMasks', 'oriented_corners']
 
 
@@ -46,8 +48,8 @@ class NumberedMasks(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class Masks:
+@dataclass(frozen=True, repr=False)
+class Masks(ShortRepr):
     """The coefficients and prototypes of one image's masks. Methods compute masks at each call.
 
     A pixel belongs to a mask if its logit is above 0. The logit is the sum of the prototypes,
@@ -165,8 +167,8 @@ def _neighbours(
     return low, np.minimum(low + 1, end - 1), places - low
 
 
-@dataclass(frozen=True)
-class Detections:
+@dataclass(frozen=True, repr=False)
+class Detections(ShortRepr):
     """Detected objects of one image, best score first.
 
     Attributes:

@@ -361,6 +361,7 @@ def _map_constants(
         'MAP_ROWS': rows,
         'MAP_COLUMNS': columns,
         'INVERSE': int(layout.is_inverse),
+        'METRIC': int(layout.is_metric),
         'FOV_T': _C_TYPES[outputs[1].dtype] if layout.has_field_of_view else 'float',
         'TAPS': taps,
     }

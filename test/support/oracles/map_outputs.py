@@ -70,6 +70,7 @@ def map_outputs(rng, spec):
                 rows, columns = values.shape[-2:]
                 values[..., rows // 2, columns // 2] = np.inf
                 values[..., rows // 3, columns // 2] = np.nan
+                values[..., rows // 4, columns // 4] = -5
         outputs.append(np.ascontiguousarray(values.astype(tensor.dtype)))
     return outputs
 

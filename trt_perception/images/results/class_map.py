@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.map_resize import checked_size, image_part, resize_map
+from trt_perception.images.results.short_repr import ShortRepr
 
 __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
 
@@ -16,8 +17,8 @@ __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
 MAX_MAP_CLASSES = 256
 
 
-@dataclass(frozen=True)
-class ClassMap:
+@dataclass(frozen=True, repr=False)
+class ClassMap(ShortRepr):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
     Attributes:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.images.results.short_repr import ShortRepr
+
 __all__ = ['ClassScores']
 
 
-@dataclass(frozen=True)
-class ClassScores:
+@dataclass(frozen=True, repr=False)
+class ClassScores(ShortRepr):
     """The classification of one image.
 
     Attributes:

@@ -15,6 +15,7 @@ from trt_perception.images.results.map_resize import (
     image_part,
     resize_map,
 )
+from trt_perception.images.results.short_repr import ShortRepr
 
 __all__ = ['DepthMap']
 
@@ -22,8 +23,8 @@ __all__ = ['DepthMap']
 _INVERSE_LIMITS: Final = (1e-4, 1e4)
 
 
-@dataclass(frozen=True)
-class DepthMap:
+@dataclass(frozen=True, repr=False)
+class DepthMap(ShortRepr):
     """The depth of one image. The map is computed when ``depth`` is called.
 
     Attributes:
@@ -44,7 +45,8 @@ class DepthMap:
     def depth(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.float32]:
         """Return the depth of each pixel.
 
-        Pixels near a cell with infinity or NaN are NaN, which means unknown (REP 118).
+        Pixels near a cell with infinity or NaN are NaN, which means unknown (REP 118). So are
+        metric depths that are not positive.
 
         Args:
             size_wh: width and height of the map; None for the size of the image.
@@ -62,6 +64,8 @@ class DepthMap:
         # A copy, because the grid may be resized again.
         depth = np.array(resized, np.float32)
         depth[~np.isfinite(depth)] = np.nan
+        if self.is_metric and not self.is_inverse:
+            depth[depth <= 0] = np.nan
         if self.is_inverse:
             np.clip(depth, *_INVERSE_LIMITS, out=depth)
             np.reciprocal(depth, out=depth)

@@ -63,6 +63,7 @@ extern "C" __global__ void make_map(
     }
     float value = value_at(cells + (size_t)place * count, column, row) * factor;
     if (!(value - value == 0.0f)) value = NAN_F;
+    if (METRIC && !INVERSE && value <= 0.0f) value = NAN_F;
     if (INVERSE && value == value) value = 1.0f / fminf(fmaxf(value, 1e-4f), 1e4f);
     map[at] = value;
 #endif

@@ -1,0 +1,23 @@
+"""A short text for objects with arrays."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+__all__ = ['ShortRepr']
+
+
+class ShortRepr:
+    """The base of dataclasses with arrays: ``repr`` has the type and shape of each array."""
+
+    def __repr__(self) -> str:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        shown = (f'{name}={_text(value)}' for name, value in values if value is not None)
+        return f'{type(self).__name__}({", ".join(shown)})'
+
+
+def _text(value: Any) -> str:
+    return f'{value.dtype} {value.shape}' if isinstance(value, np.ndarray) else repr(value)
