@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import trt_perception as tp
 from support.oracles.reference_images import recorded_noise
 from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
@@ -23,6 +24,7 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
+DEPTH_TINY = Path(__file__).parents[3] / 'models' / 'depth_tiny.onnx'
 EXPORTS = Path(__file__).parents[2] / 'data' / 'exports'
 with np.load(EXPORTS / 'depth.npz') as content:
     RECORDED = dict(content)
@@ -151,6 +153,26 @@ def test_depth_near_values_that_are_not_finite_is_unknown(family, value):
     assert unknown[333 // 2, 517 // 2]
     assert 0 < unknown.mean() < 0.02
     np.testing.assert_array_equal(depth[~unknown], right.depth()[~unknown])
+
+
+@pytest.mark.parametrize('size', SIZES)
+def test_shipped_model_gives_the_depth_of_transformers(size):
+    # training/make_depth.py wrote the model and the recording.
+    with np.load(EXPORTS / 'depth_tiny.npz') as content:
+        recorded = dict(content)
+    low, high = recorded[f'{size} range']
+    frame = recorded_noise(size, recorded)
+    bgr = np.ascontiguousarray(frame.data.reshape(frame.height, frame.width, 3)[..., ::-1])
+
+    def share_off(**parameters):
+        with tp.load(DEPTH_TINY, **parameters) as model:
+            depth = model(bgr).depth().reshape(-1)[::DEPTH_STEP]
+        return np.abs(depth - recorded[f'{size} depth']).max() / (high - low)
+
+    assert high >= 2 * low > 0
+    assert share_off() < 0.005
+    for wrong in ({'filter': 'bilinear'}, {'antialias': 0}, {'resize': 'letterbox'}):
+        assert share_off(**wrong) > 0.02, wrong
 
 
 @pytest.mark.parametrize('degrees', [0, -10, 180, np.nan, np.inf])
