@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames
+from trt_perception.benchmarking.gpu_steps import MAP_TOPICS, map_work, queue_batch
 from trt_perception.benchmarking.measure import detect_all, measure_pipeline
 from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
@@ -37,6 +38,7 @@ examples:
   python3 scripts/benchmarks/streams.py reference_batches.engine --batch 1 8 --depth 4
 """
 WARM_UP = 300
+THRESHOLDS = Thresholds(wanted_topics=MAP_TOPICS)
 # Loops that the pipeline's frames per second are compared with.
 LOOPS = ('engines', 'uploads', 'whole')
 
@@ -172,17 +174,14 @@ def whole_loop(model, options, frames, count, batch):
         slots = pipeline.slots
         for index, slot in enumerate(slots):
             own = placed[index * batch : (index + 1) * batch]
-            slot.stage(own, [Thresholds()] * batch)
-            whole(slot)
+            slot.stage(own, [THRESHOLDS] * batch)
+            queue_batch(slot, None, upload=True)
             slot.stream.synchronize()
-        works = [(slot, functools.partial(whole, slot)) for slot in slots]
+        works = [
+            (slot, functools.partial(queue_batch, slot, map_work(slot, batch), upload=True))
+            for slot in slots
+        ]
         return batch * replayed(works, max(1, count // batch))
-
-
-def whole(slot):
-    """Enqueue all GPU work of a batch."""
-    slot.upload()
-    slot.run()
 
 
 def replayed(works, count):
@@ -217,10 +216,9 @@ def in_pipeline(model, options, frames, count, batch):
     ):
         load_s = time.perf_counter() - start
         control = MeasurementControl(count, warmup=min(count, WARM_UP))
-        thresholds = Thresholds()
         placed = placed[: len(placed) // batch * batch]
-        expected = detect_all(pipeline, placed, thresholds, control, batch)
-        report = measure_pipeline(pipeline, placed, thresholds, expected, control, batch)
+        expected = detect_all(pipeline, placed, THRESHOLDS, control, batch)
+        report = measure_pipeline(pipeline, placed, THRESHOLDS, expected, control, batch)
         return replace(report, load_s=load_s)
 
 

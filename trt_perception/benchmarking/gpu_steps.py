@@ -16,11 +16,23 @@ from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.measure import EncodingTime, StageTime, TimeStatistics
 from trt_perception.gpu import Event, Graph, Stream
 from trt_perception.images.frame import Frame
+from trt_perception.model.tasks.depth import DEPTH_TOPIC
+from trt_perception.model.tasks.semantic import CLASS_MAP_TOPIC
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.cuda_results import KernelDecoder
 from trt_perception.pipelines.cuda_slot import CudaSlot
 
-__all__ = ['measure_encodings', 'measure_steps', 'run_and_count_candidates']
+__all__ = [
+    'MAP_TOPICS',
+    'map_work',
+    'measure_encodings',
+    'measure_steps',
+    'run_and_count_candidates',
+]
+
+#: Topics of the maps that benchmarks make for each frame.
+MAP_TOPICS: Final = frozenset((CLASS_MAP_TOPIC.name, DEPTH_TOPIC.name))
 
 # Number of times that a graph contains a short step.
 _STEPS_PER_GRAPH: Final = 20
@@ -49,8 +61,9 @@ def measure_steps(
     Returns:
         Times by step. The engine alone: ``engine_graph`` from a CUDA graph and
         ``engine_enqueue`` without a graph. Single steps from CUDA graphs: ``upload``,
-        ``letterbox``, ``decode``, and ``masks`` for models with masks. If the host decodes,
-        ``download`` and ``host_decode`` replace ``decode``. ``graph`` is the time of one graph
+        ``letterbox``, ``decode``, and ``masks`` for models with masks. ``maps`` replaces
+        ``decode`` for maps of classes or depth. If the host decodes, ``download`` and
+        ``host_decode`` replace it. ``graph`` is the time of one graph
         with all steps except the upload. ``upload_graph`` also includes the upload.
     """
     # Fill all buffers, so that each step has valid inputs.
@@ -72,22 +85,61 @@ def measure_steps(
     if not slot.device.integrated:
         measure('upload', slot.upload, _STEPS_PER_GRAPH)
     measure('letterbox', slot.letterbox, _STEPS_PER_GRAPH)
+    make_maps = map_work(slot)
     if isinstance(slot.result, KernelDecoder):
         measure('decode', slot.decode, _STEPS_PER_GRAPH)
         _measure_masks(slot, slot.result, measure)
+    elif make_maps is not None:
+        measure('maps', make_maps, _STEPS_PER_GRAPH)
     else:
         measure('download', slot.decode, _STEPS_PER_GRAPH)
         if not control.stopped:
             times['host_decode'] = _time_host_decode(slot, control)
     if capturable:
-        measure('graph', slot.run)
-
-        def whole() -> None:
-            slot.upload()
-            slot.run()
-
-        measure('upload_graph', whole)
+        measure('graph', lambda: queue_batch(slot, make_maps))
+        measure('upload_graph', lambda: queue_batch(slot, make_maps, upload=True))
     return times
+
+
+def queue_batch(
+    slot: CudaSlot, make_maps: Callable[[], None] | None, *, upload: bool = False
+) -> None:
+    """Queue all GPU work of a batch.
+
+    Args:
+        slot: a slot with staged frames.
+        make_maps: the result of `map_work`.
+        upload: whether the upload is part of the work.
+    """
+    if upload:
+        slot.upload()
+    slot.run()
+    if make_maps is not None:
+        make_maps()
+
+
+def map_work(slot: CudaSlot, places: int = 1) -> Callable[[], None] | None:
+    """Return a function that queues the making of maps; None for models without maps.
+
+    Args:
+        slot: a slot with staged frames, whose engine has run once.
+        places: number of frames in the batch.
+    """
+    result = slot.result
+    if not isinstance(result, MapDecoder):
+        return None
+    maps = [
+        (result.new_maps(place.letterbox, MAP_TOPICS), index, place.letterbox)
+        for index, place in enumerate(slot.places[:places])
+    ]
+
+    def make_maps() -> None:
+        for made, index, letterbox in maps:
+            result.queue_maps(made, slot.outputs, index, letterbox)
+
+    make_maps()  # the first call uploads tables, which a graph cannot capture
+    slot.stream.synchronize()
+    return make_maps
 
 
 def _measure_masks(

@@ -94,19 +94,41 @@ class MapDecoder:
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, wanted: frozenset[str]
     ) -> None:
         """Queue the kernel that makes the wanted maps of a frame, and their copies."""
-        self._flags.array.view(np.int32)[place] = 0
+        made = self._made[place] = self.new_maps(letterbox, wanted)
+        if made:
+            self.queue_maps(made, outputs, place, letterbox)
+            for image in made.values():
+                image.record(self._stream)
+
+    def new_maps(self, letterbox: Letterbox, wanted: frozenset[str]) -> dict[str, MapImage]:
+        """Return memory for the wanted maps of a frame, by kind."""
         size_wh = map_size_wh(self._map_size, letterbox)
         kinds = ('depth',) if self._layout.kind == 'depth' else ('class_ids', 'confidence')
         if self._layout.kind == 'ids':
             kinds = kinds[:1]
-        made = {
+        return {
             kind: self._images.lend_map(size_wh, 'float32' if kind == 'depth' else 'uint8')
             for kind in kinds
             if wanted & _TOPICS[kind]
         }
-        self._made[place] = made
-        if not made:
-            return
+
+    def queue_maps(
+        self,
+        made: Mapping[str, MapImage],
+        outputs: Mapping[str, int],
+        place: int,
+        letterbox: Letterbox,
+    ) -> None:
+        """Queue the kernel that makes maps, and their copies.
+
+        Args:
+            made: memory for the maps, from `new_maps`; at least one.
+            outputs: maps the name of each output to its device address.
+            place: index of the frame in the batch.
+            letterbox: geometry of the frame.
+        """
+        self._flags.array.view(np.int32)[place] = 0
+        size_wh = next(iter(made.values())).size_wh
         drawn = self._drawn_at([image.size_bytes for image in made.values()])
         memory, rows_offset = self._tables_of(letterbox, size_wh)
         self._kernels.make_map(
@@ -119,7 +141,6 @@ class MapDecoder:
         )
         for source, image in zip(drawn, made.values(), strict=True):
             copy_async(image.pointer, source, image.size_bytes, self._stream)
-            image.record(self._stream)
 
     def read_results(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,8 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
-from trt_perception.model.tasks.segment import mask_geometry
-from trt_perception.model.tasks.task import TaskResult
+from trt_perception.model.tasks.segment import MASKS_TOPIC, mask_geometry
+from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pinned_images import ImagePool, MaskImage
@@ -33,6 +33,9 @@ from trt_perception.stages.selection import (
 )
 
 __all__ = ['HostDecoder', 'KernelDecoder', 'SlotDecoder', 'tensor_array']
+
+#: Topics that need the mask image.
+_MASK_TOPICS: Final = frozenset((MASKS_TOPIC.name, DEBUG_IMAGE.name))
 
 
 class SlotDecoder(Protocol):
@@ -157,7 +160,7 @@ class KernelDecoder:
         wanted: frozenset[str],
     ) -> None:
         """Queue the kernel that draws the mask image of a frame."""
-        image = self.new_mask_image(letterbox) if wanted else None
+        image = self.new_mask_image(letterbox) if wanted & _MASK_TOPICS else None
         if image is not None:
             self.queue_mask_kernel(image, outputs, place, letterbox)
             image.record(self._stream)

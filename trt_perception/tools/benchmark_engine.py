@@ -15,6 +15,7 @@ from trt_perception.benchmarking.control import (
     stop_on_interrupt,
 )
 from trt_perception.benchmarking.frames import load_frames
+from trt_perception.benchmarking.gpu_steps import MAP_TOPICS
 from trt_perception.benchmarking.model import measure_model
 from trt_perception.benchmarking.model_report import BenchmarkOptions, ModelReport
 from trt_perception.benchmarking.plot import plot_reports
@@ -152,7 +153,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         options.warmup,
         seconds,
         config.pipeline_options(),
-        config.thresholds(()),
+        replace(config.thresholds(()), wanted_topics=MAP_TOPICS),
         options.batch,
         options.max_latency_ms,
     )

@@ -68,8 +68,9 @@ def map_outputs(rng, spec):
             if spec.task.name == 'depth':
                 values = np.abs(values) + 0.1
                 rows, columns = values.shape[-2:]
-                values[..., rows // 2, columns // 2] = np.inf
-                values[..., rows // 3, columns // 2] = np.nan
+                # Larger than the cells that a smaller map skips.
+                values[..., rows // 2 :, columns // 2 :][..., :4, :4] = np.inf
+                values[..., rows // 3 :, columns // 2 :][..., :4, :4] = np.nan
                 values[..., rows // 4, columns // 4] = -5
         outputs.append(np.ascontiguousarray(values.astype(tensor.dtype)))
     return outputs
