@@ -11,7 +11,11 @@ from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
 from trt_perception.model.decoders.class_scores import ClassScoresDecoder
 from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.decoders.depth_maps import DepthDecoder, DepthProDecoder
+from trt_perception.model.decoders.depth_maps import (
+    DepthAnything3Decoder,
+    DepthDecoder,
+    DepthProDecoder,
+)
 from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.efficient_nms import EfficientNms
 from trt_perception.model.decoders.end_to_end import EndToEnd
@@ -104,6 +108,7 @@ EVERY_FAMILY = [
     ClassLogitsDecoder(),
     ClassIdsDecoder(),
     DepthProDecoder(),
+    DepthAnything3Decoder(),
     DepthDecoder(has_channel_axis=True, is_metric=False, upsampling='bicubic'),
 ]
 

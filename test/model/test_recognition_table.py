@@ -185,6 +185,7 @@ CASES = [
         'config': huggingface('depth_pro'),
         'outputs': floats(predicted_depth=(1, 1536, 1536), field_of_view=(1,)),
     },
+    {'outputs': floats(depth=(1, 1, 640, 640), sky=(1, 1, 640, 640))},
     {
         'config': {**huggingface('dpt'), 'architectures': ['DPTForSemanticSegmentation']},
         'outputs': floats(logits=(1, 80, 320, 320)),

@@ -31,7 +31,8 @@ NAMES = {
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.shorter_side', 'model.filter', 'model.antialias', 'model.pad_value',
     'model.color_order', 'model.scale', 'model.mean', 'model.std', 'model.decoder',
-    'model.class_names', 'model.task', 'classification.top_k', 'map_size',
+    'model.class_names', 'model.task', 'model.focal_length', 'classification.top_k', 'map_size',
+    'depth.sky', 'depth.sky_threshold', 'depth.sky_depth_m',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
@@ -65,11 +66,14 @@ RANGES = {
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
 }
-FRAME_PARAMETERS = {'confidence_threshold', 'iou_threshold', 'class_filter'}
+FRAME_PARAMETERS = {
+    'confidence_threshold', 'iou_threshold', 'class_filter', 'model.focal_length', 'depth.sky',
+    'depth.sky_threshold', 'depth.sky_depth_m',
+}  # fmt: skip
 LIVE = {*FRAME_PARAMETERS, 'enabled', 'max_rate_hz'}
 PER_CAMERA = {
     'confidence_threshold', 'class_filter', 'image_transport', 'image_qos.reliability',
-    'image_qos.depth', 'max_rate_hz', 'enabled',
+    'image_qos.depth', 'max_rate_hz', 'enabled', 'model.focal_length',
 }  # fmt: skip
 
 
@@ -97,14 +101,22 @@ def test_parameters_match_the_ros_interface():
 
 
 def test_every_live_threshold_reaches_the_frame():
-    changed = {'confidence_threshold': 0.5, 'iou_threshold': 0.5, 'class_filter': ['cat']}
+    changed = {
+        'confidence_threshold': 0.5,
+        'iou_threshold': 0.5,
+        'class_filter': ['cat'],
+        'model.focal_length': 500.0,
+        'depth.sky': 'nan',
+        'depth.sky_threshold': 0.5,
+        'depth.sky_depth_m': 70.0,
+    }
     assert set(changed) == FRAME_PARAMETERS
     fields = set()
     for name, value in changed.items():
         found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
         fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
-    # No parameter sets `wanted_topics`, because subscribers decide it.
-    assert fields == set(vars(Thresholds())) - {'wanted_topics'}
+    # Subscribers decide `wanted_topics`, and the calibration `focal_shares`.
+    assert fields == set(vars(Thresholds())) - {'wanted_topics', 'focal_shares'}
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)

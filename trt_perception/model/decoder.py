@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,9 @@ __all__ = [
         'ImageContext',
         'MapLayout',
         'ObjectDecoder',
+        'Sky',
     ),
+    'USUAL_SKY',
     *('FindPassing', 'SelectDetections'),
 ]
 
@@ -46,6 +48,21 @@ OutputArray = npt.NDArray[Any]
 FindPassing = Callable[[Floats, npt.NDArray[np.integer]], npt.NDArray[np.int64]]
 #: Selects among the candidates of a decoder (thresholds, NMS), and returns detections.
 SelectDetections = Callable[['ObjectDecoder', Candidates], Detections]
+
+
+class Sky(NamedTuple):
+    """The depth of the sky, for models that find it.
+
+    Attributes:
+        threshold: the sky is where the model's output for it is at least this.
+        depth_m: depth of the sky in metres; NaN for unknown.
+    """
+
+    threshold: float = 0.3
+    depth_m: float = 200.0
+
+
+USUAL_SKY: Final = Sky()
 
 
 @dataclass(frozen=True)
@@ -60,6 +77,8 @@ class ImageContext:
         task: the model's task, which defines the values of each object.
         find_passing: returns the indices of the boxes that pass the thresholds. A decoder may
             call this function early, and convert only these boxes.
+        focal_length: mean of fx and fy in network pixels; None if unknown.
+        sky: the depth of the sky.
     """
 
     index: int
@@ -68,6 +87,8 @@ class ImageContext:
     class_count: int
     task: Task
     find_passing: FindPassing
+    focal_length: float | None = None
+    sky: Sky = USUAL_SKY
 
 
 @dataclass(frozen=True)
@@ -120,6 +141,7 @@ class Decoder(ABC):
         tasks_with_own_outputs: names of the tasks that add outputs to the box outputs.
         is_transformer: whether the network is a transformer. Transformers lose accuracy in FP16.
         is_background_first: whether label 0 is the background.
+        needs_focal_length: whether a metric depth needs the focal length of the camera.
         needs_size_input: whether boxes are in units of the input ``orig_target_sizes``.
         documented_outputs: the outputs, for docs/decoders.md.
         documented_boxes: coordinates and unit of boxes, for docs/decoders.md.
@@ -131,6 +153,7 @@ class Decoder(ABC):
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ()
     is_transformer: ClassVar[bool] = False
     is_background_first: ClassVar[bool] = False
+    needs_focal_length: ClassVar[bool] = False
     needs_size_input: ClassVar[bool] = False
     documented_outputs: ClassVar[str]
     documented_boxes: ClassVar[str]

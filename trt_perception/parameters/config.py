@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.model.class_filter import class_filter_ids
+from trt_perception.model.decoder import Sky
 from trt_perception.model.pipeline_options import (
     ONNX_PROVIDERS,
     DecodingLimits,
@@ -265,6 +267,11 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         names = [field.name for field in dataclasses.fields(FrameParameters)]
         return Thresholds(
             class_ids=class_filter_ids(self.class_filter, class_names),
+            focal_length_px=self.model_focal_length,
+            sky=Sky(
+                self.depth_sky_threshold,
+                self.depth_sky_depth_m if self.depth_sky == 'far' else math.nan,
+            ),
             **{name: getattr(self, name) for name in names},
         )
 
@@ -284,7 +291,9 @@ def _place(field: str) -> int:
     """Return the place of a row in the table: engine_path, general, tasks, model, Triton."""
     if field == 'engine_path':
         return 0
-    return {'classification': 2, 'map': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
+    return {'classification': 2, 'map': 2, 'depth': 2, 'model': 3, 'triton': 4}.get(
+        field.partition('_')[0], 1
+    )
 
 
 def _rows() -> tuple[Parameter, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.decoder import USUAL_SKY, Sky
 from trt_perception.parameters.row import parameter_field
 
 __all__ = ['FrameParameters', 'Thresholds']
@@ -42,7 +44,24 @@ class Thresholds(FrameParameters):
         class_ids: indices of the classes to keep; empty keeps all classes.
         wanted_topics: names of the topics with a subscriber, if they are made on demand. Pipelines
             whose kernels draw masks or maps draw only these.
+        focal_length_px: focal length of the camera in pixels of the image; 0 if unknown.
+        focal_shares: fx as a share of the image's width, and fy as a share of its height, used if
+            ``focal_length_px`` is 0; None if unknown.
+        sky: the depth of the sky.
     """
 
     class_ids: tuple[int, ...] = ()
     wanted_topics: frozenset[str] = frozenset()
+    focal_length_px: float = 0.0
+    focal_shares: tuple[float, float] | None = None
+    sky: Sky = USUAL_SKY
+
+    def network_focal_length(self, letterbox: Letterbox) -> float | None:
+        """Return the mean of fx and fy in network pixels; None if they are unknown."""
+        shares = self.focal_shares
+        if self.focal_length_px:
+            width, height = letterbox.source_wh
+            shares = self.focal_length_px / width, self.focal_length_px / height
+        if shares is None:
+            return None
+        return (shares[0] * letterbox.resized_wh[0] + shares[1] * letterbox.resized_wh[1]) / 2

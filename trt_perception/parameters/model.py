@@ -121,6 +121,17 @@ class ModelParameters:
         choices=('', *TASKS),
     )
 
+    model_focal_length: float = parameter_field(
+        0.0,
+        'Focal length of the camera, in pixels of the image. 0: from camera_info.',
+        name='model.focal_length',
+        unit='px',
+        minimum=0.0,
+        maximum=1e6,
+        live=True,
+        per_camera=True,
+    )
+
     def model_overrides(self) -> ModelOverrides:
         """Return the values of the ``model.*`` parameters that differ from the default."""
         names = (

@@ -28,3 +28,27 @@ class TaskParameters:
         'needs the size of its point cloud.',
         find_mistake=map_size_mistake,
     )
+    depth_sky: str = parameter_field(
+        'far',
+        'Depth of the sky. far: depth.sky_depth_m. nan: unknown.',
+        name='depth.sky',
+        choices=('far', 'nan'),
+        live=True,
+    )
+    depth_sky_threshold: float = parameter_field(
+        0.3,
+        'Smallest output for the sky where a pixel is sky.',
+        name='depth.sky_threshold',
+        minimum=0.0,
+        maximum=1000.0,
+        live=True,
+    )
+    depth_sky_depth_m: float = parameter_field(
+        200.0,
+        'Depth of the sky.',
+        name='depth.sky_depth_m',
+        unit='m',
+        minimum=1.0,
+        maximum=100000.0,
+        live=True,
+    )

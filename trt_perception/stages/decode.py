@@ -109,6 +109,8 @@ def _decoder_inputs_by_image(
                 len(spec.class_names),
                 spec.task,
                 functools.partial(passing_indices, thresholds=image_thresholds),
+                image_thresholds.network_focal_length(letterbox),
+                image_thresholds.sky,
             ),
         )
 

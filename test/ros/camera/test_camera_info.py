@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import CameraInfo, RegionOfInterest
 
-from trt_perception.ros.camera.camera_info import scaled_camera_info
+from trt_perception.ros.camera.camera_info import focal_shares, scaled_camera_info
 
 pytestmark = pytest.mark.each_distro
 POINT = np.array([0.3, -0.2, 2.0, 1.0])
@@ -70,3 +70,29 @@ def test_calibration_without_a_size_is_ignored(size):
 def test_impossible_sizes_stay_in_the_range_of_the_message():
     info = camera_info(roi=RegionOfInterest(x_offset=2**32 - 1, width=1, height=1))
     assert scaled_camera_info(info, (320, 240)).roi.x_offset == 2**32 - 1
+
+
+@pytest.mark.parametrize(
+    ('values', 'image_wh'),
+    [
+        ({}, (1280, 960)),
+        ({'roi': ROI}, (640, 480)),
+        ({'binning_x': 2, 'binning_y': 4}, (640, 240)),
+        ({'roi': ROI, 'binning_x': 2, 'binning_y': 2}, (320, 240)),
+    ],
+)
+def test_focal_lengths_are_shares_of_the_image(values, image_wh):
+    info = camera_info(**values)
+    # The distance of two points at a depth of 1, in pixels of the image.
+    binning = np.maximum([info.binning_x, info.binning_y], 1)
+    expected = np.array([900.0, 910.0]) / binning / image_wh
+    np.testing.assert_allclose(focal_shares(info), expected)
+
+
+@pytest.mark.parametrize('value', [0.0, -1.0, np.nan, np.inf])
+def test_calibration_without_focal_length_is_unusable(value):
+    for place in (0, 4):
+        info = camera_info()
+        info.k[place] = value
+        assert focal_shares(info) is None
+    assert focal_shares(CameraInfo(k=camera_info().k)) is None

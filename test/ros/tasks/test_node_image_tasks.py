@@ -12,6 +12,7 @@ from support.models.image_models import (
     NAMES,
     NETWORK,
     write_depth_anything,
+    write_depth_anything_3,
     write_image_model,
 )
 from support.nodes.graph import Detector, image_message
@@ -182,6 +183,43 @@ def test_first_image_decides_the_size_of_the_network(client, tmp_path, halves):
 
     client.spin_until(refused, 'changed_size')
     published(client, detector, halves, Image, 'relative_depth')
+    detector.close()
+
+
+def test_focal_length_of_the_calibration_gives_metres(client, tmp_path, halves):
+    parameters = write_depth_anything_3(tmp_path / 'model.onnx')
+    detector = Detector(client, {**parameters, 'autostart': True})
+    value = 310 / 765
+    message = published(client, detector, halves, Image, 'relative_depth')
+    pixels = np.frombuffer(bytes(message.data), '<f4').reshape(HEIGHT, WIDTH)
+    assert pixels[0, 0] == pytest.approx(1 / value, rel=1e-3)
+    detector.wait_for_log('WARN', 'relative_depth')
+    # The calibration is for twice the size of the images.
+    publisher = client.node.create_publisher(CameraInfo, detector.topic('camera_info'), 1)
+    info = CameraInfo(width=2 * WIDTH, height=2 * HEIGHT)
+    info.k[0], info.k[4] = 1200.0, 1000.0
+    messages, subscription = client.subscribe(Image, detector.topic('depth'))
+
+    def arrived():
+        publisher.publish(info)
+        detector.camera.publish(halves)
+        return messages
+
+    client.spin_until(arrived, 'depth')
+    focal_length = (600 * NETWORK[0] / WIDTH + 500 * NETWORK[1] / HEIGHT) / 2
+    pixels = np.frombuffer(bytes(messages[0].data), '<f4').reshape(HEIGHT, WIDTH)
+    assert pixels[0, 0] == pytest.approx(value * focal_length / 300, rel=1e-3)
+    detector.set_or_fail(**{'model.focal_length': 3000.0})
+    focal_length = 1500 * (NETWORK[0] / WIDTH + NETWORK[1] / HEIGHT)
+
+    def changed():
+        detector.camera.publish(halves)
+        first = np.frombuffer(bytes(messages[-1].data[:4]), '<f4')[0]
+        return first == pytest.approx(value * focal_length / 300, rel=1e-3)
+
+    client.spin_until(changed, 'model.focal_length')
+    client.node.destroy_subscription(subscription)
+    client.node.destroy_publisher(publisher)
     detector.close()
 
 

@@ -75,6 +75,31 @@ def tool_arguments(task, path, **others):
     return words
 
 
+def write_depth_anything_3(path):
+    """Write a network with the outputs of Depth Anything 3: the mean of the channels, and 0.
+
+    Return the node's parameters for the file, without preprocessing in the network.
+    """
+    shape = [1, 1, *NETWORK[::-1]]
+    graph = helper.make_graph(
+        [
+            helper.make_node('ReduceMean', ['image'], ['depth'], axes=[1], keepdims=1),
+            helper.make_node('Mul', ['depth', 'zero'], ['sky']),
+        ],
+        'depth',
+        [helper.make_tensor_value_info('image', TensorProto.FLOAT, [1, 3, *NETWORK[::-1]])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name in ('depth', 'sky')
+        ],
+        [numpy_helper.from_array(np.float32(0), 'zero')],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    plain = {'model.mean': [0.0, 0.0, 0.0], 'model.std': [1.0, 1.0, 1.0]}
+    return {'engine_path': str(path), **plain}
+
+
 def write_depth_anything(folder, side=56):
     """Write a depth network with open sides, whose size follows from the image. Return its path.
 

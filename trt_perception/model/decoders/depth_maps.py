@@ -124,6 +124,48 @@ class DepthProDecoder(Decoder):
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True, is_inverse=True)
 
 
+@dataclass(frozen=True)
+class DepthAnything3Decoder(Decoder):
+    """The decoder of Depth Anything 3's metric model: a depth and the sky for each cell.
+
+    The depth in metres is the output times the focal length in network pixels / 300, as in the
+    family's ``apply_metric_scaling``. Without focal length, the result is relative: 1 / output.
+    """
+
+    family: ClassVar[str] = 'depth_anything_3'
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
+    needs_focal_length: ClassVar[bool] = True
+    documented_outputs: ClassVar[str] = 'depth, sky (B, 1, rows, columns)'
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'none'
+
+    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        if task.name != Depth.name:
+            return ()
+        shape = ('B', 1, 'rows', 'columns')
+        return tuple(
+            OutputTensor(name, shape, tensor_names=(name,), must_match_name=True)
+            for name in ('depth', 'sky')
+        )
+
+    def decode(
+        self,
+        arrays: Sequence[OutputArray],
+        image: ImageContext,
+        select: SelectDetections,
+    ) -> DepthMap:
+        """See Decoder."""
+        grid, is_sky = _copied_grid(arrays[0][0]), arrays[1][0] >= image.sky.threshold
+        focal_length = image.focal_length
+        is_metric = focal_length is not None
+        if focal_length is not None:
+            grid *= np.float32(focal_length / _FOCAL_LENGTH_OF_TRAINING)
+        far = image.sky.depth_m
+        grid[is_sky] = far if is_metric or math.isnan(far) else _FARTHEST
+        return DepthMap(grid, image.letterbox, 'bilinear', is_metric, is_inverse=not is_metric)
+
+
 def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
     """Return a copy, because the output's memory is reused.
 
@@ -134,6 +176,10 @@ def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
     return grid.astype(np.float32)
 
 
+#: Depth Anything 3 was trained with images of this focal length in pixels.
+_FOCAL_LENGTH_OF_TRAINING: Final = 300
+#: Its depth for the sky, if the result has no unit.
+_FARTHEST: Final = 1e4
 #: The image processor of Depth Anything in transformers.
 _DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
 PRESETS: Final = (
@@ -175,5 +221,13 @@ PRESETS: Final = (
         },
         transformers=('depth_pro',),
         image_processors=('DepthPro',),
+    ),
+    DecoderPreset(
+        'depth_anything_3',
+        DepthAnything3Decoder(),
+        'metric model of Depth Anything 3',
+        'depth, sky (B, 1, rows, columns)',
+        preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
+        tensor_names=(frozenset({'depth', 'sky'}),),
     ),
 )

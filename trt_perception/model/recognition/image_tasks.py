@@ -37,13 +37,18 @@ def image_task(
     A single output (B, C) is a classifier. Whole numbers (B, rows, columns) are class ids of
     semantic segmentation. Floats (B, C, rows, columns) are its logits only if C is the number of
     class names, because undecoded grids of detectors have the same shape. Floats (B, rows,
-    columns) are a depth if the output is as large as the input.
+    columns) are a depth if the output is as large as the input. Some exporters are known by the
+    names of their outputs.
 
     Args:
         model: the loaded model.
         input_size: width and height in pixels; None if dynamic.
         class_count: number of class names; 0 if unknown.
     """
+    names = {tensor.name for tensor in model.outputs}
+    for preset in PRESETS.values():
+        if names in preset.tensor_names and (task := task_of_preset(preset.name)):
+            return task
     output = _image_output(model)
     if output is None or not _has_batch_of_input(model, output):
         return None

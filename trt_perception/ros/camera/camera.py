@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
+from rclpy.subscription import Subscription
+from sensor_msgs.msg import CameraInfo
 
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
 from trt_perception.images.jpeg import JpegFrameReader
+from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
+from trt_perception.ros.camera.camera_info import focal_shares, subscribe_camera_info
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.outputs import DetectorOutputs
@@ -75,6 +80,16 @@ class NodeCamera:
         self._outputs: DetectorOutputs | None = DetectorOutputs(
             node, spec.class_names, config, spec.task, name
         )
+        # fx and fy as shares of the image's sides, for models that need them.
+        self._focal_shares: tuple[float, float] | None = None
+        self._needs_focal_length = spec.decoder.needs_focal_length
+        self._info_subscription: Subscription | None = None
+        if self._needs_focal_length:
+            try:
+                self._info_subscription = subscribe_camera_info(node, name, self._on_camera_info)
+            except BaseException:
+                self.close_outputs()
+                raise
         # Set by `create_detector_camera`.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
@@ -164,9 +179,16 @@ class NodeCamera:
         if self._input is not None:
             self._input.enabled = config.enabled
         if camera is not None:
-            camera.thresholds = config.thresholds(self._pipeline.spec.class_names)
+            thresholds = config.thresholds(self._pipeline.spec.class_names)
+            camera.thresholds = replace(thresholds, focal_shares=self._focal_shares)
             camera.enabled = config.enabled
             camera.max_rate_hz = config.max_rate_hz
+
+    def _on_camera_info(self, info: CameraInfo) -> None:
+        shares = focal_shares(info)
+        if shares != self._focal_shares:
+            self._focal_shares = shares
+            self._apply_live_parameters()
 
     def close_input(self) -> None:
         """Unsubscribe. No image arrives afterwards. May be called again."""
@@ -177,6 +199,9 @@ class NodeCamera:
 
     def close_outputs(self) -> None:
         """Destroy the publishers. May be called again."""
+        subscription, self._info_subscription = self._info_subscription, None
+        if subscription is not None:
+            self._node.destroy_subscription(subscription)
         outputs, self._outputs = self._outputs, None
         if outputs is not None:
             outputs.close()
@@ -216,6 +241,12 @@ class NodeCamera:
     def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
+        if self._needs_focal_length and not (isinstance(found, DepthMap) and found.is_metric):
+            self._log.warning(
+                'relative_depth is published instead of depth, because camera_info has no '
+                'focal length: publish it, or set model.focal_length',
+                throttle_duration_sec=30.0,
+            )
         if not self._outputs.publish(message.header, frame, found):
             self.health.masks_skipped += 1
         if frame.warning:

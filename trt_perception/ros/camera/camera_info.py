@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
 
@@ -24,7 +26,10 @@ from trt_perception.ros.camera.task_topics import TaskTopic
 from trt_perception.ros.topics import camera_info_topic
 from trt_perception.ros.wire.cdr import HeaderFields
 
-__all__ = ['ClassCameraInfoTopic', 'DepthCameraInfoTopic', 'scaled_camera_info']
+__all__ = [
+    *('ClassCameraInfoTopic', 'DepthCameraInfoTopic'),
+    *('focal_shares', 'scaled_camera_info', 'subscribe_camera_info'),
+]
 
 _MAX_UINT32: Final = 2**32 - 1
 
@@ -63,6 +68,38 @@ def _scaled(pixels: int, ratio: float) -> int:
     return min(round(pixels * ratio), _MAX_UINT32)
 
 
+def focal_shares(info: CameraInfo) -> tuple[float, float] | None:
+    """Return fx as a share of the image's width, and fy of its height.
+
+    Only K, size, binning and region of interest are read. K belongs to the size without binning.
+
+    Args:
+        info: the calibration for the image.
+
+    Returns:
+        None if the calibration has no size or no focal length.
+    """
+    columns, rows = info.roi.width or info.width, info.roi.height or info.height
+    fx, fy = map(float, (info.k[0], info.k[4]))
+    if not columns or not rows or not all(0 < focal < math.inf for focal in (fx, fy)):
+        return None
+    return fx / columns, fy / rows
+
+
+def subscribe_camera_info(
+    node: LifecycleNode, camera: str, on_info: Callable[[CameraInfo], None]
+) -> Subscription:
+    """Subscribe to the calibration of a camera, next to the topic of its images."""
+    return node.create_subscription(
+        CameraInfo,
+        camera_info_topic(node, camera),
+        on_info,
+        # Compatible with every publisher of this topic.
+        QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT),
+        event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+    )
+
+
 class CameraInfoTopic(TaskTopic):
     """Publishes the last calibration on ``camera_info``, scaled to the size of the maps."""
 
@@ -78,14 +115,7 @@ class CameraInfoTopic(TaskTopic):
         self._info: CameraInfo | None = None
         super().__init__(node, class_names, config, camera)
         try:
-            self._subscription = node.create_subscription(
-                CameraInfo,
-                camera_info_topic(node, camera),
-                self._on_camera_info,
-                # Compatible with every publisher of this topic.
-                QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT),
-                event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
-            )
+            self._subscription = subscribe_camera_info(node, camera, self._on_camera_info)
         except BaseException:
             super().close()
             raise
