@@ -264,7 +264,7 @@ def test_findings_are_printed_before_ctrl_c_ends_doctor(tmp_path):
     path = f'{tmp_path}{os.pathsep}{os.environ["PYTHONPATH"]}'
     command = [executable('doctor'), write_tiny_model(tmp_path / 'tiny.onnx')]
     program = Program(command, environment={**UNMEASURED, 'PYTHONPATH': path})
-    program.wait_for_output(': detect, dense, input 64x48, 3 ')  # text of the trial run's finding
+    program.wait_for_output(', dense, input 64x48')  # text of the trial run's finding
     program.send(signal.SIGINT)
     assert program.wait() == 130
     assert 'doctor: ' in program.output
