@@ -100,6 +100,33 @@ def test_tensorrt_rtx_builds_the_quantised_model(target, capabilities, quantised
         assert tensorrt_rtx_build.size_of_built_plan(variant.SerializeToString(), capabilities) > 0
 
 
+def test_copies_of_a_shared_bias_replace_no_other_tensor(images):
+    # ONNX Runtime's quantiser would name the copies of the bias "b" like the layers' outputs.
+    rng = np.random.default_rng(0)
+    names = ['images', *(f'b{number}' for number in range(6)), 'output']
+    weights = [
+        numpy_helper.from_array(rng.normal(0, 0.3, (3, 3, 3, 3)).astype(np.float32), f'w{index}')
+        for index in range(len(names) - 1)
+    ]
+    bias = numpy_helper.from_array(np.ones(3, np.float32), 'b')
+    layers = [
+        helper.make_node('Conv', [names[index], one.name, 'b'], [names[index + 1]], pads=[1] * 4)
+        for index, one in enumerate(weights)
+    ]
+    shape = [1, 3, 64, 64]
+    image, output = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name in ('images', 'output')
+    )
+    graph = helper.make_graph(layers, 'shared', [image], [output], [*weights, bias])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
+    done = quantise(model, CalibrationImages(images, Preprocessing((64, 64))), target='int8')
+    assert done.report.quantised >= 5
+    pixels = {'images': rng.random(shape, np.float32)}
+    exact, rounded = (session(one).run(None, pixels)[0] for one in (model, done.model))
+    assert np.abs(exact - rounded).mean() < 0.05 * np.abs(exact).mean()
+
+
 @pytest.mark.parametrize(
     'family',
     [small_detectors.anchor_free, small_detectors.anchor_based, small_detectors.transformer],

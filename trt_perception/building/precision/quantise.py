@@ -281,6 +281,24 @@ def _quantise_layers(
     return result
 
 
+def _separate_biases(model: onnx.ModelProto) -> None:
+    """Give each layer its own bias, in place.
+
+    ONNX Runtime's quantiser copies shared biases to names that other tensors may have.
+    """
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    used: set[str] = set()
+    for node in model.graph.node:
+        if node.op_type not in ('Conv', 'ConvTranspose', 'Gemm') or len(node.input) < 3:
+            continue
+        bias = node.input[2]
+        if bias in used and bias in constants:
+            own = onnx.TensorProto.FromString(constants[bias].SerializeToString())
+            own.name = node.input[2] = f'{node.output[0]}/own_bias'
+            model.graph.initializer.append(own)
+        used.add(bias)
+
+
 def _insert_qdq_nodes(
     model: onnx.ModelProto, nodes: Sequence[str], ranges: Mapping[str, float]
 ) -> onnx.ModelProto:
@@ -293,8 +311,10 @@ def _insert_qdq_nodes(
     magnitudes = {node.input[0]: np.float32(ranges[node.input[0]]) for node in chosen}
     limits = {name: (-top, top) for name, top in magnitudes.items()}
     kinds = sorted({node.op_type for node in chosen})
+    source = infer_shapes(model)
+    _separate_biases(source)
     quantizer = quantization.QDQQuantizer(
-        model=infer_shapes(model),
+        model=source,
         per_channel=True,
         reduce_range=False,
         weight_qType=quantization.QuantType.QInt8,
