@@ -1,6 +1,7 @@
 """build_engine calibrates and compares models that describe the whole image."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -20,6 +21,8 @@ pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')
 pytestmark = [*BUILT_ON_CPU_MARKS, pytest.mark.usefixtures('reuse_equal_plans')]
 COUNT = 24
+ROOT = Path(__file__).resolve().parents[3]
+MODELS, DEMO = ROOT / 'models', ROOT / 'demo'
 
 
 @pytest.fixture
@@ -77,6 +80,52 @@ def test_int8_is_calibrated_and_compared_with_the_original(task, build_task, ima
     found = check_model(str(engine), modules, (), trial=str)
     (finding,) = [one for one in found if one.name == 'accuracy']
     assert finding.found == record.statement
+
+
+def write_digit_crops(folder, scenes):
+    """Write the digits of some demo scenes to folders of classes, as models/README.md says."""
+    content = json.loads((DEMO / 'truth.json').read_text())
+    names = {one['id']: one['name'] for one in content['categories']}
+    files = {one['id']: one['file_name'] for one in content['images'][scenes]}
+    for one in content['annotations']:
+        if one['image_id'] not in files:
+            continue
+        scene = cv2.imread(str(DEMO / 'scenes' / files[one['image_id']]))
+        left, top, width, height = one['bbox']
+        half = max(width, height) * 0.65
+        x, y = left + width / 2, top + height / 2
+        rows = slice(max(0, int(y - half)), int(np.ceil(y + half)))
+        columns = slice(max(0, int(x - half)), int(np.ceil(x + half)))
+        path = folder / names[one['category_id']] / f'{one["id"]}.png'
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(path), scene[rows, columns])
+    return folder
+
+
+def test_int8_of_the_shipped_classifier_loses_at_most_0_01(build, tmp_path, capsys):
+    calibration = write_digit_crops(tmp_path / 'calibration', slice(40, None))
+    digits = write_digit_crops(tmp_path / 'digits', slice(0, 40))
+    words = ['--precision', 'int8', '--calibration-images', calibration, '--validate', digits]
+    classifier = MODELS / 'digits_classify.onnx'
+    result = build(*words, '--max-accuracy-drop', '0.01', onnx_file=classifier)
+    assert result.code == 0, capsys.readouterr().err
+    record = result.manifest.build.accuracy
+    assert (record.measure, record.images > 250) == ('top1', True)
+    assert record.reference > 0.95
+    assert record.built >= record.reference - 0.01
+    # Some classes differ, so the comparison is not of FP32 with itself.
+    assert 0.97 < result.manifest.build.agreement.f1 < 1
+
+
+def test_int8_of_the_shipped_depth_model_agrees_with_fp32(build, capsys):
+    scenes = DEMO / 'scenes'
+    words = ['--precision', 'int8', '--calibration-images', scenes / 'scene_0[45]?.jpg']
+    words += ['--validate', scenes / 'scene_0[0-2]?.jpg']
+    result = build(*words, onnx_file=MODELS / 'depth_tiny.onnx')
+    assert result.code == 0, capsys.readouterr().err
+    record = result.manifest.build.agreement
+    assert record.images == 30
+    assert 0.98 < record.f1 < 1
 
 
 @pytest.mark.parametrize('task', IMAGE_TASKS)
