@@ -41,9 +41,15 @@ examples:
   scripts/bench cameras yolo.engine --count 16 --nodes one --other ~/older_version
   scripts/bench cameras yolo.engine --count 1,4,16 --nodes one --image jpeg
   scripts/bench cameras yolo-seg.engine --count 1 --nodes one --view masks
+  scripts/bench cameras segformer.engine --count 1 --nodes one relay --topic segmentation/mask
   scripts/bench cameras yolo.engine --count 16 --parameter device_ids:=[0,1] --json two_gpus.json
 """
-SIDES = {'one': 'one node', 'many': 'a node each', 'other': 'other, one node'}
+SIDES = {
+    'one': 'one node',
+    'many': 'a node each',
+    'relay': 'relay, no model',
+    'other': 'other, one node',
+}
 DIGITS = SHARE / 'models' / 'digits.onnx'
 
 
@@ -126,7 +132,16 @@ def parse_arguments():
         *(parser, '--timing', ['random', 'triggered'], ['random']),
         'random: own phase and a rate up to 0.5 %% above --rate; triggered: all at one instant',
     )
-    choices(parser, '--nodes', ['one', 'many'], ['one', 'many'], 'one node, or one per camera')
+    choices(
+        *(parser, '--nodes', ['one', 'many', 'relay'], ['one', 'many']),
+        'one node, one per camera, or a program that answers each image with an empty map',
+    )
+    parser.add_argument(
+        '--topic',
+        default='detections',
+        metavar='NAME',
+        help='topic of the results, such as segmentation/mask or depth (default detections)',
+    )
     parser.add_argument(
         '--other',
         type=parse_path,

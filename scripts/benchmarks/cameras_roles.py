@@ -33,6 +33,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageTopicOptions
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
 from trt_perception.transport.advice import node_profile_environment
 
 READY_LINE = 'ready'
@@ -150,11 +151,11 @@ def print_arrivals(arrivals, missed=0):
 
 
 def run_client(options):
-    """Receive the detections of some cameras; print their arrivals at the middleware."""
+    """Receive the results of some cameras; print their arrivals at the middleware."""
     arrivals = {camera: [] for camera in options.cameras}
     sequences = {camera: [] for camera in options.cameras}
 
-    def on_detections(camera, message, info):
+    def on_result(camera, message, info):
         arrivals[camera].append((stamp_ns(message), info['received_timestamp']))
         sequences[camera].append(info['publication_sequence_number'])
 
@@ -162,9 +163,9 @@ def run_client(options):
         # Receive bytes, because rclpy needs at least 10 ms to convert 300 boxes to objects.
         subscriptions = [
             node.create_subscription(
-                Detection2DArray,
-                f'/{camera}/detections',
-                functools.partial(on_detections, camera),
+                Detection2DArray if options.topic == 'detections' else Image,
+                f'/{camera}/{options.topic}',
+                functools.partial(on_result, camera),
                 QoSProfile(depth=100),
                 raw=True,
             )
@@ -251,6 +252,44 @@ def run_intake(options):
         print_arrivals({camera: receiver.arrivals for camera, receiver in receivers.items()})
 
 
+class Relay(Receiver):
+    """Answers each image of one camera with a map of the same size, without a model."""
+
+    def __init__(self, node, camera, options, on_fault):
+        super().__init__(on_fault)
+        width, height = map(int, options.size.split('x'))
+        is_depth = options.topic.endswith('depth')
+        empty = Image(width=width, height=height, step=width * (4 if is_depth else 1))
+        empty.encoding = '32FC1' if is_depth else 'mono8'
+        self._message, _ = serialize_with_room(empty, empty.step * height)
+        self._publisher = node.create_publisher(Image, f'/{camera}/{options.topic}', 1)
+
+    def on_image(self, message, *_):
+        self._message[STAMP_BYTES] = message.data[STAMP_BYTES]
+        publish_unlocked(self._publisher, self._message)
+
+
+def run_relay(options):
+    """Take the images of all cameras like a node does, and publish a map for each."""
+    faults = []
+    os.environ.update(node_profile_environment(SHARE, os.environ))
+    with ros_node('relay') as node, open_intake(node, options, faults.append) as intake:
+        subscriptions = [
+            intake.subscribe(
+                ImageTopicOptions(
+                    *(node, Image, f'/{camera}/image', quality('reliable')), may_be_large=True
+                ),
+                Relay(node, camera, options, faults.append),
+            )
+            for camera in options.cameras
+        ]
+        while not faults:
+            time.sleep(0.1)
+        for subscription in subscriptions:
+            subscription.close()
+        raise SystemExit(f'the relay failed: {faults}')
+
+
 def run_viewer(options):
     """Receive the images of one topic of each camera until the process is ended."""
     with ros_node('viewer') as node:
@@ -263,10 +302,11 @@ def run_viewer(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument('role', choices=['camera', 'client', 'intake', 'viewer'])
+    parser.add_argument('role', choices=['camera', 'client', 'intake', 'relay', 'viewer'])
     parser.add_argument('cameras', nargs='+')
     parser.add_argument('--image', choices=['raw', 'jpeg'], default='raw')
     parser.add_argument('--size', default='640x480')
+    parser.add_argument('--topic', default='detections')
     parser.add_argument('--view')
     options = parser.parse_args()
     # Fast DDS writes its errors to standard output (file descriptor 1). They belong to the log,
@@ -277,6 +317,7 @@ def main():
         'camera': run_camera,
         'client': run_client,
         'intake': run_intake,
+        'relay': run_relay,
         'viewer': run_viewer,
     }
     roles[options.role](options)

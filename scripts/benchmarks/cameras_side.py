@@ -101,7 +101,7 @@ def measure(options, case, side, number):
     Args:
         options: of the command line.
         case: what the cameras send.
-        side: ``one``, ``many``, ``other`` or ``intake``.
+        side: ``one``, ``many``, ``other``, ``relay`` or ``intake``.
         number: of the round. Rounds with the same number have the same camera phases.
 
     Returns:
@@ -117,11 +117,17 @@ def measure(options, case, side, number):
 
         if side == 'intake':
             nodes = receivers = [role('intake', case.cameras, *image)]
+        elif side == 'relay':
+            nodes = [role('relay', case.cameras, *image, '--topic', options.topic)]
         else:
             each = [[name] for name in case.cameras] if side == 'many' else [case.cameras]
             nodes = [start_node(children, options, case, side, names) for names in each]
+        if side != 'intake':
             most = max(1, int(CLIENT_HZ / options.rate))
-            receivers = [role('client', names) for names in groups(case.cameras, most)]
+            receivers = [
+                role('client', names, '--topic', options.topic)
+                for names in groups(case.cameras, most)
+            ]
         cameras = [role('camera', [name], *image) for name in case.cameras]
         viewers = [role('viewer', case.cameras, '--view', options.view)] * bool(
             options.view and side != 'intake'
