@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 import cv2
@@ -13,6 +14,7 @@ import trt_perception as tp
 from support.models.batch_models import write_digits_twin
 from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.digits import DIGITS, SCENES
+from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
@@ -127,6 +129,38 @@ def test_frames_of_a_batch_have_the_same_boxes_as_single_frames(open_detector, b
             counts.add(len(expected))
     assert max(counts) > 3
     assert len(counts) > 2
+
+
+def values_of(found):
+    """Return the values of a result of a task that describes the whole image."""
+    if hasattr(found, 'scores'):
+        return found.scores
+    return found.depth() if hasattr(found, 'depth') else found.class_ids()
+
+
+@pytest.mark.parametrize('batch', BATCH)
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_batches_of_image_tasks_have_the_results_of_single_frames(task, batch, tmp_path):
+    several, single = (
+        write_image_model(task, tmp_path / f'{size}.onnx', size)
+        for size in (batch if batch == FIXED else 'n', 1)
+    )
+    options = DetectorConfig.from_values(several).pipeline_options()
+    model = read_model_file(several['engine_path'])
+    with (
+        contextlib.closing(HostPipeline(model, options, open_batch=8)) as pipeline,
+        contextlib.closing(open_by_parameters(DetectorConfig.from_values(single))) as alone,
+    ):
+        assert pipeline.batch == BATCH[batch]
+        for count in (pipeline.batch, 1, 3):
+            frames = [colours(seed) for seed in range(count)]
+            pipeline.enqueue(0, frames, [Thresholds()] * count)
+            for frame, result in zip(frames, pipeline.collect(0), strict=True):
+                alone.enqueue(0, [frame], [Thresholds()])
+                (expected,) = alone.collect(0)
+                found, wanted = values_of(result.found), values_of(expected.found)
+                assert np.ptp(wanted) > 0
+                np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize('batch', BATCH)

@@ -6,11 +6,14 @@ import io
 import json
 import os
 import signal
+import tempfile
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 
+from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.support_models import write_model
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
@@ -31,6 +34,7 @@ from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.doctor import trial_run
 
+MODELS = Path(__file__).parents[3] / 'models'
 TINY = {
     'model.decoder': 'dense',
     'model.class_names': list(CLASS_NAMES),
@@ -86,7 +90,32 @@ def write_model_that_fails_to_run(folder):
     return write_model(folder, 'fails.onnx', content, outputs=outputs, class_names=names)
 
 
+def image_model(task):
+    """Return a function that writes the model of a task, and its parameters."""
+    with tempfile.TemporaryDirectory() as folder:
+        parameters = write_image_model(task, Path(folder, 'model.onnx'))
+    del parameters['engine_path']
+    return lambda folder: write_image_model(task, folder / 'model.onnx')['engine_path'], parameters
+
+
 CASES = {
+    **{task: image_model(task) for task in IMAGE_TASKS},
+    **{
+        f'{task} with {name} {value}': (
+            image_model(task)[0],
+            {**image_model(task)[1], f'model.{name}': value},
+        )
+        for task, name, value in (
+            ('classify', 'class_names', ['one']),
+            ('classify', 'decoder', 'pixel_logits'),
+            ('semantic', 'class_names', ['one', 'two']),
+            ('semantic', 'resize', 'center_crop'),
+            ('depth', 'resize', 'center_crop'),
+            ('depth', 'task', 'classify'),
+        )
+    },
+    'shipped depth': (lambda _: MODELS / 'depth_tiny.onnx', {}),
+    'shipped classifier': (lambda _: MODELS / 'digits_classify.onnx', {}),
     'good': (faults.tiny, {}),
     'good by parameters': (write_model_without_manifest, TINY),
     'class filter': (faults.tiny, {'class_filter': ['nothing']}),

@@ -277,6 +277,30 @@ def test_each_camera_gets_its_own_results_and_every_image_is_counted(client, sta
 
 
 @pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_two_lifecycles_reach_the_expected_states(client, start, halves, task):
+    detector = start(task, autostart=False)
+    kind, topic = TOPICS[task]
+    for transition, state in 2 * (
+        ('configure', 'inactive'),
+        ('activate', 'active'),
+        ('deactivate', 'inactive'),
+        ('activate', 'active'),
+        ('deactivate', 'inactive'),
+        ('cleanup', 'unconfigured'),
+    ):
+        assert detector.change_state(transition)
+        assert detector.state() == state
+        if state == 'active':
+            message = published(client, detector, halves, kind, topic)
+            assert message.header.frame_id == 'halves'
+            counts = detector.settled_counts()
+            assert counts['received'] == counts['published'] + sum(counts['dropped'].values())
+    client.spin_until(
+        lambda: not client.node.count_publishers(detector.topic(topic)), 'no publisher'
+    )
+
+
+@pytest.mark.parametrize('task', IMAGE_TASKS)
 def test_debug_image_shows_the_result(client, start, halves, task):
     detector = start(task, **{'debug_image.max_rate_hz': 50.0})
     message = published(client, detector, halves, Image, 'debug_image')

@@ -129,13 +129,19 @@ def write_depth_anything(folder, side=56):
     return path
 
 
-def write_image_model(task, path):
-    """Write the network of a task. Return the node's parameters for the file."""
+def write_image_model(task, path, batch=1):
+    """Write the network of a task. Return the node's parameters for the file.
+
+    Args:
+        task: name of the task.
+        path: path of the ONNX file.
+        batch: size of a batch, or a name for an open size.
+    """
     graph = helper.make_graph(
         [helper.make_node(kind, *names, **values) for kind, *names, values in _NODES[task]],
         task,
-        [helper.make_tensor_value_info('images', TensorProto.FLOAT, [1, 3, *NETWORK[::-1]])],
-        [helper.make_tensor_value_info('output', TensorProto.FLOAT, list(_SHAPES[task]))],
+        [helper.make_tensor_value_info('images', TensorProto.FLOAT, [batch, 3, *NETWORK[::-1]])],
+        [helper.make_tensor_value_info('output', TensorProto.FLOAT, [batch, *_SHAPES[task][1:]])],
         [numpy_helper.from_array(_WEIGHTS[:, :, None, None], 'weights')],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
