@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from rclpy.parameter import Parameter, parameter_value_to_python
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
-from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import Classification, Detection2DArray
 
 from support.programs import DEADLINE_S, Program, executable
 
@@ -170,7 +171,8 @@ class Detector:
         else:
             self.program = start(self.namespace)
         self._subscriptions = []
-        self.detections = self.subscribe(Detection2DArray, 'detections')
+        # Results of another task than detection, if the model's manifest names this task.
+        self.detections = self.subscribe(*result_topic((parameters or {}).get('engine_path', '')))
         self._statuses = []  # (sending time by this machine's clock in nanoseconds, message)
         self._subscriptions.append(
             client.node.create_subscription(
@@ -391,6 +393,18 @@ class Detector:
             print('matched with the camera:', publisher.get_subscription_count())
             print('publishers of detections:', graph.count_publishers(self.topic('detections')))
             pytest.fail('images or detections do not arrive')
+
+
+def result_topic(model):
+    """Return type and name of the topic with the results of a model, as its manifest says."""
+    path = Path(f'{model}.json')
+    manifest = json.loads(path.read_text()) if path.is_file() else {}
+    is_metric = manifest.get('decoder', {}).get('is_metric')
+    return {
+        'classify': (Classification, 'classification'),
+        'semantic': (Image, 'segmentation/mask'),
+        'depth': (Image, 'depth' if is_metric else 'relative_depth'),
+    }.get(manifest.get('task'), (Detection2DArray, 'detections'))
 
 
 def parameter_messages(values, kind=None):
