@@ -40,6 +40,7 @@ examples:
   scripts/demo --rate 30                   too fast for a small CPU: counts dropped frames
   scripts/demo --task segment              masks; obb: oriented boxes, pose: keypoints
   scripts/demo --task classify             classes of crops with one digit
+  scripts/demo --task depth                colours of depth, by a model that was not trained
   scripts/demo --cameras 4                 four cameras of one node, a table row for each
   scripts/demo --cameras front,rear        two cameras with your own names
   scripts/demo --encoding nv12             images in YUV
@@ -52,7 +53,7 @@ The output folder receives:
   overview.jpg      the first scenes; with --cameras, overview_NAME.jpg for each camera
   detections.json   a COCO data set, as detect_images writes it; with --cameras, the file names
                     are NAME/scene_000.jpg. Scenes without a detections message are left out.
-                    Not for classify and semantic.
+                    Not for classify, semantic and depth.
   summary.json      the printed figures
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
@@ -336,10 +337,10 @@ def parse_arguments():
     )
     parser.add_argument(
         '--task',
-        choices=[task for task in TASKS if task != 'depth'],  # the scenes have no true depth
+        choices=list(TASKS),
         default='detect',
         help='result of the model (default: detect); classify gets a crop of each scene; '
-        'semantic needs --model',
+        'semantic needs --model; depth is relative',
     )
     parser.add_argument(
         '--model', type=Path, help='default: the digits model of the task in models/'
@@ -366,7 +367,8 @@ def parse_arguments():
     if options.model is None:
         if options.task == 'semantic':  # the digits have no model of this task
             parser.error('--task semantic needs --model')
-        name = 'digits' if options.task == 'detect' else f'digits_{options.task}'
+        names = {'detect': 'digits', 'depth': 'depth_tiny'}
+        name = names.get(options.task, f'digits_{options.task}')
         options.model = SHARE / 'models' / f'{name}.onnx'
     if options.size and options.task != 'detect':
         parser.error(f'--size needs --task detect (got --task {options.task})')

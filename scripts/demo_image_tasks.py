@@ -14,16 +14,19 @@ from trt_perception.evaluation.image_tasks.measures import IMAGE_MEASURES
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
 
 #: Name and message type of the topic with the result, by task.
 RESULT_TOPICS = {
     'classify': ('classification', Classification),
     'semantic': ('segmentation/mask', Image),
+    'depth': ('relative_depth', Image),
 }
 #: Maps the key of an accuracy figure in the summary to its printed name, by task.
 IMAGE_FIGURE_NAMES = {
     'classify': {'top1': 'top-1 accuracy'},
     'semantic': {'mIoU': 'mean IoU of the classes', 'pixel_accuracy': 'pixel accuracy'},
+    'depth': {},  # the scenes have no true depth
 }
 #: The context on each side of a digit in a crop, relative to the longer side of its box.
 CROP_MARGIN = 0.15
@@ -81,6 +84,9 @@ def image_result(task, message, classes):
             scores[classes.index(one.class_id)] = one.score
         return ClassScores(scores)
     size = message.width, message.height
+    if task == 'depth':
+        depth = np.frombuffer(bytes(message.data), '<f4').reshape(size[::-1])
+        return DepthMap(depth, Letterbox.fit(size, size, 'stretch'), 'bilinear', is_metric=False)
     ids = np.array(message.data, np.uint8).reshape(size[::-1])
     return ClassMap(ids, Letterbox.fit(size, size, 'stretch'))
 

@@ -68,7 +68,7 @@ def measured_camera(options, camera, results):
     """Return the figures of one camera."""
     counts = camera.counts()
     figures = dict.fromkeys(figure_names(options.task))
-    if not other_classes(options.truth, camera.classes):
+    if figures and not other_classes(options.truth, camera.classes):
         figures = accuracy(options, camera.classes, results)
     arrivals = sorted(camera.arrivals_ns.values())
     span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
@@ -105,7 +105,7 @@ def print_count_problems(name, summary):
 def other_classes(truth_file, classes):
     """Return a note if the model has none of the truth's classes, else ''."""
     wanted = list(read_annotations(truth_file).categories.values())
-    if set(wanted) & set(classes):
+    if not classes or set(wanted) & set(classes):  # models of depth have no classes
         return ''
     scenes, model = (
         join_first_items([escape_controls(name) for name in names], 10)

@@ -142,7 +142,16 @@ def test_crops_show_a_whole_digit_of_each_scene(tmp_path):
         assert top + image['height'] >= y + height
 
 
-@pytest.mark.parametrize('task', ['classify', 'semantic'])
+def test_depth_has_the_values_of_the_message_and_no_figures():
+    values = np.arange(6, dtype='<f4').reshape(2, 3)
+    message = Image(height=2, width=3, step=12, encoding='32FC1', data=values.tobytes())
+    found = demo_image_tasks.image_result('depth', message, ())
+    np.testing.assert_array_equal(found.depth(), values)
+    assert demo_image_tasks.image_result('depth', None, ()) is None
+    assert not demo_image_tasks.IMAGE_FIGURE_NAMES['depth']
+
+
+@pytest.mark.parametrize('task', ['classify', 'semantic', 'depth'])
 def test_model_without_boxes_needs_its_task(task):
     options = SimpleNamespace(model='digits.onnx', task='detect')
     with pytest.raises(RuntimeError, match=f'is a model of the task {task}'):

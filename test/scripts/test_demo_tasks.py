@@ -193,6 +193,7 @@ def parse_with(monkeypatch, *arguments):
 
 def test_default_model_is_the_shipped_model_of_the_task(monkeypatch):
     assert parse_with(monkeypatch, '--task', 'obb').model == SHARE / 'models' / 'digits_obb.onnx'
+    assert parse_with(monkeypatch, '--task', 'depth').model == SHARE / 'models/depth_tiny.onnx'
     assert parse_with(monkeypatch).model == SHARE / 'models' / 'digits.onnx'
 
 
