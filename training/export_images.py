@@ -50,8 +50,7 @@ def export_task(task: str, network: torch.nn.Module, path: pathlib.Path) -> None
     width, height = input_wh(task)
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.random((1, 3, height, width), np.float32))
-    if task == 'semantic':
-        network.half().float()  # rounds the weights, so that FP16 stores them exactly
+    network.half().float()  # rounds the weights, so that FP16 stores them exactly
     torch.onnx.export(
         network,
         (images,),
@@ -62,8 +61,7 @@ def export_task(task: str, network: torch.nn.Module, path: pathlib.Path) -> None
         dynamo=False,
     )
     graph = onnx.load(path)
-    if task == 'semantic':
-        store_in_half(graph.graph)
+    store_in_half(graph.graph)
     description = f'trt_perception, {DESCRIPTIONS[task]}'
     onnx.helper.set_model_props(graph, {'description': description, 'license': 'Apache-2.0'})
     onnx.save(graph, path)

@@ -30,19 +30,6 @@ class Backbone(nn.Module):
         return at4, self.stage8(at4)
 
 
-class ImageClassifier(nn.Module):
-    """Logits of the digits (b, 10) of crops (b, 3, 64, 64) in [0, 1]."""
-
-    def __init__(self):
-        super().__init__()
-        self.backbone = Backbone()
-        self.deep = net.ConvUnit(48, 40, stride=2)
-        self.leave = nn.Linear(40, DIGITS)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.leave(self.deep(self.backbone(images)[1]).mean((2, 3)))
-
-
 class DepthwiseUnit(nn.Module):
     """Widens the channels, and convolves each alone over 5x5 cells (an inverted residual block).
 
@@ -60,6 +47,23 @@ class DepthwiseUnit(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.leave(self.spread(self.enter(x)))
         return x + y if self.adds else y
+
+
+class ImageClassifier(nn.Module):
+    """Logits of the digits (b, 10) of crops (b, 3, 64, 64) in [0, 1]."""
+
+    def __init__(self):
+        super().__init__()
+        self.backbone = Backbone()
+        self.deep = nn.Sequential(
+            DepthwiseUnit(48, 64, stride=2),
+            *(DepthwiseUnit(64, 64) for _ in range(3)),
+            net.ConvUnit(64, 128, 1),
+        )
+        self.leave = nn.Linear(128, DIGITS)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.leave(self.deep(self.backbone(images)[1]).mean((2, 3)))
 
 
 class PixelClassifier(nn.Module):

@@ -4,14 +4,13 @@ All samples come from the detector's scenes. A crop shows one digit. A map has t
 pixel of a scene.
 """
 
-import multiprocessing
-
 import cv2
 import letterbox
 import model as net
 import numpy as np
 import scenes
 
+CROPS = 6  # crops of a training scene
 CROP_SIDE = 64  # width and height of the classifier's input
 CROP_MARGIN = 0.15  # context on each side of a digit, relative to its longer side
 BACKGROUND = 0  # class of pixels without ink; digit d has class d + 1
@@ -50,19 +49,20 @@ def class_map(scene: scenes.Scene) -> np.ndarray:
 
 
 def training_crops(index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a crop of each digit of training scene `index`, and the class of the digit.
+    """Return crops of digits of training scene `index`, and their digits.
 
     Returns:
-        (n, CROP_SIDE, CROP_SIDE, 3) uint8, (n,) int64.
+        (3, CROPS * CROP_SIDE, CROP_SIDE) uint8, the crops one above the other; (CROPS,) int64.
     """
     scene = scenes.compose(scenes.TRAIN, index)
     rng = np.random.default_rng((scenes.TRAIN.seed, index, 1))
+    chosen = rng.choice(len(scene.xyxy), CROPS, replace=len(scene.xyxy) < CROPS)
     crops = []
-    for box in scene.xyxy:
+    for box in scene.xyxy[chosen]:
         right, down = rng.uniform(-0.08, 0.08, 2)
         crop = digit_crop(scene.image, box, rng.uniform(0.05, 0.25), (right, down))
         crops.append(letterbox.letterbox(crop, (CROP_SIDE, CROP_SIDE))[0])
-    return np.stack(crops), scene.classes
+    return np.concatenate(crops).transpose(2, 0, 1).copy(), scene.classes[chosen]
 
 
 def training_map(index: int) -> tuple[np.ndarray, np.ndarray]:
@@ -83,13 +83,5 @@ def training_map(index: int) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(image.transpose(2, 0, 1)), placed
 
 
-def all_training_crops(count: int, workers: int) -> list[np.ndarray]:
-    """Return the crops and digits of the first `count` training scenes.
-
-    Args:
-        count: number of scenes.
-        workers: number of processes that compose scenes.
-    """
-    with multiprocessing.get_context('spawn').Pool(workers, cv2.setNumThreads, (0,)) as pool:
-        parts = pool.map(training_crops, range(count), chunksize=16)
-    return [np.concatenate(kind) for kind in zip(*parts, strict=True)]
+#: Returns a training sample of a task: an image (3, h, w) uint8, and its truth.
+SAMPLES = {'classify': training_crops, 'semantic': training_map}

@@ -1,17 +1,15 @@
 """Train the models that describe the whole image.
 
-The classifier's crops are composed first, and a training takes some minutes on a CPU. The
-segmentation needs a GPU: as in `train.py`, scenes are composed during the training. It ends after
-`--steps` or `--seconds`, whichever is first. Each line of the log writes the averaged weights.
+As in `train.py`, scenes are composed during the training, which needs a GPU. The training ends
+after `--steps` or `--seconds`, whichever comes first. With each line of the log, the averaged
+weights are written.
 """
 
 import argparse
 import copy
 import json
 import pathlib
-import queue
 import time
-from collections.abc import Callable
 
 import image_model
 import image_samples
@@ -47,17 +45,19 @@ def begin(arguments: argparse.Namespace) -> tuple[torch.nn.Module, list[dict]]:
     return network, stored['stages']
 
 
-def filled_pool(
-    arguments: argparse.Namespace, device: torch.device, first: int
-) -> tuple[train.ScenePool, queue.Queue, Callable[[], None]]:
-    """Return what `train.fed_pool` returns. For the classifier, the pool is complete."""
-    if arguments.task == 'semantic':
-        return train.fed_pool(image_samples.training_map, arguments, device, first)
-    crops, digits = image_samples.all_training_crops(arguments.scenes, arguments.workers)
-    pixels = np.ascontiguousarray(crops.transpose(0, 3, 1, 2))
-    pool = train.ScenePool(len(pixels), device, (pixels[0], np.asarray(digits[0])))
-    pool.add([torch.from_numpy(pixels), torch.from_numpy(digits)])
-    return pool, queue.Queue(), lambda: None
+def separate_crops(images: torch.Tensor, digits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the crops of a classifier's batch one by one.
+
+    Args:
+        images: (b, 3, n * side, side), n crops of each scene, one above the other.
+        digits: (b, n).
+
+    Returns:
+        (b * n, 3, side, side), (b * n,).
+    """
+    side = images.shape[3]
+    crops = images.unflatten(2, (-1, side)).transpose(1, 2).flatten(0, 1)
+    return crops, digits.flatten()
 
 
 def train_images(arguments: argparse.Namespace) -> list[dict]:
@@ -69,7 +69,8 @@ def train_images(arguments: argparse.Namespace) -> list[dict]:
     device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
     network, stages = begin(arguments)
     first = sum(stage['scenes_composed'] for stage in stages)
-    pool, batches, finish = filled_pool(arguments, device, first)
+    draw = image_samples.SAMPLES[arguments.task]
+    pool, batches, finish = train.fed_pool(draw, arguments, device, first)
     network = network.to(device, memory_format=torch.channels_last)
     average = copy.deepcopy(network).eval()
     optimizer = train.new_optimizer(network)
@@ -82,6 +83,8 @@ def train_images(arguments: argparse.Namespace) -> list[dict]:
         for group in optimizer.param_groups:
             group['lr'] = train.learning_rate(progress, arguments.peak_rate)
         images, truth = pool.draw(arguments.batch)
+        if arguments.task == 'classify':
+            images, truth = separate_crops(images, truth)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == 'cuda'):
             outputs = network(images.contiguous(memory_format=torch.channels_last))
         loss = image_model.loss_of(arguments.task, outputs.float(), truth)
@@ -96,8 +99,7 @@ def train_images(arguments: argparse.Namespace) -> list[dict]:
         if steps % arguments.log_every == 0 or progress >= 1:
             received = pool.received
             print(f'{progress:6.1%} step {steps} samples {received} {loss.item():.3f}', flush=True)
-            composed = arguments.scenes if arguments.task == 'classify' else received
-            record = record_of(arguments, SEED + len(stages), seconds, steps, composed, device)
+            record = record_of(arguments, SEED + len(stages), seconds, steps, received, device)
             weights = {name: value.cpu() for name, value in average.state_dict().items()}
             content = {'task': arguments.task, 'weights': weights, 'stages': [*stages, record]}
             torch.save(content, arguments.out)
@@ -133,12 +135,13 @@ def main() -> None:
     parser.add_argument(
         '--resume', type=pathlib.Path, help='start with weights of an earlier stage'
     )
-    parser.add_argument('--scenes', type=int, default=2400, help='scenes of the classifier')
     parser.add_argument('--steps', type=int, default=1500)
     parser.add_argument('--seconds', type=float, default=1e9, help='time of training')
     parser.add_argument('--batch', type=int, default=32)
     parser.add_argument('--chunk', type=int, default=32, help='scenes per message of a worker')
-    parser.add_argument('--pool', type=int, default=24_576, help='scenes kept; 1.2 MB each')
+    parser.add_argument(
+        '--pool', type=int, default=24_576, help='scenes kept, each at most 1.2 MB'
+    )
     parser.add_argument('--peak-rate', type=float, default=2e-3, help='highest learning rate')
     parser.add_argument('--decay', type=float, default=0.99, help='of the averaged weights')
     parser.add_argument('--workers', type=int, default=2, help='processes that compose scenes')

@@ -68,7 +68,7 @@ def test_maps_omit_the_ink_that_occluders_hide():
 )
 def test_trained_network_is_exported_and_evaluated(tmp_path, task, output, figure):
     weights, model = tmp_path / 'weights.pt', tmp_path / f'digits_{task}.onnx'
-    sizes = ('--scenes', 2, '--chunk', 2, '--pool', 4, '--batch', 2, '--workers', 1)
+    sizes = ('--chunk', 2, '--pool', 4, '--batch', 2, '--workers', 1)
     common = ('train_images.py', task, '--out', weights, *sizes)
     run(*common, '--steps', 2)
     record = run(*common, '--steps', 1, '--resume', weights)
