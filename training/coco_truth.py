@@ -15,7 +15,9 @@ def coco_truth(drawn: list[scenes.Scene]) -> dict:
         height, width = scene.image.shape[:2]
         name = f'scene_{index:03d}.jpg'
         images.append({'id': index + 1, 'file_name': name, 'width': width, 'height': height})
-        for box, label, hidden, shape in zip(*scene[1:], strict=True):
+        for box, label, hidden, shape in zip(
+            scene.xyxy, scene.classes, scene.hidden, scene.shapes, strict=True
+        ):
             x0, y0, x1, y1 = (float(value) for value in box)
             annotations.append(
                 {
