@@ -127,13 +127,13 @@ def image_accuracy(task, truth_file, classes, results):
 def true_class_map(image, annotations, names, classes):
     """Return the true class id of each pixel, in the model's classes: uint8 (height, width).
 
-    Pixels without an object have the class ``background``, if the model has this class. Pixels
-    of classes that the model lacks have the value 255.
+    Pixels without a visible object have the class ``background``, if the model has this class.
+    Pixels of classes that the model lacks have the value 255.
     """
     background = classes.index('background') if 'background' in classes else _IGNORED_CLASS
     true = np.full((image['height'], image['width']), background, np.uint8)
     for one in annotations:
-        mask = coco_masks.decode(one['segmentation']).astype(bool)
+        mask = coco_masks.decode(one.get('visible', one['segmentation'])).astype(bool)
         name = names[one['category_id']]
         true[mask] = classes.index(name) if name in classes else _IGNORED_CLASS
     return true

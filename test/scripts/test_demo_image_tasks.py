@@ -110,6 +110,19 @@ def test_mean_iou_counts_the_pixels_of_all_images(tmp_path, background):
     assert figures['pixel_accuracy'] == pytest.approx(np.mean(ours == wanted), abs=1e-4)
 
 
+def test_hidden_ink_is_background():
+    visible = np.asfortranarray([[0, 1, 0]], np.uint8)
+    encoded = [coco_masks.encode(one) for one in (np.ones_like(visible), visible)]
+    masks = dict(zip(('segmentation', 'visible'), encoded, strict=True))
+    true = demo_image_tasks.true_class_map(
+        {'height': 1, 'width': 3},
+        [{'category_id': 4, **masks}],
+        {4: 'four'},
+        ['background', 'four'],
+    )
+    np.testing.assert_array_equal(true, visible)
+
+
 @pytest.mark.parametrize('task', ['classify', 'semantic'])
 def test_accuracy_without_results_is_not_measured(tmp_path, task):
     truth = write_truth(tmp_path, [np.full((2, 2), 4)])

@@ -62,6 +62,27 @@ def test_maps_omit_the_ink_that_occluders_hide():
         assert missing == pytest.approx(hidden, abs=0.05)
 
 
+WRITTEN_TRUTH = """
+import coco_truth, image_samples, json, numpy as np, scenes
+from pycocotools import mask as coco_masks
+
+drawn = [scenes.compose(scenes.EVAL, index) for index in range(6)]
+truth = coco_truth.coco_truth(drawn)
+maps = [np.zeros(scene.image.shape[:2], np.uint8) for scene in drawn]
+for one in truth['annotations']:
+    mask = coco_masks.decode(one.get('visible', one['segmentation'])) > 0
+    maps[one['image_id'] - 1][mask] = one['category_id'] + 1
+equal = [bool((one == image_samples.class_map(scene)).all()) for one, scene in zip(maps, drawn)]
+print(json.dumps([equal, sum('visible' in one for one in truth['annotations'])]))
+"""
+
+
+def test_written_truth_has_the_visible_ink():
+    equal, hidden_digits = json.loads(run_python('-c', WRITTEN_TRUTH))
+    assert equal == [True] * 6
+    assert hidden_digits > 5
+
+
 @pytest.mark.parametrize(
     ('task', 'output', 'figure'),
     [('classify', [1, 10], 'top1'), ('semantic', [1, 11, 240, 320], 'mean_iou')],
