@@ -1,6 +1,6 @@
 """Train the models that describe the whole image.
 
-As in `train.py`, scenes are composed during the training, which needs a GPU. The training ends
+As in `train.py`, scenes are composed during the training, which should run on a GPU. It ends
 after `--steps` or `--seconds`, whichever comes first. With each line of the log, the averaged
 weights are written.
 """
