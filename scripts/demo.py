@@ -40,6 +40,7 @@ examples:
   scripts/demo --rate 30                   too fast for a small CPU: counts dropped frames
   scripts/demo --task segment              masks; obb: oriented boxes, pose: keypoints
   scripts/demo --task classify             classes of crops with one digit
+  scripts/demo --task semantic             the class of each pixel
   scripts/demo --task depth                colours of depth, by a model that was not trained
   scripts/demo --cameras 4                 four cameras of one node, a table row for each
   scripts/demo --cameras front,rear        two cameras with your own names
@@ -340,7 +341,7 @@ def parse_arguments():
         choices=list(TASKS),
         default='detect',
         help='result of the model (default: detect); classify gets a crop of each scene; '
-        'semantic needs --model; depth is relative',
+        'depth is relative',
     )
     parser.add_argument(
         '--model', type=Path, help='default: the digits model of the task in models/'
@@ -365,8 +366,6 @@ def parse_arguments():
     options.scenes = SHARE / 'demo' / 'scenes'
     options.truth = SHARE / 'demo' / 'truth.json'
     if options.model is None:
-        if options.task == 'semantic':  # the digits have no model of this task
-            parser.error('--task semantic needs --model')
         names = {'detect': 'digits', 'depth': 'depth_tiny'}
         name = names.get(options.task, f'digits_{options.task}')
         options.model = SHARE / 'models' / f'{name}.onnx'

@@ -86,6 +86,25 @@ def test_corners_reach_oks_0_5():
     assert np.mean(right) > SHARE
 
 
+def test_maps_of_classes_reach_a_mean_iou_of_0_9():
+    from pycocotools import mask as coco_masks
+
+    with load_model('semantic') as model:
+        assert list(model.class_names) == ['background', *NAMES.values()]
+        pairs = np.zeros((11, 11), np.int64)  # pixels by true class and found class
+        for picture, annotations in scenes(2):
+            true = np.zeros(picture.shape[:2], np.int64)
+            for one in annotations:
+                mask = coco_masks.decode(one.get('visible', one['segmentation']))
+                true[mask > 0] = one['category_id'] + 1
+            both = true * 11 + model(picture).class_ids()
+            pairs += np.bincount(both.ravel(), minlength=121).reshape(11, 11)
+    right = pairs.diagonal()
+    iou = right / (pairs.sum(0) + pairs.sum(1) - right)
+    assert iou.mean() > 0.9
+    assert iou.min() > 0.8
+
+
 def test_best_class_of_a_crop_is_its_digit():
     right, is_whole = [], []
     with load_model('classify') as model:

@@ -193,6 +193,10 @@ def parse_with(monkeypatch, *arguments):
 
 def test_default_model_is_the_shipped_model_of_the_task(monkeypatch):
     assert parse_with(monkeypatch, '--task', 'obb').model == SHARE / 'models' / 'digits_obb.onnx'
+    assert (
+        parse_with(monkeypatch, '--task', 'semantic').model
+        == SHARE / 'models' / 'digits_semantic.onnx'
+    )
     assert parse_with(monkeypatch, '--task', 'depth').model == SHARE / 'models/depth_tiny.onnx'
     assert parse_with(monkeypatch).model == SHARE / 'models' / 'digits.onnx'
 
@@ -203,7 +207,6 @@ def test_default_model_is_the_shipped_model_of_the_task(monkeypatch):
         (['--cameras', 'front,front'], 'argument --cameras: '),
         (['--task', 'pose', '--size', '640x480'], '--size needs --task detect (got'),
         (['--task', 'obb', '--model', 'none.onnx'], 'none.onnx does not exist'),
-        (['--task', 'semantic'], '--task semantic needs --model'),
     ],
 )
 def test_wrong_arguments_are_refused(monkeypatch, capsys, arguments, message):

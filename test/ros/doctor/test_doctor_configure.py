@@ -116,6 +116,7 @@ CASES = {
     },
     'shipped depth': (lambda _: MODELS / 'depth_tiny.onnx', {}),
     'shipped classifier': (lambda _: MODELS / 'digits_classify.onnx', {}),
+    'shipped segmentation': (lambda _: MODELS / 'digits_semantic.onnx', {}),
     'good': (faults.tiny, {}),
     'good by parameters': (write_model_without_manifest, TINY),
     'class filter': (faults.tiny, {'class_filter': ['nothing']}),
