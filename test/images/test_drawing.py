@@ -224,6 +224,23 @@ def test_map_of_classes_tints_each_pixel_and_lists_only_its_classes():
     assert len(colors[(colors.max(1) == 255) & (counts > 300)]) == 2
 
 
+def test_background_keeps_its_pixels_and_is_not_listed():
+    rng = np.random.default_rng(0)
+    original = rng.integers(0, 99, (480, 640, 3)).astype(np.uint8)
+    class_ids = np.zeros((480, 640), np.uint8)
+    class_ids[240:] = 1
+    drawn = {}
+    for name in ('background', 'wall'):
+        drawn[name] = original.copy()
+        draw_class_map(drawn[name], class_ids, [name, 'road'])
+    changed = (drawn['background'] != original).any(2)
+    np.testing.assert_array_equal(drawn['background'][240:], drawn['wall'][240:])
+    assert changed[240:].all()
+    # Only the first of two rows of the list is drawn.
+    assert changed[:25].any()
+    assert not changed[25:240].any()
+
+
 def test_depth_is_drawn_from_blue_to_red_and_unknown_depth_is_black():
     bgr = np.zeros((480, 640, 3), np.uint8)
     depth = np.tile(np.linspace(1, 9, 640, dtype='f4'), (480, 1))

@@ -86,17 +86,22 @@ def draw_class_map(
 ) -> None:
     """Tint each pixel in the colour of its class, and list the classes with their shares.
 
+    Pixels of a class named ``background`` keep their colours, and the list omits this class.
+
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         class_ids: uint8 (height, width).
         class_names: names of the classes, indexed by class id.
     """
+    is_background = np.array([name.lower() == 'background' for name in class_names])
     colors = np.array([_color(class_id) for class_id in range(len(class_names))], np.uint8)
-    np.copyto(bgr, bgr // 2 + (colors // 2)[class_ids])
+    is_tinted = ~is_background[class_ids]
+    np.copyto(bgr, bgr // 2 + (colors // 2)[class_ids], where=is_tinted[..., None])
     pixel_counts = np.bincount(class_ids.ravel(), minlength=len(class_names))
+    pixel_counts[is_background] = 0
     largest = np.argsort(-pixel_counts, kind='stable')[:_MAX_LEGEND_CLASSES]
     shown = [int(class_id) for class_id in largest if pixel_counts[class_id]]
-    lines = [f'{class_names[id_]} {pixel_counts[id_] / class_ids.size:.0%}' for id_ in shown]
+    lines = [f'{class_names[id_]}: {pixel_counts[id_] / class_ids.size:.1%}' for id_ in shown]
     draw_class_list(bgr, lines, shown)
 
 
