@@ -12,6 +12,7 @@ from onnx import numpy_helper
 
 from support.building.messages import without_variable_text
 from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
+from support.models.digits import CALIBRATION_IMAGES
 from support.models.image_models import IMAGE_TASKS, NAMES, add_layers, write_image_model
 from trt_perception.building.steps import validation
 from trt_perception.checks.model import check_model
@@ -115,6 +116,37 @@ def test_int8_of_the_shipped_classifier_loses_at_most_0_01(build, tmp_path, caps
     assert record.built >= record.reference - 0.01
     # Some classes differ, so the comparison is not of FP32 with itself.
     assert 0.97 < result.manifest.build.agreement.f1 < 1
+
+
+def write_class_maps(folder, count):
+    """Write the true class of each pixel of the first demo scenes, from the visible ink."""
+    from pycocotools import mask as coco_masks
+
+    content = json.loads((DEMO / 'truth.json').read_text())
+    for image in content['images'][:count]:
+        true = np.zeros((image['height'], image['width']), np.uint8)
+        for one in content['annotations']:
+            if one['image_id'] == image['id']:
+                mask = coco_masks.decode(one.get('visible', one['segmentation']))
+                true[mask > 0] = one['category_id'] + 1
+        cv2.imwrite(str(folder / f'{Path(image["file_name"]).stem}.png'), true)
+
+
+def test_int8_of_the_shipped_semantic_model_loses_at_most_0_01(build, tmp_path, capsys):
+    annotations = tmp_path / 'maps'
+    annotations.mkdir()
+    write_class_maps(annotations, 30)
+    words = ['--precision', 'int8', '--calibration-images', CALIBRATION_IMAGES]
+    words += ['--validate', DEMO / 'scenes' / 'scene_0[0-2]?.jpg', '--annotations', annotations]
+    segmentation = MODELS / 'digits_semantic.onnx'
+    result = build(*words, '--max-accuracy-drop', '0.01', onnx_file=segmentation)
+    assert result.code == 0, capsys.readouterr().err
+    record = result.manifest.build.accuracy
+    assert (record.measure, record.images) == ('mIoU', 30)
+    assert record.reference > 0.9
+    assert record.built >= record.reference - 0.01
+    # Some classes differ, so the comparison is not of FP32 with itself.
+    assert 0.99 < result.manifest.build.agreement.f1 < 1
 
 
 def test_int8_of_the_shipped_depth_model_agrees_with_fp32(build, capsys):
