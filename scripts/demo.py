@@ -168,6 +168,8 @@ def run_processes(options, recorder, processes, logs):
 
     start('detector_node', detector_command(options))
     print('detector_node: loading the model')
+    if options.model.name == 'depth_tiny.onnx':
+        print('note: this model was not trained, so its depth has no meaning')
     wait_for(
         recorder, processes, lambda: recorder.state == 'active', 60, 'the detector to be active'
     )

@@ -11,6 +11,9 @@ from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.measure import StageTime, TimeStatistics
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.stages.decode import count_candidates
@@ -34,8 +37,9 @@ def measure_host_steps(
             unless the run was stopped.
 
     Returns:
-        Times of ``preprocess``, ``inference`` and ``decode``. For each frame, the number of boxes
-        above the threshold before NMS.
+        Times of ``preprocess``, ``inference`` and ``decode``; for maps of classes or depth also of
+        ``maps``, which a node makes for a subscriber. For each frame, the number of boxes above
+        the threshold before NMS.
 
     Raises:
         EngineError: the decoder cannot read the outputs of the model.
@@ -54,9 +58,11 @@ def measure_host_steps(
         decoded = time.perf_counter()
         if isinstance(found, OutputError):
             raise found
+        _make_map(found)
+        made = time.perf_counter()
         if len(candidates) < len(frames):
             candidates.append(count_candidates(outputs, pipeline.spec, thresholds))
-        return before, preprocessed, inferred, decoded
+        return before, preprocessed, inferred, decoded, made
 
     done = 0
     control.begin_warm_up(len(frames))
@@ -67,11 +73,25 @@ def measure_host_steps(
     control.begin('step by step')
     while control.must_continue(len(marks)):
         marks.append(run(len(marks)))
+    return _stage_times(marks, pipeline.spec.task), candidates
+
+
+def _stage_times(marks: Sequence[tuple[float, ...]], task: Task) -> dict[str, StageTime]:
+    """Return the times between the marks of each frame, in seconds, by stage."""
+    names = ['preprocess', 'inference', 'decode']
+    if not task.finds_objects and any(topic.on_demand for topic in task.topics):
+        names.append('maps')
     times = np.diff(np.array(marks), axis=1).T
-    names = ('preprocess', 'inference', 'decode')
     all_statistics = [TimeStatistics.of_seconds(row.tolist()) for row in times]
-    stages = {
+    return {
         name: StageTime(statistics.mean, statistics)
-        for name, statistics in zip(names, all_statistics, strict=True)
+        for name, statistics in zip(names, all_statistics, strict=False)
     }
-    return stages, candidates
+
+
+def _make_map(found: TaskResult) -> None:
+    """Make the map that a node publishes, in the size of the image, if the task has maps."""
+    if isinstance(found, ClassMap):
+        found.class_ids()
+    elif isinstance(found, DepthMap):
+        found.depth()

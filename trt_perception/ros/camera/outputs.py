@@ -57,6 +57,7 @@ class DetectorOutputs:
         ]
         self._topics: list[TaskTopic] = []
         self._on_demand: list[OnDemandPublisher] = []
+        self._finds_objects = task.finds_objects
         self._label_infos: list[Any] = []
         self._debug_image: DebugImage | None = None
         self._retry_timer: Timer | None = None
@@ -131,7 +132,8 @@ class DetectorOutputs:
         for one message. The method then tries again after 50 ms.
         """
         self._cancel_retry()
-        message = LabelInfo(class_map=self._classes, threshold=confidence_threshold)
+        threshold = confidence_threshold if self._finds_objects else 0.0
+        message = LabelInfo(class_map=self._classes, threshold=threshold)
         message.header.stamp = self._node.get_clock().now().to_msg()
         try:
             for publisher in self._label_infos:
