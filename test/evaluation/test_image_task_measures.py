@@ -208,6 +208,8 @@ def test_folders_are_labels_if_they_have_names_of_classes(tmp_path, golden_messa
     assert [one.label for one in folder_labels(images, ['x'], {})] == [None, None]
     with golden_messages.raises(ConfigError):
         folder_labels(images, ['cat', 'dog'], {})
+    with golden_messages.raises(ConfigError):
+        folder_labels(images, ['x'], {}, required=True)
 
 
 def test_label_has_the_path_of_the_image(tmp_path, golden_messages):

@@ -1,6 +1,7 @@
 """Tools that measure and describe models accept models for the tasks of the whole image."""
 
 import json
+import shutil
 from pathlib import Path
 
 import cv2
@@ -166,6 +167,19 @@ def test_options_that_do_not_fit_the_task_are_refused(
     words = [word.replace('FOLDER', str(scenes)) for word in others]
     code, _ = evaluate(scenes, task, *words)
     assert code in (1, 2)
+    golden_messages.add(last_error(capsys, scenes))
+
+
+@pytest.mark.parametrize('folders', [COLORS, ['blue']])
+def test_one_classifier_needs_folders_with_names_of_classes(
+    folders, scenes, golden_messages, capsys
+):
+    for name in COLORS:
+        if name not in folders:
+            shutil.rmtree(scenes / 'images' / name)
+    for name in folders:
+        (scenes / 'images' / name).rename(scenes / 'images' / f'camera {name}')
+    assert evaluate(scenes, 'classify')[0] == 2
     golden_messages.add(last_error(capsys, scenes))
 
 

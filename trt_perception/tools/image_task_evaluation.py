@@ -68,6 +68,7 @@ def label_images(
         spec.class_names,
         class_map,
         allow_missing=options.allow_missing,
+        needs_class_folders=len(options.models) == 1,
     )
     if labelled[0].label is None and len(options.models) == 1:
         labels = 'a folder for each class' if is_classifier else '--annotations'

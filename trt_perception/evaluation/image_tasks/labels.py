@@ -71,6 +71,7 @@ def find_labels(
     class_map: Mapping[str, str | None] = MappingProxyType({}),
     *,
     allow_missing: bool = False,
+    needs_class_folders: bool = False,
 ) -> list[LabelledImage]:
     """Find the labels of images for a task that describes the whole image.
 
@@ -83,6 +84,7 @@ def find_labels(
         class_names: names of the model's classes.
         class_map: see ``folder_labels``.
         allow_missing: whether to leave out images without a label.
+        needs_class_folders: see ``required`` of ``folder_labels``.
 
     Returns:
         The images with labels, or all images without labels.
@@ -97,7 +99,7 @@ def find_labels(
                 f'has no effect on models with task {task.name}',
                 fix='leave it out: the labels are the names of the folders of the images',
             )
-        return folder_labels(images, class_names, class_map)
+        return folder_labels(images, class_names, class_map, required=needs_class_folders)
     if annotations is None:
         return [LabelledImage(path) for path in images]
     if not annotations.is_dir():
@@ -111,6 +113,8 @@ def folder_labels(
     images: Sequence[Path],
     class_names: Sequence[str],
     class_map: Mapping[str, str | None],
+    *,
+    required: bool = False,
 ) -> list[LabelledImage]:
     """Label each image with the name of its folder, if folders are named after classes.
 
@@ -119,17 +123,18 @@ def folder_labels(
         class_names: names of the model's classes.
         class_map: maps a class name to the name of its folder, if the names differ, or to None if
             the class has no images.
+        required: whether several folders must have the names of classes.
 
     Returns:
         images with labels; without labels if no folder has the name of a class.
 
     Raises:
-        ConfigError: only some folders are named after classes.
+        ConfigError: only some folders are named after classes, or required names are missing.
     """
     known = {class_map.get(name, name) for name in class_names}
     folders = {path.parent.name for path in images}
     unknown = sorted(folders - known)
-    if unknown and len(unknown) < len(folders):
+    if unknown and (len(unknown) < len(folders) or (required and len(folders) > 1)):
         raise ConfigError(
             '--images',
             f'folders without a class of the model: {join_first_items(unknown)}',
