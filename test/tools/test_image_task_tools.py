@@ -156,6 +156,10 @@ def test_evaluation_compares_models_without_labels(task, scenes, capsys):
         ('semantic', ['--annotations', 'FOLDER/ids', '--class-map', 'FOLDER/map.json']),
         ('semantic', ['--annotations', 'FOLDER/depth']),
         ('depth', ['--annotations', 'FOLDER']),
+        ('classify', ['--worst', 'FOLDER/worst']),
+        ('classify', ['--allow-missing']),
+        ('semantic', ['--allow-subset']),
+        ('semantic', ['FOLDER/other.onnx', '--allow-missing']),
     ],
 )
 def test_options_that_do_not_fit_the_task_are_refused(
@@ -164,6 +168,7 @@ def test_options_that_do_not_fit_the_task_are_refused(
     (scenes / 'map.json').write_text('{"red": "rot"}')
     objects = '{"images": [], "annotations": [], "categories": []}'
     (scenes / 'objects.json').write_text(objects)
+    tool_arguments(task, scenes / 'other.onnx')
     words = [word.replace('FOLDER', str(scenes)) for word in others]
     code, _ = evaluate(scenes, task, *words)
     assert code in (1, 2)

@@ -36,7 +36,7 @@ TOOLS = [
             'MODEL --images IMAGES --annotations gone',
             'MODEL --images IMAGES --annotations OTHER --allow-missing',
             'MODEL --images IMAGES',
-            'MODEL b.onnx --images IMAGES --worst a',
+            'MODEL SECOND --images IMAGES --worst a',
             'MODEL MODEL --images IMAGES',
             f'{EVALUATE} --plot a.jpg',
             f'{EVALUATE} --json gone/a.json',
@@ -150,6 +150,7 @@ def words(tmp_path, monkeypatch):
         (tmp_path / name).write_bytes(data)
     return {
         'MODEL': write_tiny_model(tmp_path / 'tiny.onnx'),
+        'SECOND': write_tiny_model(tmp_path / 'second.onnx'),
         'IMAGES': tmp_path / 'images',
         'EMPTY': tmp_path / 'empty',
         'TRUTH': annotations,

@@ -82,7 +82,8 @@ benchmark_engine to measure the latency of the node.
 Without --annotations, the tool only compares each model with the first. Annotations for masks,
 keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
 Classes and categories are matched by name, images by file_name.
-Models that describe the whole image:
+Models that describe the whole image have no --allow-subset, --boxes-only, --oks-sigma, --plot,
+--results and --worst:
   classify: top1 and top5. --images has a folder for each class, with the name of the class;
     --class-map maps class names to other folders.
   semantic: mIoU over all pixels of all images, and the share of correct pixels. --annotations is a
@@ -124,7 +125,6 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_plot(options.plot)
     for folder in (options.worst, options.results):
         check_output_folder(folder)
-    _require_annotations(options, 'plot', 'worst', 'results', 'allow_missing', 'allow_subset')
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
     names = paths_by_name(options.models)
@@ -140,10 +140,8 @@ def _prepare(options: argparse.Namespace) -> _Job:
         label_images(images, [_read_spec(job, name) for name in models], class_map, options)
         raise
     if missing := dataset.missing_file_names:
-        found = (
-            f'skipped {len(missing)} annotated images without a file: {join_first_items(missing)}'
-        )
-        print_message('evaluate_engine', found)
+        found = f'skipped {len(missing)} annotated images without a file'
+        print_message('evaluate_engine', f'{found}: {join_first_items(missing)}')
     return replace(job, dataset=dataset)
 
 
@@ -158,7 +156,7 @@ def _check_object_options(options: argparse.Namespace) -> None:
             'one model without --annotations has nothing to compare its detections with',
             fix='give --annotations (COCO JSON), or a second model',
         )
-    _require_annotations(options, 'class_map')
+    _require_annotations(options, 'plot', 'worst', 'results', 'allow_subset', 'class_map')
 
 
 def _require_annotations(options: argparse.Namespace, *names: str) -> None:
@@ -177,6 +175,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     paths = [image.path for image in job.dataset.images]
     try:
         labelled = label_images(paths, list(specs.values()), job.class_map, options)
+        _require_annotations(options, 'allow_missing')
         if labelled is None and job.dataset.annotations is None:
             _check_object_options(options)
     except ConfigError as error:

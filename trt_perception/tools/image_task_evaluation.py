@@ -53,7 +53,7 @@ def label_images(
     if spec is None:
         return None
     is_classifier = isinstance(spec.task, Classify)
-    for name in (*_OBJECT_OPTIONS, *(() if is_classifier else ('class_map',))):
+    for name in (*_OBJECT_OPTIONS, 'allow_missing' if is_classifier else 'class_map'):
         if getattr(options, name):
             raise ConfigError(
                 f'--{name.replace("_", "-")}',
