@@ -18,6 +18,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, QoSReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
+from vision_msgs.msg import LabelInfo
 
 from support import forked, golden
 from support.models.tiny_model import write_tiny_model
@@ -28,6 +29,7 @@ from trt_perception.parameters.camera import NodeConfig
 from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.ros_graph import _detector_findings, _TopicListener
+from trt_perception.ros.topics import PUBLISHED_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -179,11 +181,14 @@ def test_help_explains_exit_codes(capsys):
     assert re.search(r'codes: 0 .+, 1 .+, 2 ', capsys.readouterr().out)
 
 
-def test_each_problem_of_a_camera_has_a_finding(client):
-    """A good camera, a silent one, one with an unknown encoding, and two with invalid messages."""
+def test_each_problem_of_a_camera_has_a_finding(client, other_node):
+    """Two good cameras, a silent one, one with an unknown encoding, two with invalid messages.
+
+    One good camera has the name of a topic of detectors. The other node is a detector.
+    """
     best_effort = QoSProfile(depth=5, reliability=QoSReliabilityPolicy.BEST_EFFORT)
     space = f'/doctor_{os.getpid()}'
-    names = ('good', 'silent', 'strange', 'short', 'rubbish')
+    names = ('good', 'silent', 'strange', 'short', 'rubbish', 'depth')
     publishers = {
         name: client.node.create_publisher(
             Image, f'{space}/{name}', best_effort if name == 'good' else QoSProfile(depth=5)
@@ -194,6 +199,12 @@ def test_each_problem_of_a_camera_has_a_finding(client):
         client.node.create_publisher(Image, f'{space}/{name}', 1)
         for name in ('masks', 'debug_image')
     ]
+    result_publishers += [
+        other_node.create_publisher(Image, f'{space}/detector/{topic.name}', 1)
+        for topic in PUBLISHED_TOPICS
+        if topic.message == 'sensor_msgs/Image'
+    ]
+    other_node.create_publisher(LabelInfo, f'{space}/detector/label_info', 1)
     subscribed_results = []
     pixels = np.zeros(48 * 64 * 3, np.uint8).tobytes()
     image = Image(width=64, height=48, step=192, encoding='bgr8', data=pixels)
@@ -202,6 +213,7 @@ def test_each_problem_of_a_camera_has_a_finding(client):
 
     def send():
         publishers['good'].publish(image)
+        publishers['depth'].publish(image)
         publishers['strange'].publish(strange)
         publishers['short'].publish(short)
         publishers['rubbish'].publish(b'\0\1\0\0' + b'\xee' * 60)
@@ -227,12 +239,13 @@ def test_each_problem_of_a_camera_has_a_finding(client):
         found = client.spin_until(good_camera_has_a_rate, 'a rate of the good camera')
     finally:
         client.node.destroy_timer(timer)
-        for publisher in (*publishers.values(), *result_publishers):
+        for publisher in (*publishers.values(), *result_publishers[:2]):
             client.node.destroy_publisher(publisher)
     assert not subscribed_results  # a subscriber would make a detector draw images
     assert set(found) == set(names)
     assert found['good']['level'] == 'green', found
-    assert '64x48 bgr8' in found['good']['found']
+    for name in ('good', 'depth'):
+        assert '64x48 bgr8' in found[name]['found']
     assert 'best_effort' in found['good']['found']
     assert float(found['good']['found'].split(' Hz')[0]) > 0
     assert found['silent']['level'] == 'red'

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -36,7 +36,8 @@ from trt_perception.parameters.camera import CameraPlan
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.ros.diagnostics import camera_sentences
 from trt_perception.ros.intake.intake import check_intake
-from trt_perception.ros.same_name import endpoint_node_name, shared_node_names
+from trt_perception.ros.same_name import endpoint_node_name, publishing_nodes, shared_node_names
+from trt_perception.ros.topics import LABEL_INFO, PUBLISHED_TOPICS
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 
@@ -45,6 +46,10 @@ __all__ = ['check_graph', 'main']
 _IMAGE_TYPE: Final = 'sensor_msgs/msg/Image'
 _COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
 _MESSAGE_CLASSES: Final = {_IMAGE_TYPE: Image, _COMPRESSED_TYPE: CompressedImage}
+# Last parts of the topics on which detectors publish images.
+_OUTPUT_NAMES: Final = tuple(
+    f'/{topic.name}' for topic in PUBLISHED_TOPICS if topic.message == 'sensor_msgs/Image'
+)
 # Running nodes usually appear within 1 s. Wait up to 4 s if cameras are missing, because Fast DDS
 # repeats lost messages after 3 s.
 _DISCOVERY_LIMITS_S: Final = (1.0, 4.0)
@@ -167,6 +172,7 @@ def _listen(
 ) -> dict[str, _TopicListener]:
     """Find camera topics and listen to them, including topics that appear later."""
     listeners: dict[str, _TopicListener] = {}
+    outputs: set[str] = set()
     started = look_s = time.monotonic()
     end = started + _DISCOVERY_LIMITS_S[0] + seconds
     while (now := time.monotonic()) < end:
@@ -174,11 +180,19 @@ def _listen(
         if now < look_s:
             continue  # take all waiting messages before querying the graph again
         look_s = now + _LOOK_INTERVAL_S
-        for topic, kinds in node.get_topic_names_and_types():
-            # Skip debug images: a subscriber would make a detector draw them.
-            image = topic.removesuffix('/compressed') in wanted or may_be_camera(topic)
-            if image and not _MESSAGE_CLASSES.keys().isdisjoint(kinds) and topic not in listeners:
-                listeners[topic] = _TopicListener(node, topic)
+        found = {
+            topic
+            for topic, kinds in node.get_topic_names_and_types()
+            if not _MESSAGE_CLASSES.keys().isdisjoint(kinds)
+            and (topic.removesuffix('/compressed') in wanted or may_be_camera(topic))
+        } - (listeners.keys() | outputs)
+        # Skip debug images and maps: a subscriber would make a detector compute them.
+        unclear = {topic for topic in found.difference(wanted) if topic.endswith(_OUTPUT_NAMES)}
+        if now - started >= _DISCOVERY_LIMITS_S[0]:  # the names of the nodes are known
+            unclear = _detector_outputs(node, unclear)
+            outputs |= unclear
+        for topic in found - unclear:
+            listeners[topic] = _TopicListener(node, topic)
         for listener in listeners.values():
             listener.update()
         heard = {topic for topic, listener in listeners.items() if listener.publishers}
@@ -186,6 +200,19 @@ def _listen(
         if missing and now - started < _DISCOVERY_LIMITS_S[1]:
             end = now + seconds
     return listeners
+
+
+def _detector_outputs(node: Node, topics: Set[str]) -> set[str]:
+    """Return the topics that only detectors publish: nodes that also publish class names."""
+    if not topics:
+        return set()
+    detectors = publishing_nodes(node, {LABEL_INFO.message.replace('/', '/msg/')})
+    found = {topic: node.get_publishers_info_by_topic(topic) for topic in topics}
+    return {
+        topic
+        for topic, publishers in found.items()
+        if publishers and detectors.issuperset(map(endpoint_node_name, publishers))
+    }
 
 
 def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
