@@ -63,8 +63,8 @@ def measure_steps(
         ``engine_enqueue`` without a graph. Single steps from CUDA graphs: ``upload``,
         ``letterbox``, ``decode``, and ``masks`` for models with masks. ``maps`` replaces
         ``decode`` for maps of classes or depth. If the host decodes, ``download`` and
-        ``host_decode`` replace it. ``graph`` is the time of one graph
-        with all steps except the upload. ``upload_graph`` also includes the upload.
+        ``host_decode`` replace ``decode``. ``graph`` is the time of one graph with all steps
+        except the upload. ``upload_graph`` also includes the upload.
     """
     # Fill all buffers, so that each step has valid inputs.
     run_and_count_candidates(slot, frame, thresholds)
@@ -119,7 +119,7 @@ def queue_batch(
 
 
 def map_work(slot: CudaSlot, places: int = 1) -> Callable[[], None] | None:
-    """Return a function that queues the making of maps; None for models without maps.
+    """Return a function that queues the kernels and copies of maps; None without maps.
 
     Args:
         slot: a slot with staged frames, whose engine has run once.

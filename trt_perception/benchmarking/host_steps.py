@@ -77,7 +77,7 @@ def measure_host_steps(
 
 
 def _stage_times(marks: Sequence[tuple[float, ...]], task: Task) -> dict[str, StageTime]:
-    """Return the times between the marks of each frame, in seconds, by stage."""
+    """Return the time of each stage, from the clock in seconds between the stages of a frame."""
     names = ['preprocess', 'inference', 'decode']
     if not task.finds_objects and any(topic.on_demand for topic in task.topics):
         names.append('maps')

@@ -224,7 +224,7 @@ class _BatchFeeder:
         return [result.found for result in collect_all(self.pipeline, slot)]
 
     def kept(self, found: list[TaskResult], done: int) -> list[TaskResult]:
-        """Return the results to compare. Maps are large, so only the first of each frame."""
+        """Return the results to compare later: of large maps, only the first of each frame."""
         return found if isinstance(found[0], Detections) or done < len(self.frames) else []
 
 
@@ -249,7 +249,7 @@ class _SaturatedRun:
     """A run at full load. Each list of times has one entry for each batch.
 
     Attributes:
-        results: of all frames; maps of the first frames only.
+        results: the kept results, in the order of the frames.
     """
 
     wall_s: float = 0.0

@@ -51,10 +51,10 @@ SelectDetections = Callable[['ObjectDecoder', Candidates], Detections]
 
 
 class Sky(NamedTuple):
-    """The depth of the sky, for models that find it.
+    """Where a pixel is sky, and the depth of the sky, for models with an output for the sky.
 
     Attributes:
-        threshold: the sky is where the model's output for it is at least this.
+        threshold: a cell is sky if the model's output for the sky is at least this value.
         depth_m: depth of the sky in metres; NaN for unknown.
     """
 
@@ -78,7 +78,7 @@ class ImageContext:
         find_passing: returns the indices of the boxes that pass the thresholds. A decoder may
             call this function early, and convert only these boxes.
         focal_length: mean of fx and fy in network pixels; None if unknown.
-        sky: the depth of the sky.
+        sky: threshold and depth of the sky.
     """
 
     index: int
@@ -191,7 +191,7 @@ class Decoder(ABC):
         return None
 
     def map_layout(self) -> MapLayout | None:
-        """Return the layout for making maps on the GPU; None if the output is no map."""
+        """Return the layout for making maps on the GPU; None if kernels cannot make them."""
         return None
 
     def grid_strides(self) -> tuple[int, ...]:

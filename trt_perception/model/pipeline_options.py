@@ -67,7 +67,7 @@ class PipelineOptions:
             no larger batch, to save memory.
         plugin_libraries: paths of TensorRT plugin libraries to load before an engine.
         nvtx: mark NVTX ranges of batches and stages.
-        map_size: size of maps that kernels make, as the parameter of this name.
+        map_size: value of the parameter ``map_size``, for maps that kernels make.
         triton: the connection to a Triton server.
         limits: limits of decoding.
         overrides: values of the user, which replace the values of the model's files.

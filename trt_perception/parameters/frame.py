@@ -47,7 +47,7 @@ class Thresholds(FrameParameters):
         focal_length_px: focal length of the camera in pixels of the image; 0 if unknown.
         focal_shares: fx as a share of the image's width, and fy as a share of its height, used if
             ``focal_length_px`` is 0; None if unknown.
-        sky: the depth of the sky.
+        sky: threshold and depth of the sky.
     """
 
     class_ids: tuple[int, ...] = ()

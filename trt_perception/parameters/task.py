@@ -37,7 +37,7 @@ class TaskParameters:
     )
     depth_sky_threshold: float = parameter_field(
         0.3,
-        'Smallest output for the sky where a pixel is sky.',
+        'Smallest value of the output sky where a pixel is sky.',
         name='depth.sky_threshold',
         minimum=0.0,
         maximum=1000.0,

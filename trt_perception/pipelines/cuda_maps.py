@@ -34,12 +34,17 @@ _TOPICS: Final = {
     'confidence': {CLASS_CONFIDENCE_TOPIC.name},
     'depth': {DEPTH_TOPIC.name, RELATIVE_DEPTH_TOPIC.name, DEBUG_IMAGE.name},
 }
-#: Image sizes whose tables stay in device memory. A table of a 1080p image has up to 100 KB.
-_KEPT_SIZES: Final = 16
+#: Largest number of geometries whose tables stay in device memory. The tables of a 1080p image
+#: have up to 100 KB.
+_MAX_KEPT_TABLES: Final = 16
 
 
 class _Tables(NamedTuple):
-    """The cells of each column, and of each row, in device memory."""
+    """The results of `cell_taps` in device memory: first columns, then rows.
+
+    Attributes:
+        rows_offset: position of the first row in bytes.
+    """
 
     memory: DeviceBuffer
     rows_offset: int
@@ -53,7 +58,7 @@ class MapDecoder:
         spec: specification of the model for its largest batch.
         stream: stream of all work.
         images: the pool of memory for maps.
-        map_size: size of the maps, as the parameter of this name.
+        map_size: value of the parameter ``map_size``.
     """
 
     images_are_results = True
@@ -80,15 +85,15 @@ class MapDecoder:
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
-            # The kernels write the flag of an image directly to pinned memory.
+            # One int32 per image, which a kernel sets to 1 if a value is impossible.
             self._flags = self._closing.enter_context(PinnedBuffer(4 * spec.batch))
-            self._drawn = DeviceBuffer(0)
+            self._device_maps = DeviceBuffer(0)
             undo.pop_all()
 
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
     ) -> None:
-        """Do nothing, because the graph does not know which maps are wanted."""
+        """Do nothing: the wanted maps change from frame to frame, but the graph does not."""
 
     def queue_images(
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, wanted: frozenset[str]
@@ -129,7 +134,7 @@ class MapDecoder:
         """
         self._flags.array.view(np.int32)[place] = 0
         size_wh = next(iter(made.values())).size_wh
-        drawn = self._drawn_at([image.size_bytes for image in made.values()])
+        drawn = self._device_addresses([image.size_bytes for image in made.values()])
         memory, rows_offset = self._tables_of(letterbox, size_wh)
         self._kernels.make_map(
             (outputs[self._output.name], outputs.get(self._field_of_view, 0)),
@@ -164,19 +169,19 @@ class MapDecoder:
         """Return 0, because maps have no boxes."""
         return 0
 
-    def _drawn_at(self, sizes: Sequence[int]) -> list[int]:
+    def _device_addresses(self, sizes: Sequence[int]) -> list[int]:
         """Return device addresses for maps of these sizes in bytes.
 
-        The maps of several frames share the memory, because they are made one after the other.
+        All frames share this memory, because the stream makes and copies one map after the other.
         """
         starts = np.cumsum([0, *(-(-size // 256) * 256 for size in sizes)]).tolist()
-        if starts[-1] > self._drawn.size:
-            self._drawn.close()  # waits for the work on the device
-            self._drawn = DeviceBuffer(starts[-1])
-        return [self._drawn.pointer + start for start in starts[:-1]]
+        if starts[-1] > self._device_maps.size:
+            self._device_maps.close()  # waits for the work on the device
+            self._device_maps = DeviceBuffer(starts[-1])
+        return [self._device_maps.pointer + start for start in starts[:-1]]
 
     def _tables_of(self, letterbox: Letterbox, size_wh: tuple[int, int]) -> _Tables:
-        """Return the cells of each pixel, from memory if this geometry came before."""
+        """Return the tables of a geometry. Create and upload them at the first use."""
         key = letterbox, size_wh
         tables = self._tables.get(key)
         if tables is None:
@@ -184,7 +189,7 @@ class MapDecoder:
             upsampling, count = self._layout.upsampling, self._kernels.taps
             taps = cell_taps(letterbox, (columns, rows), size_wh, upsampling, count)
             values = np.concatenate(taps)
-            if len(self._tables) == _KEPT_SIZES:
+            if len(self._tables) == _MAX_KEPT_TABLES:
                 self._tables.pop(next(iter(self._tables))).memory.close()
             memory = DeviceBuffer(values.nbytes)
             tables = _Tables(memory, size_wh[0] * tap_dtype(count).itemsize)
@@ -198,7 +203,7 @@ class MapDecoder:
         with self._closing, ExitStack() as own:
             for tables in self._tables.values():
                 own.callback(tables.memory.close)
-            own.callback(self._drawn.close)
+            own.callback(self._device_maps.close)
         self._tables.clear()
 
 

@@ -84,8 +84,8 @@ class CudaPipeline:
         options: device, depth, decoding limits and overrides. The kernels have room for 1024
             candidates. If `max_candidates` is larger, outputs are copied to the host and decoded
             there, which is slower and meant for evaluation.
-        returns_outputs: if True, each result contains the network's values for masks and maps, in
-            any size. If False, a result contains the images that its thresholds request.
+        returns_outputs: if True, results contain the network's values, from which masks and maps
+            can be made in any size. If False, they contain the images for ``wanted_topics``.
 
     Attributes:
         depth: number of slots, which is the number of batches in flight.

@@ -96,7 +96,7 @@ class CudaSlot:
         headers: templates of frame headers, shared by all slots.
         images: the pool of memory for masks and maps; None if results contain the network's
             prototypes or outputs instead.
-        map_size: size of maps, as the parameter of this name.
+        map_size: value of the parameter ``map_size``.
 
     Attributes:
         device: GPU of the memory and of the work.

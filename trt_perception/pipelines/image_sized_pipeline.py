@@ -1,9 +1,9 @@
-"""The pipeline of a model that derives the size of its input from the images, as Depth Anything.
+"""The pipeline of a model whose input size follows from the images, as for Depth Anything.
 
-A model with open sides is opened for the size in its files. With the first image, the model is
-opened again, for the size of this image. Images that need another size are refused from then on. A
-model of fixed size stretches all images. If this changes their aspect ratio, the log has a
-warning.
+A model with dynamic height and width is first opened for the size in its files. The first image
+decides the final size, and the model is opened again for it. Later images that need another size
+are refused. A model of fixed size stretches all images. If this changes their aspect ratio, the
+log has a warning.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
 __all__ = ['ImageSizedPipeline', 'follow_image_size']
 
 _LOG: Final = logging.getLogger(__name__)
-# Larger changes of the aspect ratio are reported, as a share.
+# Largest change of the aspect ratio without a warning, as a share.
 _MAX_STRETCH: Final = 0.05
 
 
 def follow_image_size(
     options: PipelineOptions, open_model: Callable[[PipelineOptions], Pipeline]
 ) -> Pipeline:
-    """Open a model. If its own processing derives the size, the pipeline follows the images.
+    """Open a model, as an ImageSizedPipeline if its own processing derives the size from images.
 
     Args:
         options: options of the pipeline.
@@ -43,10 +43,10 @@ def follow_image_size(
 
 
 class ImageSizedPipeline:
-    """A Pipeline that gives the model the size that follows from the first image.
+    """A Pipeline whose first image decides the size of the model's input.
 
     Args:
-        opened: the model, open for its usual size.
+        opened: the model, open for the size in its files.
         options: options of the pipeline.
         open_model: opens the model with the given options.
 
@@ -60,7 +60,8 @@ class ImageSizedPipeline:
         options: PipelineOptions,
         open_model: Callable[[PipelineOptions], Pipeline],
     ) -> None:
-        self._usual = opened.spec.preprocessing
+        # For the size in the files of the model.
+        self._original = opened.spec.preprocessing
         self._options = options
         self._open_model = open_model
         self._first_wh: tuple[int, int] | None = None
@@ -111,7 +112,7 @@ class ImageSizedPipeline:
         if self._first_wh is None:
             self._follow(image_wh)
             self._first_wh = image_wh
-        wanted, size = self._usual.size_for(image_wh), self.spec.preprocessing.input_size
+        wanted, size = self._original.size_for(image_wh), self.spec.preprocessing.input_size
         if not self.spec.derives_size or wanted == size:
             return frame
         return ImageError(
@@ -128,7 +129,7 @@ class ImageSizedPipeline:
         """Open the model for the size of the first image, or report that it is stretched."""
         size = self.spec.preprocessing.input_size
         if self.spec.derives_size:
-            if (wanted := self._usual.size_for(image_wh)) == size:
+            if (wanted := self._original.size_for(image_wh)) == size:
                 return
             text = 'the first image has %s pixels: the network is opened again for %s'
             _LOG.info(text, _text(image_wh), _text(wanted))
@@ -139,9 +140,9 @@ class ImageSizedPipeline:
         ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
         if max(ratio, 1 / ratio) > 1 + _MAX_STRETCH:
             _LOG.warning(
-                'images of %s pixels are stretched to the network of %s, but the own processing '
-                'of this model keeps the aspect ratio: export or build it for %s',
-                *map(_text, (image_wh, size, self._usual.size_for(image_wh))),
+                "images of %s pixels are stretched to the network of %s, but this model's "
+                'own processing keeps the aspect ratio: export or build it for %s',
+                *map(_text, (image_wh, size, self._original.size_for(image_wh))),
                 extra={'show': True},
             )
 

@@ -1,4 +1,4 @@
-"""Images that kernels write, in page-locked memory: masks, maps of classes and depth.
+"""Page-locked memory for the images that kernels make: masks, maps of classes and depth.
 
 These images are made only on request. The result of a frame refers to its images. The memory is
 reused when the last reference is gone.
@@ -177,7 +177,7 @@ class ImagePool(Resource):
         buffer.close()
 
     def close(self) -> None:
-        """Free unused buffers now, and others when they return. All GPU work must be done."""
+        """Free unused buffers now, and used buffers on return. All GPU work must be done."""
         with self._lock:
             self._closed = True
             free, self._free = self._free, []

@@ -44,7 +44,7 @@ class CameraHandler(Protocol[Message_contra]):
         """Handle the error of a message that could not be read, decoded or published."""
 
     def wanted_topics(self) -> frozenset[str]:
-        """Return the topics on demand that a frame needs which enters the pipeline now."""
+        """Return the topics on demand to make for a frame that enters the pipeline now."""
 
 
 @dataclass(eq=False)

@@ -65,7 +65,7 @@ class FrameKernels:
             ``anchor_row_layout``, and at most 1024 boxes enter NMS.
         has_mask_kernel: whether ``number_masks`` can be called. True for masks from prototypes.
         map_layout: the decoder's ``map_layout`` if ``make_map`` can be called, else None.
-        taps: cells for each pixel of a map and axis, the last argument of ``cell_taps``.
+        taps: number of cells that make a pixel of a map, for each axis (``cell_taps``).
         result_row: dtype of a result row: the fields of ROW_DTYPE, then ``task_values`` as
             the network outputs them. An oriented box is in network pixels, before its rotation.
         header: writes the frame headers that the kernels read.

@@ -179,7 +179,7 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
 
 
 def fix_sizes(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
-    """Let models whose size would follow from the images have the size of the other models.
+    """Give models that derive their size from images the size of the first other model.
 
     Args:
         configs: settings of each model, by name; changed in place.

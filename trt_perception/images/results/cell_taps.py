@@ -1,6 +1,6 @@
 """Positions and weights of the cells that make a pixel of a map, for the kernels.
 
-They describe the same resizing as ``image_part`` and ``resize_map``, one axis at a time.
+For each axis, they describe the same resizing as ``image_part`` and ``resize_map``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trt_perception.images.results.map_resize import Upsampling, image_extents
 
 __all__ = ['AXIS_TAPS', 'cell_taps', 'tap_dtype']
 
-#: Number of cells that make a pixel, for each axis, if the image is resized once.
+#: Number of cells that make a pixel, for each axis, if the map is resized once.
 AXIS_TAPS: Final = {'nearest': 1, 'bilinear': 2, 'bicubic': 4, 'bilinear_aligned': 2}
 
 
@@ -39,18 +39,19 @@ def cell_taps(
         size_wh: width and height of the map.
         upsampling: one of UPSAMPLINGS.
         count: cells for each pixel and axis, at least as many as AXIS_TAPS. If the padding of the
-            image ends inside a cell, the map is resized twice, and needs the square.
+            image ends inside a cell, the map is resized twice, which needs AXIS_TAPS squared.
 
     Returns:
-        Arrays of ``tap_dtype(count)``: (width,), (height,). Unused cells have weight 0.
+        Arrays of ``tap_dtype(count)``: columns (width,), rows (height,). Unused cells have weight
+        0.
     """
     columns, rows = cells_wh
-    extents, is_whole = image_extents((rows, columns), letterbox)
+    extents, is_in_cells = image_extents((rows, columns), letterbox)
     found = []
     for cells, network, (begin, length), size in zip(
         (rows, columns), letterbox.network_wh[::-1], extents, size_wh[::-1], strict=True
     ):
-        if is_whole:
+        if is_in_cells:
             places, weights = _taps(length, size, upsampling)
             places += begin
         else:
@@ -92,7 +93,7 @@ def _taps(
         return np.minimum(places, last), np.concatenate([1 - share, share], 1)
     weights = _bicubic_weights(share)
     places = np.clip(first[:, None] + np.arange(-1, 3, dtype=np.int32), 0, last)
-    # The second cell comes first, because it has a weight in any case.
+    # The first cell of a pixel needs a weight other than 0, as the second of the four has.
     order = [1, 0, 2, 3]
     return places[:, order], weights[:, order]
 

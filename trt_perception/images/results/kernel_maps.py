@@ -30,7 +30,9 @@ class MapMemory(Protocol):
     dtype: np.dtype[Any]
 
     def memory(self) -> npt.NDArray[np.uint8]:
-        """Return HEADER_ROOM bytes and the pixels, valid as long as this object.
+        """Return HEADER_ROOM free bytes, then the pixels. Waits for the GPU.
+
+        The array is valid while this object exists.
 
         Returns:
             uint8, one-dimensional.
@@ -44,7 +46,8 @@ class MapMemory(Protocol):
 class KernelMaps:
     """The maps of one image, made by kernels. Only maps with a subscriber are made.
 
-    Other sizes than the parameter ``map_size`` are resized from the made map to the nearest pixel.
+    Kernels make maps in the size of the parameter ``map_size``. Methods resize a map to another
+    size with ``nearest``.
 
     Attributes:
         maps: the maps by kind: ``class_ids`` and ``confidence``, uint8, or ``depth``, float32.

@@ -122,15 +122,15 @@ def _resize_aligned(values: npt.NDArray[Any], size_wh: tuple[int, int]) -> npt.N
 def image_extents(
     shape: tuple[int, int], letterbox: Letterbox
 ) -> tuple[list[tuple[int, int]], bool]:
-    """Return the part of a map that covers the image, without the padding of the input.
+    """Return the rows and columns of a map that cover the image, without padding.
 
     Args:
         shape: rows and columns of the map, which covers the whole input of the network.
         letterbox: geometry of the image.
 
     Returns:
-        First row and number of rows, first column and number of columns; in cells, and True. If
-        the padding ends inside a cell, in pixels of the network's input, and False.
+        (first row, number of rows), (first column, number of columns); then whether these are
+        cells. If the padding ends inside a cell, they are pixels of the network's input.
     """
     width, height = letterbox.network_wh
     pixels = [
@@ -159,7 +159,7 @@ def image_part(
         upsampling: one of UPSAMPLINGS.
     """
     rows, columns = values.shape
-    ((top, height), (left, width)), is_whole = image_extents((rows, columns), letterbox)
-    if not is_whole:
+    ((top, height), (left, width)), is_in_cells = image_extents((rows, columns), letterbox)
+    if not is_in_cells:
         values = resize_map(values, letterbox.network_wh, upsampling)
     return values[top : top + height, left : left + width]

@@ -167,7 +167,7 @@ class DepthAnything3Decoder(Decoder):
 
 
 def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
-    """Return a copy, because the output's memory is reused.
+    """Return a float32 copy of a grid, because the output's memory is reused.
 
     Raises:
         OutputError: the grid has no cells, or too many.
@@ -178,7 +178,7 @@ def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
 
 #: Depth Anything 3 was trained with images of this focal length in pixels.
 _FOCAL_LENGTH_OF_TRAINING: Final = 300
-#: Its depth for the sky, if the result has no unit.
+#: Depth of the sky in a relative result, before it is inverted.
 _FARTHEST: Final = 1e4
 #: The image processor of Depth Anything in transformers.
 _DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}

@@ -71,7 +71,7 @@ def _scaled(pixels: int, ratio: float) -> int:
 def focal_shares(info: CameraInfo) -> tuple[float, float] | None:
     """Return fx as a share of the image's width, and fy of its height.
 
-    Only K, size, binning and region of interest are read. K belongs to the size without binning.
+    Only K, size and region of interest are read. K belongs to the size without binning.
 
     Args:
         info: the calibration for the image.

@@ -62,7 +62,7 @@ class MapTopic(TaskTopic):
     Attributes:
         encoding: encoding of the image.
         dtype: type of a pixel.
-        kind: kind of the map in KernelMaps.
+        kind: key of the map in ``KernelMaps.maps``.
     """
 
     message_type = Image
@@ -107,7 +107,7 @@ class MapTopic(TaskTopic):
         publish_unlocked(self._publisher, self._message)
 
     def has_unit_of(self, found: KernelMaps) -> bool:  # noqa: ARG002
-        """Return whether the values of a result belong to this topic."""
+        """Return whether this topic publishes the map of a result: metres or relative depth."""
         return True
 
     def _publish_memory(self, header: Header | HeaderFields, made: MapMemory) -> None:

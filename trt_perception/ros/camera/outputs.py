@@ -115,7 +115,8 @@ class DetectorOutputs:
     def wanted_topics(self) -> frozenset[str]:
         """Return the names of the topics on demand that have a subscriber.
 
-        With them, the debug image counts, because it shows masks and maps.
+        If the task has such topics, ``debug_image`` is among them, because it shows masks or
+        maps.
         """
         assert self._debug_image is not None
         if not self._on_demand:

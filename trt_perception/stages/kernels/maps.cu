@@ -18,8 +18,8 @@ __device__ __forceinline__ float value_at(const MAP_T* cells, const CellTaps& co
     return sum;
 }
 
-// Blocks of 32 x 8 pixels of the map of the image with the index ``place`` in the batch. Sets ``invalid`` if a value of the
-// network is impossible. degrees: Depth Pro's field of view of each image, or null.
+// Makes the maps of the image with the index ``place`` in the batch, in blocks of 32 x 8 pixels. Sets ``*invalid`` to 1 if a
+// value of the network is impossible. degrees: Depth Pro's field of view of each image, or null.
 extern "C" __global__ void make_map(
     const MAP_T* cells, const FOV_T* degrees, const CellTaps* columns, const CellTaps* rows, MAP_PIXEL* map, u8* confidence,
     int* invalid, int place, int width, int height
@@ -59,7 +59,7 @@ extern "C" __global__ void make_map(
     if (degrees) {
         const float angle = float_from(degrees[place]);
         if (!(angle > 0.0f && angle < 180.0f)) *invalid = 1;
-        factor = 2.0f * tanf(angle * 0.00872664626f);
+        factor = 2.0f * tanf(angle * 0.00872664626f);  // pi / 360: half of the angle in radians
     }
     float value = value_at(cells + (size_t)place * count, column, row) * factor;
     if (!(value - value == 0.0f)) value = NAN_F;
