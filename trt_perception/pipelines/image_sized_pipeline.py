@@ -71,6 +71,7 @@ class ImageSizedPipeline:
 
     def _use(self, opened: Pipeline) -> None:
         self.opened, self.spec = opened, opened.spec
+        self._must_open = False  # whether opening the model again has failed
         self.depth, self.max_in_flight = opened.depth, opened.max_in_flight
         self.batch, self.decodes_jpeg = opened.batch, opened.decodes_jpeg
         self.diagnostic_values = opened.diagnostic_values
@@ -129,11 +130,13 @@ class ImageSizedPipeline:
         """Open the model for the size of the first image, or report that it is stretched."""
         size = self.spec.preprocessing.input_size
         if self.spec.derives_size:
-            if (wanted := self._original.size_for(image_wh)) == size:
+            wanted = self._original.size_for(image_wh)
+            if wanted == size and not self._must_open:
                 return
             text = 'the first image has %s pixels: the network is opened again for %s'
             _LOG.info(text, _text(image_wh), _text(wanted))
             overrides = replace(self._options.overrides, image_wh=image_wh)
+            self._must_open = True
             self.opened.close()  # first, because both together may need too much memory
             self._use(self._open_model(replace(self._options, overrides=overrides)))
             return

@@ -12,7 +12,7 @@ from support.models.image_models import write_depth_anything
 from support.models.open_model import open_by_parameters
 from trt_perception import api
 from trt_perception.building.steps.validation import open_model
-from trt_perception.errors import ImageError
+from trt_perception.errors import GpuMemoryError, ImageError
 from trt_perception.images.frame import DeferredFrame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig
@@ -74,6 +74,21 @@ def test_later_image_for_another_network_is_refused(tmp_path, golden_messages):
         assert caught.value.reason == 'changed_size'
         golden_messages.add(caught.value)
     assert depth_of(pipeline, WIDE).grid.shape == WIDE_NETWORK[::-1]
+    pipeline.close()
+
+
+def test_model_that_could_not_be_opened_again_is_opened_for_the_next_image(tmp_path, monkeypatch):
+    pipeline = opened(write_depth_anything(tmp_path))
+
+    def fail(options):
+        raise GpuMemoryError('2 GB of GPU memory', 'could not be allocated')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, '_open_model', fail)
+        for _ in range(2):
+            with pytest.raises(GpuMemoryError):
+                depth_of(pipeline, WIDE)
+    assert depth_of(pipeline, SQUARE).grid.shape == (56, 56)  # the size of the closed model
     pipeline.close()
 
 
