@@ -70,6 +70,7 @@ class NodeCamera:
         self.name = name
         self.config = config
         self.health = CameraHealth(node, name)
+        self.health.wanted_topics = self.wanted_topics
         self._node = node
         self._pipeline = pipeline
         self._pipeline_index = pipeline_index

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,8 @@ from rclpy.node import Node
 
 from trt_perception.errors import UnnamedClassError
 from trt_perception.files.plain_text import escape_controls
+from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
+from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
@@ -39,6 +43,7 @@ __all__ = ['OFF_REASON', 'CameraHealth', 'ProblemLog', 'counts_text']
 #: The reason that log and diagnostics give for a camera that is switched off.
 OFF_REASON: Final = 'enabled is false'
 
+_MAP_TOPICS: Final = (CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC, DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC)
 # Compute the rates of diagnostics over at least this time, because a diagnostics message may
 # follow another at once.
 _RATE_WINDOW_S = 1.0
@@ -111,6 +116,7 @@ class CameraHealth:
 
     Attributes:
         name: name of the camera.
+        wanted_topics: returns the names of the topics on demand that have a subscriber.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
         masks_skipped: number of images of the last activation without a mask image, because the
             thread was still busy with an earlier mask image.
@@ -120,6 +126,7 @@ class CameraHealth:
 
     def __init__(self, node: Node, name: str = '') -> None:
         self.name = name
+        self.wanted_topics: Callable[[], frozenset[str]] = frozenset
         self.enabled = True
         self.masks_skipped = 0
         self.decoder_warnings = 0
@@ -250,6 +257,10 @@ class CameraHealth:
             )
         if self.enabled:
             state = self._watchdog.check(now_s, counts, pipeline, self._last_error)
+            wanted = self.wanted_topics() if state.kind == 'engine_slower' else ()
+            if maps := [topic.name for topic in _MAP_TOPICS if topic.name in wanted]:
+                fix = f'or set a smaller map_size, or unsubscribe from {" and ".join(maps)}'
+                state = replace(state, message=f'{state.message}; {fix}')
         else:
             self._watchdog.skip(now_s, counts, pipeline)
             state = HealthState(Level.OK, '', f'switched off: {OFF_REASON}')
