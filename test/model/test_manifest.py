@@ -15,6 +15,7 @@ from trt_perception.model.decoders.depth_maps import (
     DepthAnything3Decoder,
     DepthDecoder,
     DepthProDecoder,
+    MoGeDecoder,
 )
 from trt_perception.model.decoders.detr import Detr
 from trt_perception.model.decoders.efficient_nms import EfficientNms
@@ -109,6 +110,7 @@ EVERY_FAMILY = [
     ClassIdsDecoder(),
     DepthProDecoder(),
     DepthAnything3Decoder(),
+    MoGeDecoder(),
     DepthDecoder(has_channel_axis=True, is_metric=False, upsampling='bicubic'),
 ]
 

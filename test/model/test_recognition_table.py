@@ -187,6 +187,13 @@ CASES = [
     },
     {'outputs': floats(depth=(1, 1, 640, 640), sky=(1, 1, 640, 640))},
     {
+        'outputs': floats(
+            **dict.fromkeys(('points', 'normal'), (1, 640, 640, 3)),
+            mask=(1, 640, 640),
+            metric_scale=(1,),
+        )
+    },
+    {
         'config': {**huggingface('dpt'), 'architectures': ['DPTForSemanticSegmentation']},
         'outputs': floats(logits=(1, 80, 320, 320)),
     },

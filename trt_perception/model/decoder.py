@@ -141,7 +141,7 @@ class Decoder(ABC):
         tasks_with_own_outputs: names of the tasks that add outputs to the box outputs.
         is_transformer: whether the network is a transformer. Transformers lose accuracy in FP16.
         is_background_first: whether label 0 is the background.
-        needs_focal_length: whether a metric depth needs the focal length of the camera.
+        needs_focal_length: whether the depth uses the focal length of the camera, if known.
         needs_size_input: whether boxes are in units of the input ``orig_target_sizes``.
         documented_outputs: the outputs, for docs/decoders.md.
         documented_boxes: coordinates and unit of boxes, for docs/decoders.md.

@@ -22,13 +22,15 @@ from trt_perception.model.decoder import (
     OutputArray,
     SelectDetections,
 )
-from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1
+from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1, STRETCH
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 
 __all__ = ['PRESETS', 'DepthDecoder']
+
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -166,6 +168,52 @@ class DepthAnything3Decoder(Decoder):
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric, is_inverse=not is_metric)
 
 
+@dataclass(frozen=True)
+class MoGeDecoder(Decoder):
+    """The decoder of MoGe-2: points, the probability of a valid point, and the scale in metres.
+
+    The depth is (z + shift) * scale, as in ``infer`` of the family. Points that are not valid are
+    NaN, where ``infer`` returns infinity.
+    """
+
+    family: ClassVar[str] = 'moge'
+    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
+    needs_focal_length: ClassVar[bool] = True
+    documented_outputs: ClassVar[str] = (
+        'points (B, rows, columns, 3), mask (B, rows, columns), metric_scale (B)'
+    )
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'none'
+
+    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        if task.name != Depth.name:
+            return ()
+        shapes: dict[str, tuple[int | str, ...]] = {
+            'points': ('B', 'rows', 'columns', 3),
+            'mask': ('B', 'rows', 'columns'),
+            'metric_scale': ('B',),
+        }
+        return tuple(
+            OutputTensor(name, shape, tensor_names=(name,), must_match_name=True)
+            for name, shape in shapes.items()
+        )
+
+    def decode(
+        self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
+    ) -> DepthMap:
+        """See Decoder."""
+        grid, is_valid = _copied_grid(arrays[0][..., 2]), arrays[1] > 0.5
+        focal = None
+        if image.focal_length is not None:
+            focal = 2 * image.focal_length / math.hypot(*image.network_wh)
+        grid += np.float32(_shift_of_depth(arrays[0], is_valid, focal))
+        is_valid &= grid > 0
+        grid *= arrays[2]
+        grid[~is_valid] = np.nan
+        return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True)
+
+
 def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
     """Return a float32 copy of a grid, because the output's memory is reused.
 
@@ -176,10 +224,81 @@ def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
     return grid.astype(np.float32)
 
 
+def _shift_of_depth(
+    points: OutputArray, is_valid: npt.NDArray[np.bool_], focal: float | None
+) -> float:
+    """Return what must be added to z so that the points project onto their pixels.
+
+    As in ``recover_focal_shift`` of MoGe, points at equal distances take part, and the principal
+    point is the centre.
+
+    Args:
+        points: x, y and z; float32 (rows, columns, 3).
+        is_valid: which points may take part, (rows, columns).
+        focal: focal length as a share of half the diagonal; None to estimate it.
+
+    Returns:
+        0 if fewer than two points are valid.
+    """
+    rows, columns = is_valid.shape
+    places = np.ix_(*(np.arange(_FIT_SIDE) * side // _FIT_SIDE for side in (rows, columns)))
+    chosen = points[places].astype(np.float64)
+    used = is_valid[places] & np.isfinite(chosen).all(axis=-1)
+    # Pixels as shares of half the diagonal.
+    v, u = ((2 * place + 1 - side) for place, side in zip(places, (rows, columns), strict=True))
+    pixels = np.stack(np.broadcast_arrays(u, v), axis=-1) / math.hypot(rows, columns)
+    if np.count_nonzero(used) < 2:
+        return 0.0
+    return _fitted_shift(pixels[used], chosen[used], focal)
+
+
+def _fitted_shift(pixels: Doubles, points: Doubles, focal: float | None) -> float:
+    """Return the shift that minimises the squares of focal * xy / (z + shift) - pixel.
+
+    Gauss and Newton's method from 0, like the method of SciPy that MoGe's
+    ``solve_optimal_focal_shift`` and ``solve_optimal_shift`` call, with the same tolerance. Steps
+    are halved until the error decreases.
+    """
+
+    def errors(shift: float) -> tuple[Doubles, Doubles]:
+        """Return the errors and their derivatives for the best focal length."""
+        depth = points[:, 2:] + shift
+        flat = points[:, :2] / depth
+        by_shift = -flat / depth
+        if focal is not None:
+            return focal * flat - pixels, focal * by_shift
+        square = (flat * flat).sum()
+        best = (flat * pixels).sum() / square
+        best_by_shift = ((by_shift * pixels).sum() - 2 * best * (flat * by_shift).sum()) / square
+        return best * flat - pixels, best * by_shift + best_by_shift * flat
+
+    shift = 0.0
+    for _ in range(_MAX_STEPS):
+        error, slope = errors(shift)
+        cost = (error**2).sum()
+        step = -float((error * slope).sum() / (slope**2).sum())
+        for _ in range(_MAX_STEPS):
+            decrease = 1 - (errors(shift + step)[0] ** 2).sum() / cost
+            if decrease > 0:
+                break
+            step /= 2
+        else:
+            return shift
+        shift += step
+        if decrease <= _TOLERANCE:
+            break
+    return shift
+
+
 #: Depth Anything 3 was trained with images of this focal length in pixels.
 _FOCAL_LENGTH_OF_TRAINING: Final = 300
 #: Depth of the sky in a relative result, before it is inverted.
 _FARTHEST: Final = 1e4
+#: The shift is fitted to a grid of this many points on each side.
+_FIT_SIDE: Final = 64
+#: The fit ends if a step decreases the sum of squares by a smaller share.
+_TOLERANCE: Final = 1e-3
+_MAX_STEPS: Final = 30
 #: The image processor of Depth Anything in transformers.
 _DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
 PRESETS: Final = (
@@ -229,5 +348,17 @@ PRESETS: Final = (
         'depth, sky (B, 1, rows, columns)',
         preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
         tensor_names=(frozenset({'depth', 'sky'}),),
+    ),
+    DecoderPreset(
+        'moge',
+        MoGeDecoder(),
+        'MoGe-2',
+        'points, mask, metric_scale; also normal',
+        # The encoder resizes with antialiasing.
+        preprocessing={**STRETCH, 'size_multiple': 14},
+        tensor_names=(
+            frozenset({'points', 'mask', 'metric_scale'}),
+            frozenset({'points', 'normal', 'mask', 'metric_scale'}),
+        ),
     ),
 )

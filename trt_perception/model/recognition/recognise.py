@@ -285,12 +285,13 @@ def _assumption_sentence(
     """
     if info.is_yolo_export or info.preprocessing:
         return ''
-    # Only a manifest can set round_pixels, and a padding of 0 after normalisation (None).
+    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
     assumed = {**_TASK_DEFAULTS.get(info.task.name, {}), **usual}
     fields = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in assumed.items()
-        if key not in {*overrides.preprocessing, 'round_pixels'} and value is not None
+        if key not in {*overrides.preprocessing, 'round_pixels', 'size_multiple'}
+        and value is not None
     }
     if not fields:
         return ''
