@@ -67,6 +67,8 @@ class ImageSizedPipeline:
         self._first_wh: tuple[int, int] | None = None
         # The error of each frame in a slot; None for frames that the pipeline runs.
         self._errors: dict[int, list[ImageError | None]] = {}
+        # The frames of a slot that are not enqueued yet.
+        self._waiting: dict[int, list[tuple[Frame, Thresholds]]] = {}
         self._use(opened)
 
     def _use(self, opened: Pipeline) -> None:
@@ -99,9 +101,18 @@ class ImageSizedPipeline:
             errors.append(checked if isinstance(checked, ImageError) else None)
             if not isinstance(checked, ImageError):
                 batch.append((checked, own))
-        self._errors[slot] = errors
+        self._errors[slot], self._waiting[slot] = errors, batch
         if batch:
-            self.opened.enqueue(slot, *zip(*batch, strict=True))
+            self._enqueue_part(slot)
+
+    def _enqueue_part(self, slot: int) -> None:
+        """Enqueue as many frames as the model accepts at the size of the images.
+
+        An engine with several profiles may accept fewer frames than at the size in its files.
+        """
+        count, waiting = self.opened.batch, self._waiting[slot]
+        self._waiting[slot] = waiting[count:]
+        self.opened.enqueue(slot, *zip(*waiting[:count], strict=True))
 
     def _checked(self, deferred: PipelineInput) -> Frame | ImageError:
         """Return the frame, or the error of a frame that cannot be read or has another size."""
@@ -156,8 +167,12 @@ class ImageSizedPipeline:
     def collect(self, slot: int) -> list[Result | FrameError]:
         """See Pipeline. The error of a frame with another size has the reason `changed_size`."""
         errors = self._errors.pop(slot)
-        results = iter(self.opened.collect(slot) if None in errors else ())
+        found = self.opened.collect(slot) if None in errors else []
+        while self._waiting.get(slot):
+            self._enqueue_part(slot)
+            found += self.opened.collect(slot)
         self.max_in_flight = self.opened.max_in_flight
+        results = iter(found)
         return [next(results) if error is None else error for error in errors]
 
     def close(self) -> None:

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from support.gpu.fake_tensorrt import PLAN
-from support.models.image_models import IMAGE_TASKS, NETWORK, write_image_model
+from support.models.image_models import (
+    IMAGE_TASKS,
+    NETWORK,
+    write_depth_anything,
+    write_image_model,
+)
 from support.models.open_model import open_by_parameters
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
@@ -83,5 +88,34 @@ def test_the_kernels_of_a_node_make_maps_with_subscribers(
     assert {kind: image.size_wh for kind, image in result.found.maps.items()} == made
     assert recorder.calls.count('cuLaunchKernel') - before == len(made)
     del result
+    pipeline.close()
+    assert recorder.mistakes == []
+
+
+def test_batch_is_split_if_the_engine_accepts_fewer_images_of_their_size(
+    install_standins, tmp_path
+):
+    write_depth_anything(tmp_path)
+    tensors = {
+        'inputs': (('images', (-1, 3, -1, -1), 'FLOAT'),),
+        'outputs': (('output', (-1, -1, -1), 'FLOAT'),),
+        'profiles': (
+            ((1, 3, 56, 56), (4, 3, 56, 56), (4, 3, 56, 56)),
+            ((1, 3, 14, 14), (1, 3, 56, 98), (1, 3, 280, 280)),
+        ),
+    }
+    recorder, _ = install_standins(tensors=tensors)
+    (tmp_path / 'model.engine').write_bytes(PLAN)
+    values = {'engine_path': str(tmp_path / 'model.engine'), 'cameras': ['a', 'b', 'c', 'd']}
+    pipeline = open_by_parameters(DetectorConfig.from_values(values))
+    assert pipeline.batch == 4
+    wide = [frame_from_bgr(np.zeros((90, 160, 3), np.uint8)) for _ in range(3)]
+    square = frame_from_bgr(np.zeros((80, 80, 3), np.uint8))
+    for _ in range(2):
+        pipeline.enqueue(0, [*wide[:2], square, wide[2]], [Thresholds()] * 4)
+        found = pipeline.collect(0)
+        assert found.pop(2).reason == 'changed_size'
+        assert all(one.frame is frame for one, frame in zip(found, wide, strict=True))
+    assert pipeline.batch == 1
     pipeline.close()
     assert recorder.mistakes == []
