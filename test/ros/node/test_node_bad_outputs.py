@@ -2,6 +2,7 @@
 
 from contextlib import closing
 
+import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import Image
@@ -10,7 +11,7 @@ from support.models.output_models import write_label_model
 from support.nodes import scripted_node
 from support.nodes.camera_of_many import NAMES, CameraOfMany
 from support.nodes.graph import picture_of
-from trt_perception.errors import OutputError
+from trt_perception.errors import ImageError, OutputError
 from trt_perception.images.memory import NumpyMemory
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.executor import GuardedExecutor
@@ -82,7 +83,7 @@ def test_class_without_a_name_is_an_error_until_cleanup(start_detector, tmp_path
 
 
 class ScriptedNode:
-    """A node of this process whose pipeline finds black images invalid.
+    """A node of this process whose pipeline returns an error for black images.
 
     Attributes:
         node: the active node.
@@ -90,7 +91,7 @@ class ScriptedNode:
         open: sizes of the allocations that are not freed.
     """
 
-    def __init__(self, client, namespace):
+    def __init__(self, client, namespace, error=None):
         allocated, is_open = self.allocated, self.open = [], []
 
         class Memory(NumpyMemory):
@@ -109,7 +110,7 @@ class ScriptedNode:
             def collect(self, slot):
                 (result,) = super().collect(slot)
                 is_black = not result.frame.data.any()
-                return [OutputError('model', 'is invalid') if is_black else result]
+                return [error if is_black else result]
 
         self._client = client
         self.node = DetectorNode(
@@ -140,10 +141,14 @@ class ScriptedNode:
         self._executor.shutdown()
 
 
-def test_images_with_bad_output_reuse_the_memory_of_earlier_images(client):
+@pytest.mark.parametrize(
+    'error',
+    [OutputError('model', 'is invalid'), ImageError('changed_size', 'image', 'another size')],
+)
+def test_readable_images_with_an_error_reuse_the_memory_of_earlier_images(client, error):
     # Page-locked memory of 1 MB takes about a millisecond, and stops the whole GPU meanwhile.
-    with closing(ScriptedNode(client, 'bad_output')) as scripted:
-        scripted.drop(BLACK, 'bad_output', 12)
+    with closing(ScriptedNode(client, error.reason, error)) as scripted:
+        scripted.drop(BLACK, error.reason, 12)
 
         assert len([size for size in scripted.allocated if size > LARGE_BYTES]) <= 3
         assert any(size > LARGE_BYTES for size in scripted.open)

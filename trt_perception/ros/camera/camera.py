@@ -228,7 +228,8 @@ class NodeCamera:
 
     def on_image_error(self, message: Any, error: FrameError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
-        was_read = isinstance(error, OutputError) or error.reason == 'not_published'
+        readable = ('not_published', 'changed_size')
+        was_read = isinstance(error, OutputError) or error.reason in readable
         if isinstance(message, SerializedMessage) and message.lease is not None and not was_read:
             message.lease.message_bytes = (
                 0  # a refused image does not count for the sizes of buffers
