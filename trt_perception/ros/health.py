@@ -51,7 +51,8 @@ class NodeHealth:
         attempt: how the node reacts to the error; empty if it does not react.
         engine: file of the model; None before configure.
         task: task of the model; None before configure.
-        runtime_values: keys and values about the model's runtime; empty before configure.
+        pipeline: runs the model; None before configure. Its ``diagnostic_values`` may change with
+            the first image.
     """
 
     def __init__(self, node: LifecycleNode, log: NodeLog, fault_handler: FaultHandler) -> None:
@@ -61,7 +62,7 @@ class NodeHealth:
         self.error = self.attempt = ''
         self.engine: FileWatch | None = None
         self.task: Task | None = None
-        self.runtime_values: tuple[tuple[str, str], ...] = ()
+        self.pipeline: Pipeline | None = None
         self._publish_signal = node.create_guard_condition(self.publish)
         # The first configure creates these objects. They stay, so that failures are published.
         self._publisher: Publisher | None = None
@@ -99,13 +100,11 @@ class NodeHealth:
 
     def set_model(self, file: FileWatch, pipeline: Pipeline) -> None:
         """Publish values about the model from now on."""
-        self.engine, self.task = file, pipeline.spec.task
-        self.runtime_values = pipeline.diagnostic_values
+        self.engine, self.task, self.pipeline = file, pipeline.spec.task, pipeline
 
     def forget_model(self) -> None:
         """Publish nothing about the model from now on, because it was freed."""
-        self.engine = self.task = None
-        self.runtime_values = ()
+        self.engine = self.task = self.pipeline = None
         for camera in self._cameras:
             camera.forget_model()
 
@@ -199,7 +198,7 @@ class NodeHealth:
             error=f'{self.error}; {self.attempt}' if self.error and self.attempt else self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
-            runtime_values=self.runtime_values,
+            runtime_values=() if self.pipeline is None else self.pipeline.diagnostic_values,
             cameras=self._camera_facts(),
         )
         pipelines = self._last_pipelines

@@ -3,11 +3,14 @@
 import shutil
 
 import pytest
-from diagnostic_msgs.msg import DiagnosticStatus
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from lifecycle_msgs.msg import Transition
+from rclpy.parameter import Parameter
 
 from support.models.tiny_model import expected_detections
+from support.nodes import scripted_node
 from support.nodes.graph import TRANSITIONS, Detector, found_in, picture_of
+from trt_perception.ros.detector_node import DetectorNode
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -162,3 +165,39 @@ def test_node_answers_after_a_failed_autostart(start_detector, model):
     detector.transition('configure', 'activate', 'deactivate', 'cleanup')
     # Autostart does not run again after cleanup.
     detector.transition('configure', 'activate')
+
+
+def test_values_of_a_runtime_that_changed_after_configure_are_shown(client):
+    """A model that is opened again for the first image may run with another provider."""
+
+    class Pipeline(scripted_node.ScriptedPipeline):
+        diagnostic_values = (('provider', 'tensorrt'),)
+
+    node = DetectorNode(
+        open_pipeline=Pipeline,
+        context=client.context,
+        namespace='runtime',
+        parameter_overrides=[Parameter('engine_path', value='none')],
+    )
+    messages, subscription = client.subscribe(DiagnosticArray, '/diagnostics')
+    node.trigger_configure()
+    for provider in ('tensorrt', 'cpu'):
+        Pipeline.diagnostic_values = (('provider', provider),)
+
+        def is_shown(provider=provider):
+            node._health.publish()
+            statuses = [
+                status
+                for message in messages
+                for status in message.status
+                if status.name.startswith('/runtime/')
+            ]
+            return any(
+                (pair.key, pair.value) == ('provider', provider)
+                for status in statuses
+                for pair in status.values
+            )
+
+        client.spin_until(is_shown, provider)
+    client.node.destroy_subscription(subscription)
+    node.close()
