@@ -22,6 +22,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from trt_perception.errors import InterruptionError
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.pipelines.pipeline import Pipeline
@@ -165,7 +166,10 @@ class Detector(Generic[Message]):
             worker.wake()
 
     def on_worker_failed(self, worker: PipelineWorker[Message], error: BaseException) -> None:
-        """Stop all workers, and report the first failure. Called in the failed worker's thread."""
+        """Stop all workers, and report the first failure. Called in the failed worker's thread.
+
+        A signal may stop opening a model again. This is no failure, because the process ends.
+        """
         with self._state.lock:
             self._stop_accepting()
             worker.abandon_frames()
@@ -173,5 +177,5 @@ class Detector(Generic[Message]):
             self._fault_reported = True
         # The traceback would keep messages in memory while the handler stores the error.
         traceback.clear_frames(error.__traceback__)
-        if first:
+        if first and not isinstance(error, InterruptionError):
             self._fault_handler.on_fault(error)

@@ -80,6 +80,15 @@ def test_signal_stops_configure_between_two_steps(start_detector):
     assert detector.program.count('pipeline closed') == 1
 
 
+def test_signal_while_the_first_image_opens_the_model_again_ends_the_node_cleanly(start_detector):
+    detector = start_detector(command=script('nodes/scripted_node.py'))
+    detector.transition('configure', 'activate')
+    detector.connect(picture_of((0, 0, 0), frame_id=HANDSHAKE))
+    detector.enqueue(scripted_node.UNTIL_SIGNAL)
+    assert_clean_end(detector, signal.SIGINT)
+    assert detector.program.count('pipeline closed') == 1
+
+
 def test_signals_during_interpreter_shutdown_are_ignored(start_detector, model):
     command = [*script('nodes/late_signal_node.py'), 'detector_node']
     detector = start_detector({'engine_path': str(model)}, command=command)

@@ -16,7 +16,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.process.interruption import is_interrupted
+from trt_perception.process.interruption import check_interruption, is_interrupted
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.scheduling.scheduler import Scheduler
@@ -29,6 +29,7 @@ HELD_THEN_RAISE = 5  # hold the frame until the pipeline is full or stops, then 
 NEVER = 6
 HELD_FOR_ANOTHER_THEN_RAISE = 7  # as HELD_THEN_RAISE, but also wait until another image is stored
 SLOW_WORKER = 8  # takes the worker's time instead of the model's
+UNTIL_SIGNAL = 9  # enqueue lasts until a signal, as if it opened the model again
 HELD_ORDERS = HELD_THEN_RAISE, HELD_FOR_ANOTHER_THEN_RAISE
 DURATIONS_S = {SLOW: 0.05, NEVER: 3600.0}
 #: Set when an image was stored after the pipeline received its last frame.
@@ -68,6 +69,9 @@ class ScriptedPipeline:
         print(f'enqueue {order}', flush=True)
         if order == SLOW_WORKER:
             time.sleep(DURATIONS_S[SLOW])
+        while order == UNTIL_SIGNAL:
+            time.sleep(0.01)
+            check_interruption()
         if order == RAISE_IN_ENQUEUE:
             raise RuntimeError('enqueue broke')
         self._orders[slot] = order, time.monotonic() + DURATIONS_S.get(order, 0.0), frame
