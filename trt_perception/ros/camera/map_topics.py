@@ -92,8 +92,10 @@ class MapTopic(TaskTopic):
         found: TaskResult,
     ) -> None:
         """Publish the map, if the result has one."""
+        if not self.has_unit_of(found):
+            return
         if isinstance(found, KernelMaps):
-            made = found.maps.get(self.kind) if self.has_unit_of(found) else None
+            made = found.maps.get(self.kind)
             if made is not None:
                 self._publish_memory(header, made)
             return
@@ -106,7 +108,7 @@ class MapTopic(TaskTopic):
         np.copyto(room.view(self.dtype).reshape(height, width), pixels)
         publish_unlocked(self._publisher, self._message)
 
-    def has_unit_of(self, found: KernelMaps) -> bool:  # noqa: ARG002
+    def has_unit_of(self, found: TaskResult) -> bool:  # noqa: ARG002
         """Return whether this topic publishes the map of a result: metres or relative depth."""
         return True
 
@@ -157,28 +159,21 @@ class DepthTopic(MapTopic):
     encoding = '32FC1'
     dtype = '<f4'
 
-    def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32] | None:
-        """Return metres; None for a relative depth."""
-        return found.depth(size_wh) if found.is_metric else None
+    def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
+        """Return the depth."""
+        return found.depth(size_wh)
 
-    def has_unit_of(self, found: KernelMaps) -> bool:
+    def has_unit_of(self, found: TaskResult) -> bool:
         """See MapTopic."""
-        return found.is_metric
+        return bool(found.is_metric)
 
 
-class RelativeDepthTopic(MapTopic):
+class RelativeDepthTopic(DepthTopic):
     """Publishes a depth without unit; larger values are nearer."""
 
     topic = RELATIVE_DEPTH_TOPIC
-    kind = 'depth'
-    encoding = '32FC1'
-    dtype = '<f4'
 
-    def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32] | None:
-        """Return relative values; None for a depth in metres."""
-        return None if found.is_metric else found.depth(size_wh)
-
-    def has_unit_of(self, found: KernelMaps) -> bool:
+    def has_unit_of(self, found: TaskResult) -> bool:
         """See MapTopic."""
         return not found.is_metric
 
