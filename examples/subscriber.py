@@ -1,10 +1,11 @@
-"""Print the objects of each image with their keypoints and masks: an example of a subscriber.
+"""Print the results of each image, whatever the model's task: an example of a subscriber.
 
     python3 examples/subscriber.py
     python3 examples/subscriber.py --ros-args -r __ns:=/front
 
-Messages of one image have equal stamps. A mask image may be missing, because the node skips mask
-images that it cannot make in time.
+Boxes, keypoints and masks of one image have equal stamps. A mask image may be missing, because
+the node skips mask images that it cannot make in time. The node makes maps of classes and depth
+only because this program subscribes to them.
 """
 
 import math
@@ -15,43 +16,91 @@ import numpy as np
 import rclpy
 from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image, PointCloud2
-from vision_msgs.msg import Detection2DArray
+from vision_msgs.msg import Classification, Detection2DArray, LabelInfo
 
-TOPICS = {'detections': Detection2DArray, 'keypoints': PointCloud2, 'masks': Image}
+OBJECT_TOPICS = {'detections': Detection2DArray, 'keypoints': PointCloud2, 'masks': Image}
 MAX_WAITING = 10  # images
 
 
 class Subscriber(Node):
-    """Collects the messages of each image until each topic has sent one, and prints them."""
+    """Prints the results of the whole image at once, and the objects once they are complete.
+
+    It collects the messages of each image until each topic of objects has sent one.
+    """
 
     def __init__(self):
         super().__init__('subscriber')
         self._waiting = {}  # maps a stamp to messages by topic, in the order of arrival
-        for topic, kind in TOPICS.items():
-            # The depth 10 requests reliable, volatile messages. The node publishes such messages.
+        self._class_names = {}
+        # The model's task decides which topics exist.
+        # The depth 10 requests reliable, volatile messages. The node publishes such messages.
+        for topic, kind in OBJECT_TOPICS.items():
             self.create_subscription(kind, topic, partial(self._add, topic), 10)
+        self.create_subscription(Classification, 'classification', show_classes, 10)
+        self.create_subscription(Image, 'segmentation/mask', self._show_class_map, 10)
+        self.create_subscription(Image, 'depth', partial(show_depth, ' m'), 10)
+        self.create_subscription(Image, 'relative_depth', partial(show_depth, ''), 10)
+        # Transient local subscribers also get the names that were published before.
+        latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        self.create_subscription(LabelInfo, 'label_info', self._set_class_names, latched)
 
     def _add(self, topic, message):
         stamp = message.header.stamp.sec, message.header.stamp.nanosec
         messages = self._waiting.setdefault(stamp, {})
         messages[topic] = message
-        # The model's task decides which topics exist. Each topic keeps its order, so older images
-        # get no further messages.
-        is_complete = all(name in messages for name in TOPICS if self.count_publishers(name))
+        # Each topic keeps its order, so older images get no further messages.
+        is_complete = all(
+            name in messages for name in OBJECT_TOPICS if self.count_publishers(name)
+        )
         while self._waiting and (is_complete or len(self._waiting) > MAX_WAITING):
             oldest = next(iter(self._waiting))
-            show(self._waiting.pop(oldest))
+            show_objects(self._waiting.pop(oldest))
             is_complete = is_complete and oldest != stamp
 
+    def _set_class_names(self, message):
+        self._class_names = {one.class_id: one.class_name for one in message.class_map}
 
-def show(messages):
+    def _show_class_map(self, message):
+        """Print the classes of a map, the largest first. Each pixel holds a class id."""
+        ids, counts = np.unique(np.frombuffer(message.data, np.uint8), return_counts=True)
+        print(f'{title(message)}: {len(ids)} classes')
+        for i in np.argsort(-counts, kind='stable'):
+            name = self._class_names.get(int(ids[i]), f'class {ids[i]}')
+            print(f'  {name}: {counts[i] / counts.sum():.1%} of the image')
+
+
+def title(message):
+    """Return the stamp and the frame of an image."""
+    stamp = message.header.stamp
+    return f'{stamp.sec}.{stamp.nanosec:09} {message.header.frame_id}'
+
+
+def show_classes(message):
+    """Print the best classes of an image."""
+    print(f'{title(message)}: {len(message.results)} best classes')
+    for found in message.results:
+        print(f'  {found.class_id} {found.score:.2f}')
+
+
+def show_depth(unit, message):
+    """Print the range of a depth map. Unknown depth is NaN."""
+    depth = np.frombuffer(message.data, '<f4')
+    known = depth[np.isfinite(depth)]
+    if known.size:
+        low, middle, high = (f'{value:.2f}{unit}' for value in np.quantile(known, (0, 0.5, 1)))
+        print(f'{title(message)}: depth from {low} to {high}, median {middle}')
+    else:
+        print(f'{title(message)}: depth unknown')
+
+
+def show_objects(messages):
     """Print the objects of one image. `messages` maps each topic to its message."""
     if 'detections' not in messages:
         return
-    header, objects = messages['detections'].header, messages['detections'].detections
-    stamp = f'{header.stamp.sec}.{header.stamp.nanosec:09}'
-    print(f'{stamp} {header.frame_id}: {len(objects)} objects')
+    objects = messages['detections'].detections
+    print(f'{title(messages["detections"])}: {len(objects)} objects')
     points, mask = messages.get('keypoints'), messages.get('masks')
     if points is not None:  # one row for each object, with x, y and score of each keypoint
         points = np.frombuffer(points.data, '<f4').reshape(points.height, points.width, 3)

@@ -3,6 +3,7 @@
 import math
 import sys
 
+import cv2
 import numpy as np
 import pytest
 from rclpy.qos import QoSProfile
@@ -15,6 +16,7 @@ from support.models.recorded_exports import recorded_values, write_export
 from support.nodes.graph import Detector, image_message
 from support.optional_packages import needs
 from support.programs import Program
+from trt_perception.api import load
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import detect_one
@@ -94,6 +96,74 @@ def test_example_prints_the_objects_of_each_task(client, start_example, tmp_path
         client.spin_until(printed, f'the lines {expected}')
     finally:
         node.close()
+
+
+def expected_classes(found, class_names):
+    best = np.argsort(-found.scores)[:5]
+    return [f'  {class_names[i]} {found.scores[i]:.2f}' for i in best]
+
+
+def expected_shares(found, class_names):
+    shares = {name: np.mean(found.class_ids() == i) for i, name in enumerate(class_names)}
+    shown = sorted((name for name in shares if shares[name]), key=lambda name: -shares[name])
+    return [f'  {name}: {shares[name]:.1%} of the image' for name in shown]
+
+
+def expected_depth(found, _):
+    low, middle, high = (f'{one(found.depth()):.2f}' for one in (np.min, np.median, np.max))
+    return [f'depth from {low} to {high}, median {middle}']
+
+
+@pytest.mark.parametrize(
+    ('model', 'expected_lines'),
+    [
+        ('digits_classify', expected_classes),
+        ('digits_semantic', expected_shares),
+        ('depth_tiny', expected_depth),
+    ],
+)
+def test_example_prints_results_of_the_whole_image(client, start_example, model, expected_lines):
+    path = str(ROOT / 'models' / f'{model}.onnx')
+    bgr = cv2.imread(str(ROOT / 'demo' / 'scenes' / 'scene_034.jpg'))
+    with load(path) as loaded:
+        expected = '\n'.join(expected_lines(loaded(bgr), loaded.class_names)) + '\n'
+    height, width = bgr.shape[:2]
+    node = Detector(client, {'engine_path': path, 'autostart': True})
+    try:
+        node.connect()
+        example = start_example(node.namespace)
+        image = image_message(bgr, width, height, 'bgr8', step=3 * width, frame_id='it')
+
+        def printed():
+            node.camera.publish(image)
+            client.spin_for(0.05)
+            return expected in example.output
+
+        client.spin_until(printed, f'the lines {expected}')
+    finally:
+        node.close()
+
+
+def test_example_prints_metres_without_unknown_depth(client, start_example):
+    publisher = client.node.create_publisher(Image, f'{NAMESPACE}/depth', QoSProfile(depth=10))
+    example = start_example(NAMESPACE)
+
+    def published(values):
+        message = Image(height=1, width=len(values), step=4 * len(values), encoding='32FC1')
+        message.data = np.array(values, '<f4').tobytes()
+        publisher.publish(message)
+
+    def printed():
+        published([4, math.nan, 1, 2])
+        published([math.nan])
+        client.spin_for(0.05)
+        lines = {line.partition(': ')[2] for line in example.output.splitlines()}
+        return lines >= {'depth from 1.00 m to 4.00 m, median 2.00 m', 'depth unknown'}
+
+    try:
+        client.spin_until(printed, 'the range of the depth')
+    finally:
+        client.node.destroy_publisher(publisher)
 
 
 def test_example_prints_an_image_whose_mask_is_missing(client, start_example):
