@@ -205,7 +205,11 @@ def resolve_model_spec(
 def _with_derived_size(
     preprocessing: Preprocessing, image: TensorSpec, overrides: ModelOverrides
 ) -> tuple[Preprocessing, bool]:
-    """Return the preprocessing for the images, and whether the size follows from them."""
+    """Return the preprocessing for the images, and whether the size follows from them.
+
+    Raises:
+        EngineError: the images need too large an input.
+    """
     derives_size = (
         preprocessing.size_multiple is not None
         and preprocessing.resize == 'stretch'
@@ -213,6 +217,9 @@ def _with_derived_size(
         and 'input_size' not in overrides.preprocessing
     )
     if derives_size and overrides.image_wh is not None:
+        if mistake := preprocessing.derived_size_mistake(overrides.image_wh):
+            fix = f'set {overrides.syntax.name("input_size")}'
+            raise EngineError('size of the image', fix=fix, **mistake)
         input_size = preprocessing.size_for(overrides.image_wh)
         preprocessing = replace(preprocessing, input_size=input_size)
     return preprocessing, derives_size

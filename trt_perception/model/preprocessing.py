@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, get_args
@@ -35,6 +36,9 @@ LAYOUTS: Final = ('nchw', 'nhwc')
 _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
 _MAX_INPUT_PIXELS: Final = MAX_TENSOR_VALUES // 3
+# Largest input that an image may require, as a multiple of the pixels of `input_size`, because the
+# memory of attention grows with their square. With a square `input_size`, it allows images of 4:1.
+_MAX_DERIVED_FACTOR: Final = 4
 
 
 def input_size_mistake(size: Sequence[float]) -> Mistake | None:
@@ -188,6 +192,17 @@ class Preprocessing:
         scale = min(scale_y, scale_x, key=lambda factor: abs(1 - factor))
         width, height = (max(1, round(scale * side / multiple)) * multiple for side in source_wh)
         return width, height
+
+    def derived_size_mistake(self, source_wh: tuple[int, int]) -> Mistake | None:
+        """Return why an image of ``source_wh`` pixels needs too large an input; None if not."""
+        size = self.size_for(source_wh)
+        most = min(_MAX_DERIVED_FACTOR * math.prod(self.input_size), _MAX_INPUT_PIXELS)
+        if math.prod(size) <= most and max(size) <= MAX_SIDE:
+            return None
+        return Mistake(
+            found='{} x {}, which needs a network of {} x {}'.format(*source_wh, *size),
+            expected=f'an image for a network of at most {most} pixels, and {MAX_SIDE} a side',
+        )
 
     def letterbox(self, source_wh: tuple[int, int]) -> Letterbox:
         """Return the position of an image of ``source_wh`` pixels in the network's input."""

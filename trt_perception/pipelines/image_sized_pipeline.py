@@ -2,8 +2,8 @@
 
 A model with dynamic height and width is first opened for the size in its files. The first image
 decides the final size, and the model is opened again for it. Later images that need another size
-are refused. A model of fixed size stretches all images. If this changes their aspect ratio, the
-log has a warning.
+are refused. Images for too large a network are refused, too, and decide nothing. A model of fixed
+size stretches all images. If this changes their aspect ratio, the log has a warning.
 """
 
 from __future__ import annotations
@@ -115,12 +115,15 @@ class ImageSizedPipeline:
         self.opened.enqueue(slot, *zip(*waiting[:count], strict=True))
 
     def _checked(self, deferred: PipelineInput) -> Frame | ImageError:
-        """Return the frame, or the error of a frame that cannot be read or has another size."""
+        """Return the frame, or the error of a frame that cannot be read or has a wrong size."""
         try:
             frame = deferred.read()
         except ImageError as error:
             return error
         image_wh = frame.width, frame.height
+        name = self._options.overrides.syntax.name('input_size')
+        if self.spec.derives_size and (mistake := self._original.derived_size_mistake(image_wh)):
+            return ImageError('too_large', 'size of the image', fix=f'set {name}', **mistake)
         if self._first_wh is None:
             self._follow(image_wh)
             self._first_wh = image_wh
@@ -133,8 +136,7 @@ class ImageSizedPipeline:
             f'{_text(image_wh)}, which needs a network of {_text(wanted)}',
             expected=f'images for a network of {_text(size)}, like the first image, '
             f'{_text(self._first_wh)}',
-            fix='use another node for images of another size, or set '
-            + self._options.overrides.syntax.name('input_size'),
+            fix=f'use another node for images of another size, or set {name}',
         )
 
     def _follow(self, image_wh: tuple[int, int]) -> None:

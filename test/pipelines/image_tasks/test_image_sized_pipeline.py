@@ -77,6 +77,21 @@ def test_later_image_for_another_network_is_refused(tmp_path, golden_messages):
     pipeline.close()
 
 
+@pytest.mark.parametrize('size', [(32767, 56), (56, 32767), (2000, 90)])
+def test_image_for_a_huge_network_is_refused_and_does_not_decide_the_size(
+    size, tmp_path, golden_messages
+):
+    pipeline = opened(write_depth_anything(tmp_path))
+    for first in (None, WIDE, WIDE):
+        if first:
+            assert depth_of(pipeline, first).grid.shape == WIDE_NETWORK[::-1]
+        with pytest.raises(ImageError) as caught:
+            depth_of(pipeline, size)
+        assert caught.value.reason == 'too_large'
+    golden_messages.add(caught.value)
+    pipeline.close()
+
+
 def test_model_that_could_not_be_opened_again_is_opened_for_the_next_image(tmp_path, monkeypatch):
     pipeline = opened(write_depth_anything(tmp_path))
 
@@ -169,6 +184,12 @@ def test_python_api_follows_the_first_image(tmp_path):
             model([picture(WIDE), picture(TALL)])
         assert caught.value.reason == 'changed_size'
         assert model(picture(WIDE)).grid.shape == WIDE_NETWORK[::-1]
+
+
+def test_benchmark_refuses_images_for_a_huge_network(tmp_path):
+    path = write_depth_anything(tmp_path)
+    words = ['--frames', '2', '--warmup', '0', '--size', '2000x56']
+    assert benchmark_engine([str(path), *words]) == 1
 
 
 def test_benchmark_measures_the_derived_size(tmp_path):
