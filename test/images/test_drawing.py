@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 
@@ -85,22 +86,31 @@ def test_label_contains_class_and_score():
     assert not np.array_equal(label(0.5, 0), label(0.5, 1))
 
 
-def test_neighbouring_classes_have_different_bright_colours():
-    names = [str(number) for number in range(12)]
+def class_colors(class_ids):
+    """Return the colours of the boxes of classes: uint8 (n, 3), BGR."""
     colors = []
-    for class_id in range(12):
+    for class_id in class_ids:
         picture = np.zeros((100, 100, 3), np.uint8)
-        box = Detections(
-            np.array([[10, 50, 90, 90]], np.float32),
-            np.array([0.5], np.float32),
-            np.array([class_id], np.int32),
-        )
-        draw_detections(picture, box, names)
-        colors.append(picture[90, 50].astype(int))
-        assert max(colors[-1]) == 255
-    for index, color in enumerate(colors):
-        for other in colors[:index]:
-            assert np.abs(color - other).max() > 20
+        box = np.array([[10, 50, 90, 90]], np.float32)
+        found = Detections(box, np.array([0.5], np.float32), np.array([class_id], np.int32))
+        draw_detections(picture, found, [''] * (class_id + 1))
+        colors.append(picture[90, 50])
+    return np.array(colors)
+
+
+def test_first_20_classes_have_bright_colours_that_differ_clearly():
+    colors = class_colors(range(20)).astype(np.float32) / 255
+    lab = cv2.cvtColor(colors[None], cv2.COLOR_BGR2LAB)[0]
+    assert lab[:, 0].min() > 55  # black text is readable
+    distances = np.linalg.norm(lab[:, None] - lab, axis=-1)
+    # A distance of 2.3 in CIELAB is just noticeable.
+    assert distances[~np.eye(20, dtype=bool)].min() > 30
+
+
+def test_neighbours_of_later_classes_have_different_bright_colours():
+    colors = class_colors(range(19, 40)).astype(int)
+    assert (colors.max(axis=1) == 255).all()
+    assert (np.abs(np.diff(colors, axis=0)).max(axis=1) > 20).all()
 
 
 def test_each_of_several_boxes_is_drawn_in_the_colour_of_its_class():

@@ -18,6 +18,14 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _MIN_KEYPOINT_SCORE = 0.25
 # The legend of a map of classes lists at most this many classes.
 _MAX_LEGEND_CLASSES = 12
+# BGR colours of the first classes. The smallest distance of two colours in CIELAB is 32, and 47
+# within the first 11. The lightness is at least 60, for black text on the colours.
+_FIRST_COLORS = (
+    *((0, 90, 255), (255, 150, 0), (45, 255, 75), (255, 0, 255), (165, 255, 225)),
+    *((255, 240, 30), (240, 150, 255), (0, 255, 255), (120, 90, 255), (120, 180, 255)),
+    *((165, 255, 0), (255, 195, 195), (0, 165, 255), (255, 105, 195), (180, 165, 255)),
+    *((195, 60, 255), (90, 225, 255), (255, 195, 45), (90, 255, 180), (210, 255, 150)),
+)
 # OpenCV computes in 32 bits. Points at this coordinate are outside all images.
 _MAX_DRAWN_COORDINATE = 2.0**20
 
@@ -208,6 +216,11 @@ def _draw_label(
 
 
 def _color(class_id: int) -> tuple[int, int, int]:
-    """Return a bright BGR colour. The hues of consecutive classes differ by the golden angle."""
+    """Return a bright BGR colour.
+
+    From the 21st class on, the hues of consecutive classes differ by the golden angle.
+    """
+    if class_id < len(_FIRST_COLORS):
+        return _FIRST_COLORS[class_id]
     red, green, blue = colorsys.hsv_to_rgb(class_id * 0.381966 % 1.0, 0.65, 1.0)
     return int(255 * blue), int(255 * green), int(255 * red)
