@@ -32,6 +32,7 @@ __all__ = [
         'Decoder',
         'DecoderPreset',
         'ImageContext',
+        'ImageDecoder',
         'MapLayout',
         'ObjectDecoder',
         'Sky',
@@ -138,7 +139,8 @@ class Decoder(ABC):
     Attributes:
         family: name of the family in manifests.
         allows_task_values: whether rows may hold task values behind the scores.
-        tasks_with_own_outputs: names of the tasks that add outputs to the box outputs.
+        tasks_with_own_outputs: names of the tasks that add outputs to the box outputs, or that
+            have no boxes.
         is_transformer: whether the network is a transformer. Transformers lose accuracy in FP16.
         is_background_first: whether label 0 is the background.
         needs_focal_length: whether the depth uses the focal length of the camera, if known.
@@ -270,6 +272,38 @@ class ObjectDecoder(Decoder):
     ) -> Detections:
         """See Decoder."""
         return select(self, self.candidates(arrays, image))
+
+
+@dataclass(frozen=True)
+class ImageDecoder(Decoder):
+    """A decoder for one family of outputs that describe the whole image.
+
+    Its only task is the one in ``tasks_with_own_outputs``.
+    """
+
+    documented_boxes: ClassVar[str] = 'none'
+    documented_scores: ClassVar[str] = 'none'
+
+    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        return self.expected_outputs(classes) if task.name in self.tasks_with_own_outputs else ()
+
+    @abstractmethod
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """Return the outputs that a model must have. See ``outputs`` for the argument."""
+
+    @abstractmethod
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> TaskResult:
+        """Return the task's result for one image. See ``decode`` for arguments and errors."""
+
+    def decode(
+        self,
+        arrays: Sequence[OutputArray],
+        image: ImageContext,
+        select: SelectDetections,  # noqa: ARG002
+    ) -> TaskResult:
+        """See Decoder."""
+        return self.result(arrays, image)
 
 
 def _prototypes(task: Task) -> tuple[OutputTensor, ...]:

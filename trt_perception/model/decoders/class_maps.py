@@ -12,37 +12,31 @@ from trt_perception.errors import OutputError
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.map_resize import check_map_size
 from trt_perception.model.decoder import (
-    Decoder,
     DecoderPreset,
     ImageContext,
+    ImageDecoder,
     MapLayout,
     OutputArray,
-    SelectDetections,
 )
 from trt_perception.model.decoders.usual_preprocessing import IMAGENET, ULTRALYTICS
 from trt_perception.model.output_tensor import OutputTensor, class_axis_size
-from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INDEX_DTYPES
 
 __all__ = ['PRESETS', 'ClassIdsDecoder', 'ClassLogitsDecoder']
 
 
 @dataclass(frozen=True)
-class ClassLogitsDecoder(Decoder):
+class ClassLogitsDecoder(ImageDecoder):
     """The decoder of logits for each class and cell. Cells may be larger than pixels."""
 
     family: ClassVar[str] = 'pixel_logits'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Semantic.name,)
     documented_outputs: ClassVar[str] = 'logits (B, C, rows, columns)'
-    documented_boxes: ClassVar[str] = 'none'
     documented_scores: ClassVar[str] = 'logits'
 
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Semantic.name:
-            return ()
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
         # The segmentation models of torchvision have a second output "aux" of the same shape.
         shape = ('B', class_axis_size(classes), 'rows', 'columns')
         return (OutputTensor('logits', shape, tensor_names=('out',)),)
@@ -51,13 +45,8 @@ class ClassLogitsDecoder(Decoder):
         """See Decoder."""
         return MapLayout('logits', 'bilinear')
 
-    def decode(
-        self,
-        arrays: Sequence[OutputArray],
-        image: ImageContext,
-        select: SelectDetections,
-    ) -> ClassMap:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
+        """See ImageDecoder."""
         check_map_size(arrays[0])
         # A copy, because the output's memory is reused.
         logits = arrays[0].astype(np.float32)
@@ -67,36 +56,23 @@ class ClassLogitsDecoder(Decoder):
 
 
 @dataclass(frozen=True)
-class ClassIdsDecoder(Decoder):
+class ClassIdsDecoder(ImageDecoder):
     """The decoder of the class id of each pixel of the network's input."""
 
     family: ClassVar[str] = 'pixel_ids'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Semantic.name,)
     documented_outputs: ClassVar[str] = 'ids uint8, int32 or int64 (B, rows, columns)'
-    documented_boxes: ClassVar[str] = 'none'
-    documented_scores: ClassVar[str] = 'none'
 
-    def outputs(
-        self,
-        classes: int | None,
-        task: Task = DETECT,
-    ) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Semantic.name:
-            return ()
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
         return (OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),)
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
         return MapLayout('ids', 'nearest')
 
-    def decode(
-        self,
-        arrays: Sequence[OutputArray],
-        image: ImageContext,
-        select: SelectDetections,
-    ) -> ClassMap:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
+        """See ImageDecoder."""
         ids = arrays[0]
         check_map_size(ids)
         low, high = int(ids.min()), int(ids.max())

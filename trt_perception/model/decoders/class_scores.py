@@ -12,22 +12,19 @@ from trt_perception.errors import OutputError
 from trt_perception.files.json_records import choice_reader
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.model.decoder import (
-    Decoder,
     DecoderPreset,
     ImageContext,
+    ImageDecoder,
     OutputArray,
-    SelectDetections,
 )
 from trt_perception.model.output_tensor import OutputTensor, class_axis_size
 from trt_perception.model.tasks.classify import Classify
-from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task
 
 __all__ = ['PRESETS', 'ClassScoresDecoder']
 
 
 @dataclass(frozen=True)
-class ClassScoresDecoder(Decoder):
+class ClassScoresDecoder(ImageDecoder):
     """The decoder of one score per class for the whole image.
 
     Attributes:
@@ -38,24 +35,16 @@ class ClassScoresDecoder(Decoder):
     family: ClassVar[str] = 'class_scores'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Classify.name,)
     documented_outputs: ClassVar[str] = 'scores (B, C)'
-    documented_boxes: ClassVar[str] = 'none'
     documented_scores: ClassVar[str] = 'probabilities, or logits with `softmax`'
 
     activation: Annotated[str, choice_reader('none', 'softmax')]
 
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Classify.name:
-            return ()
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
         return (OutputTensor('scores', ('B', class_axis_size(classes))),)
 
-    def decode(
-        self,
-        arrays: Sequence[OutputArray],
-        image: ImageContext,
-        select: SelectDetections,
-    ) -> ClassScores:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassScores:
+        """See ImageDecoder."""
         scores = arrays[0].astype(np.float32)  # a copy, because the output's memory is reused
         if not np.isfinite(scores.sum()):  # NaN and infinity remain in the sum
             raise OutputError("the model's output", 'scores that are not finite')

@@ -15,18 +15,15 @@ from trt_perception.files.json_records import choice_reader
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling, check_map_size
 from trt_perception.model.decoder import (
-    Decoder,
     DecoderPreset,
     ImageContext,
+    ImageDecoder,
     MapLayout,
     OutputArray,
-    SelectDetections,
 )
 from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1, STRETCH
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.depth import Depth
-from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task
 
 __all__ = ['PRESETS', 'DepthDecoder']
 
@@ -34,7 +31,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class DepthDecoder(Decoder):
+class DepthDecoder(ImageDecoder):
     """The decoder of a depth for each cell.
 
     Attributes:
@@ -47,21 +44,13 @@ class DepthDecoder(Decoder):
     family: ClassVar[str] = 'depth'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
     documented_outputs: ClassVar[str] = 'depth (B, rows, columns) or (B, 1, rows, columns)'
-    documented_boxes: ClassVar[str] = 'none'
-    documented_scores: ClassVar[str] = 'none'
 
     has_channel_axis: bool
     is_metric: bool
     upsampling: Annotated[Upsampling, choice_reader(*UPSAMPLINGS)]
 
-    def outputs(
-        self,
-        classes: int | None,
-        task: Task = DETECT,
-    ) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Depth.name:
-            return ()
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
         channel = (1,) if self.has_channel_axis else ()
         return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
 
@@ -69,19 +58,14 @@ class DepthDecoder(Decoder):
         """See Decoder."""
         return MapLayout('depth', self.upsampling, self.is_metric)
 
-    def decode(
-        self,
-        arrays: Sequence[OutputArray],
-        image: ImageContext,
-        select: SelectDetections,
-    ) -> DepthMap:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
+        """See ImageDecoder."""
         grid = _copied_grid(arrays[0][0] if self.has_channel_axis else arrays[0])
         return DepthMap(grid, image.letterbox, self.upsampling, self.is_metric)
 
 
 @dataclass(frozen=True)
-class DepthProDecoder(Decoder):
+class DepthProDecoder(ImageDecoder):
     """The decoder of Depth Pro: an inverse depth for each cell, and the camera's field of view.
 
     The inverse depth is for an image whose focal length equals its width. transformers'
@@ -92,13 +76,9 @@ class DepthProDecoder(Decoder):
     family: ClassVar[str] = 'depth_pro'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
     documented_outputs: ClassVar[str] = 'inverse depth (B, rows, columns), field of view (B)'
-    documented_boxes: ClassVar[str] = 'none'
-    documented_scores: ClassVar[str] = 'none'
 
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Depth.name:
-            return ()
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
         depth = OutputTensor('inverse depth', ('B', 'rows', 'columns'))
         return (depth, OutputTensor('field of view', ('B',)))
 
@@ -108,13 +88,8 @@ class DepthProDecoder(Decoder):
             'depth', 'bilinear', is_metric=True, is_inverse=True, has_field_of_view=True
         )
 
-    def decode(
-        self,
-        arrays: Sequence[OutputArray],
-        image: ImageContext,
-        select: SelectDetections,
-    ) -> DepthMap:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
+        """See ImageDecoder."""
         grid, degrees = _copied_grid(arrays[0]), float(arrays[1])
         if not 0 < degrees < 180:
             raise OutputError(
@@ -127,7 +102,7 @@ class DepthProDecoder(Decoder):
 
 
 @dataclass(frozen=True)
-class DepthAnything3Decoder(Decoder):
+class DepthAnything3Decoder(ImageDecoder):
     """The decoder of Depth Anything 3's metric model: a depth and the sky for each cell.
 
     The depth in metres is the output times the focal length in network pixels / 300, as in the
@@ -138,26 +113,13 @@ class DepthAnything3Decoder(Decoder):
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
     needs_focal_length: ClassVar[bool] = True
     documented_outputs: ClassVar[str] = 'depth, sky (B, 1, rows, columns)'
-    documented_boxes: ClassVar[str] = 'none'
-    documented_scores: ClassVar[str] = 'none'
 
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Depth.name:
-            return ()
-        shape = ('B', 1, 'rows', 'columns')
-        return tuple(
-            OutputTensor(name, shape, tensor_names=(name,), must_match_name=True)
-            for name in ('depth', 'sky')
-        )
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
+        return tuple(_named_output(name, 1, 'rows', 'columns') for name in ('depth', 'sky'))
 
-    def decode(
-        self,
-        arrays: Sequence[OutputArray],
-        image: ImageContext,
-        select: SelectDetections,
-    ) -> DepthMap:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
+        """See ImageDecoder."""
         grid, is_sky = _copied_grid(arrays[0][0]), arrays[1][0] >= image.sky.threshold
         focal_length = image.focal_length
         is_metric = focal_length is not None
@@ -169,7 +131,7 @@ class DepthAnything3Decoder(Decoder):
 
 
 @dataclass(frozen=True)
-class MoGeDecoder(Decoder):
+class MoGeDecoder(ImageDecoder):
     """The decoder of MoGe-2: points, the probability of a valid point, and the scale in metres.
 
     The depth is (z + shift) * scale, as in ``infer`` of the family. Points that are not valid are
@@ -182,27 +144,14 @@ class MoGeDecoder(Decoder):
     documented_outputs: ClassVar[str] = (
         'points (B, rows, columns, 3), mask (B, rows, columns), metric_scale (B)'
     )
-    documented_boxes: ClassVar[str] = 'none'
-    documented_scores: ClassVar[str] = 'none'
 
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        if task.name != Depth.name:
-            return ()
-        shapes: dict[str, tuple[int | str, ...]] = {
-            'points': ('B', 'rows', 'columns', 3),
-            'mask': ('B', 'rows', 'columns'),
-            'metric_scale': ('B',),
-        }
-        return tuple(
-            OutputTensor(name, shape, tensor_names=(name,), must_match_name=True)
-            for name, shape in shapes.items()
-        )
+    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
+        """See ImageDecoder."""
+        points = _named_output('points', 'rows', 'columns', 3)
+        return (points, _named_output('mask', 'rows', 'columns'), _named_output('metric_scale'))
 
-    def decode(
-        self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
-    ) -> DepthMap:
-        """See Decoder."""
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
+        """See ImageDecoder."""
         grid, is_valid = _copied_grid(arrays[0][..., 2]), arrays[1] > 0.5
         focal = None
         if image.focal_length is not None:
@@ -212,6 +161,11 @@ class MoGeDecoder(Decoder):
         grid *= arrays[2]
         grid[~is_valid] = np.nan
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True)
+
+
+def _named_output(name: str, *axes: int | str) -> OutputTensor:
+    """Return an output that must have this name. Its axes follow the batch axis."""
+    return OutputTensor(name, ('B', *axes), tensor_names=(name,), must_match_name=True)
 
 
 def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:

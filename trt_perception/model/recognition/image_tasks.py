@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trt_perception.model.decoder import ObjectDecoder
+from trt_perception.model.decoder import ImageDecoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import batch_size, split_inputs
 from trt_perception.model.tasks.classify import Classify
@@ -24,9 +24,9 @@ _MAX_CELL: Final = 16
 def task_of_preset(preset: str) -> Task | None:
     """Return the task of a preset for the whole image; None if its decoder reads objects."""
     decoder = PRESETS[preset].decoder if preset else None
-    if decoder is None or isinstance(decoder, ObjectDecoder):
-        return None
-    return TASKS[decoder.tasks_with_own_outputs[0]]()
+    if isinstance(decoder, ImageDecoder):
+        return TASKS[decoder.tasks_with_own_outputs[0]]()
+    return None
 
 
 def image_task(
