@@ -34,9 +34,9 @@ _TOPICS: Final = {
     'confidence': {CLASS_CONFIDENCE_TOPIC.name},
     'depth': {DEPTH_TOPIC.name, RELATIVE_DEPTH_TOPIC.name, DEBUG_IMAGE.name},
 }
-#: Largest number of geometries whose tables stay in device memory. The tables of a 1080p image
-#: have up to 100 KB.
-_MAX_KEPT_TABLES: Final = 16
+#: Largest memory in bytes of tables that stay on the device for later frames. The tables of a
+#: 1080p image have 24 to 384 KB, so the tables of 64 cameras have room.
+_MAX_TABLE_BYTES: Final = 32 * 2**20
 
 
 class _Tables(NamedTuple):
@@ -80,6 +80,7 @@ class MapDecoder:
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0]
         self._field_of_view = read[1].name if self._layout.has_field_of_view else ''
+        # The least recently used tables first.
         self._tables: dict[tuple[Letterbox, tuple[int, int]], _Tables] = {}
         self._made: dict[int, dict[str, MapImage]] = {}  # by index in the batch
         self._closing = ExitStack()
@@ -183,19 +184,29 @@ class MapDecoder:
     def _tables_of(self, letterbox: Letterbox, size_wh: tuple[int, int]) -> _Tables:
         """Return the tables of a geometry. Create and upload them at the first use."""
         key = letterbox, size_wh
-        tables = self._tables.get(key)
+        tables = self._tables.pop(key, None)
         if tables is None:
             rows, columns = self._output.shape[-2:]
             upsampling, count = self._layout.upsampling, self._kernels.taps
             taps = cell_taps(letterbox, (columns, rows), size_wh, upsampling, count)
             values = np.concatenate(taps)
-            if len(self._tables) == _MAX_KEPT_TABLES:
-                self._tables.pop(next(iter(self._tables))).memory.close()
-            memory = DeviceBuffer(values.nbytes)
+            self._free_tables(values.nbytes)
+            with ExitStack() as undo:
+                memory = undo.enter_context(DeviceBuffer(values.nbytes))
+                upload_once(values, memory.pointer, self._stream)
+                undo.pop_all()
             tables = _Tables(memory, size_wh[0] * tap_dtype(count).itemsize)
-            self._tables[key] = tables
-            upload_once(values, memory.pointer, self._stream)
+        self._tables[key] = tables
         return tables
+
+    def _free_tables(self, size: int) -> None:
+        """Free the least recently used tables until there is room for tables of `size` bytes."""
+        used = sum(tables.memory.size for tables in self._tables.values())
+        while self._tables and used + size > _MAX_TABLE_BYTES:
+            oldest = self._tables.pop(next(iter(self._tables))).memory
+            used -= oldest.size
+            self._stream.synchronize()  # kernels of earlier maps may still read the tables
+            oldest.close()
 
     def close(self) -> None:
         """Free the buffers."""

@@ -47,7 +47,7 @@ class HostEvent:
 class HostMachine:
     """A machine whose kernels run immediately, in the host's memory."""
 
-    stream = None
+    stream = SimpleNamespace(synchronize=lambda: None)
 
     def __enter__(self):
         self._kept = []
