@@ -177,8 +177,10 @@ class MapDecoder:
         """
         starts = np.cumsum([0, *(-(-size // 256) * 256 for size in sizes)]).tolist()
         if starts[-1] > self._device_maps.size:
-            self._device_maps.close()  # waits for the work on the device
-            self._device_maps = DeviceBuffer(starts[-1])
+            larger = DeviceBuffer(starts[-1])
+            self._stream.synchronize()  # copies of earlier maps may still read the old memory
+            self._device_maps.close()
+            self._device_maps = larger
         return [self._device_maps.pointer + start for start in starts[:-1]]
 
     def _tables_of(self, letterbox: Letterbox, size_wh: tuple[int, int]) -> _Tables:

@@ -9,7 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
-from trt_perception.errors import CudaError, ImageError, OutputError, TrtPerceptionError
+from trt_perception.errors import (
+    CudaError,
+    GpuMemoryError,
+    ImageError,
+    OutputError,
+    TrtPerceptionError,
+)
 from trt_perception.gpu import (
     Device,
     DeviceBuffer,
@@ -244,7 +250,13 @@ class CudaSlot:
         for at, place in enumerate(self.places[: self._frame_count]):
             if place.error is None:
                 wanted = place.thresholds.wanted_topics
-                self.result.queue_images(self.outputs, at, place.letterbox, wanted)
+                try:
+                    self.result.queue_images(self.outputs, at, place.letterbox, wanted)
+                except GpuMemoryError as error:
+                    width, height = place.letterbox.source_wh
+                    subject = f'masks or maps of an image of {width}x{height} pixels'
+                    no_room = ImageError('too_large', subject, error.statement, fix=error.fix)
+                    place.refuse(no_room, place.thresholds)
 
     def is_done(self) -> bool:
         """Return whether `collect` would return at once. Does not wait."""

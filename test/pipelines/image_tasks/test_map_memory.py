@@ -1,22 +1,36 @@
 """Tests of the memory for maps on a GPU, which executes work late: see late_gpu."""
 
 import ctypes
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from support.gpu import fake_cuda
+from support.gpu.fake_tensorrt import PLAN
 from support.gpu.late_gpu import LateGpu
+from support.models.image_models import NETWORK, write_image_model
+from support.models.open_model import open_by_parameters
 from support.oracles.map_outputs import TOPICS, map_spec
+from trt_perception.errors import GpuMemoryError
 from trt_perception.gpu import Device, Stream, bindings
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.results.cell_taps import cell_taps
+from trt_perception.images.results.kernel_maps import HEADER_ROOM
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_maps
 from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.pinned_images import ImagePool
 
+pytest_plugins = ['support.gpu.gpu_standin_fixtures']
+
 NETWORK_WH = (96, 64)
+SMALL = (64, 48)
 TWO_TABLES = 100_000  # bytes of the tables of two of these sizes
 MANY_SIZES = [(640 + 16 * index, 480) for index in range(64)]
+FULL = fake_cuda.cudaError_t.cudaErrorMemoryAllocation, 0
 
 
 class LateKernels:
@@ -96,3 +110,54 @@ def test_the_most_recently_used_tables_are_kept(late, monkeypatch):
     for other in others:
         assert count_allocations(late, [other]) == 1
         assert count_allocations(late, [usual]) == 0
+
+
+@pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
+@pytest.mark.parametrize('what', ['tables', 'map'])
+def test_maps_are_made_again_after_memory_was_exhausted(late, call, what):
+    large = (640, 480)
+    size = 4 * math.prod(large)
+    sizes = (size, HEADER_ROOM + size) if what == 'map' else (32 * sum(large),)
+    queue(late, SMALL)
+    runtime = late.gpu.modules[2]
+    allocate = getattr(runtime, call)
+    setattr(runtime, call, lambda *of: FULL if of[0] in sizes else allocate(*of))
+    with pytest.raises(GpuMemoryError):
+        queue(late, large)
+    queue(late, SMALL)
+    setattr(runtime, call, allocate)
+    queue(late, large)
+    assert_right_tables(late, [SMALL, SMALL, large])
+
+
+def test_frame_without_memory_for_its_map_is_dropped(install_standins, tmp_path, golden_messages):
+    parameters = write_image_model('depth', tmp_path / 'model.onnx')
+    tensors = {
+        'inputs': (('images', (2, 3, *NETWORK[::-1]), 'FLOAT'),),
+        'outputs': (('output', (2, *NETWORK[::-1]), 'FLOAT'),),
+        'profiles': (),
+    }
+    recorder, _ = install_standins(tensors=tensors)
+    (tmp_path / 'model.engine').write_bytes(PLAN)
+    values = {**parameters, 'engine_path': str(tmp_path / 'model.engine'), 'cameras': ['a', 'b']}
+    pipeline = open_by_parameters(DetectorConfig.from_values(values))
+    frames = [frame_from_bgr(np.zeros((*size, 3), np.uint8)) for size in ((40, 60), (50, 70))]
+    wanted = Thresholds(wanted_topics=frozenset(['depth']))
+
+    def results():
+        pipeline.enqueue(0, frames, [wanted] * 2)
+        return pipeline.collect(0)
+
+    kept = results()  # so that their memory is not free for the next maps
+    allocations = iter([None, 'cudaErrorMemoryAllocation'])
+    recorder.fails = lambda _, name: next(allocations) if name == 'cudaHostAlloc' else None
+    first, second = results()
+    assert first.found.maps.keys() == {'depth'}
+    assert second.reason == 'too_large'
+    assert second.__traceback__ is None
+    golden_messages.add(second)
+    recorder.fails = lambda index, name: None
+    assert [one.found.maps.keys() for one in results()] == [{'depth'}] * 2
+    del kept, first
+    pipeline.close()
+    assert recorder.mistakes == []
