@@ -135,7 +135,7 @@ def test_stopped_pipeline_measurement_collects_all_frames(clock, depth):
     assert report.latency_ms.count == 50
     assert report.busy_latency_ms.count == 1
     assert not pipeline.flying
-    assert detect_all(pipeline, frames, Thresholds(), control) == []
+    assert detect_all(pipeline, frames, Thresholds(), control) is None
 
 
 def test_stop_before_the_first_measurement_saves_nothing(

@@ -1,17 +1,21 @@
 """Tests of benchmark measurements with known values: order of frames, times, image sources."""
 
 import itertools
+import weakref
 
 import cv2
 import numpy as np
 import pytest
 
+from trt_perception.benchmarking import measure
 from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames, synthetic_image
 from trt_perception.benchmarking.measure import TimeStatistics, detect_all, measure_pipeline
 from trt_perception.errors import ConfigError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 
@@ -82,6 +86,45 @@ def test_batches_repeat_the_frames_in_the_same_order(batch, depth):
     assert report.unequal == 0
     swapped = frames, Thresholds(), expected[::-1], control
     assert measure_pipeline(pipeline, *swapped, batch).unequal == 40
+
+
+class MapPipeline(RecordingPipeline):
+    """Returns a depth map of 1 MiB with the width of its frame, and counts the live maps."""
+
+    def __init__(self, depth):
+        super().__init__(depth)
+        self.live = []
+        self.most_live = 0
+
+    def collect(self, slot):
+        found = []
+        for result in super().collect(slot):
+            grid = np.full((512, 512), result.frame.width, np.float32)
+            self.live.append(weakref.ref(grid))
+            letterbox = Letterbox.fit((512, 512), (512, 512), 'stretch')
+            found.append(Result(DepthMap(grid, letterbox, 'bilinear', True), 0.0, result.frame))
+        self.most_live = max(self.most_live, sum(one() is not None for one in self.live))
+        return found
+
+
+def test_only_some_of_the_maps_are_kept_and_compared(monkeypatch):
+    monkeypatch.setattr(measure, '_MAX_KEPT_BYTES', 4 * 2**20)  # three maps with their records
+    frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in range(10, 22)]
+    pipeline, control = MapPipeline(2), MeasurementControl(40)
+    expected = detect_all(pipeline, frames, Thresholds(), control)
+    assert [int(found.grid[0, 0]) for found in expected] == [10, 11, 12]
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected, control)
+    assert pipeline.most_live <= 3 + 3 + 2  # expected, kept, in flight
+    assert report.unequal == 0
+    report = measure_pipeline(pipeline, frames, Thresholds(), expected[::-1], control)
+    assert report.unequal == 2 * 2  # the second is equal
+
+
+def test_a_stopped_run_has_no_results():
+    frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20, 30)]
+    pipeline, control = RecordingPipeline(1), MeasurementControl(7)
+    pipeline.clock = lambda: setattr(control, 'stopped', True)
+    assert detect_all(pipeline, frames, Thresholds(), control) is None
 
 
 def test_time_statistics_are_in_milliseconds():

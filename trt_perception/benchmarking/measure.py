@@ -6,10 +6,12 @@ free, and otherwise collects the oldest batch. Nothing else waits or synchronise
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -30,6 +32,12 @@ __all__ = [
     'measure_pipeline',
     'measurement_name',
 ]
+
+
+#: Largest memory in bytes of the results that are kept, for each run: 16 depth maps of 1080p.
+_MAX_KEPT_BYTES: Final = 128 * 2**20
+# Memory of a result without arrays, at most.
+_RESULT_BYTES: Final = 1024
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,7 @@ class PipelineReport:
         cpu_ms: CPU time of all threads per frame, at full load.
         detections: mean number of boxes per frame; None if the task has no objects.
         unequal: number of results that differ in any bit from the first run of the same frame.
+            Only the first 128 MiB of results are compared.
         load_s: time to open the pipeline, set by the caller.
         device_memory_bytes: GPU memory of the pipeline, set by the caller; None on the CPU.
         batch: frames per batch.
@@ -145,7 +154,7 @@ def measure_pipeline(
         pipeline: pipeline with no frames in flight.
         frames: used in order, repeatedly; at least as many batches as are in flight.
         thresholds: thresholds of all frames.
-        expected: results of each frame, from ``detect_all``.
+        expected: results of the first frames or of all, from ``detect_all``.
         control: ends each of the two runs, and the warm-up before each.
         batch: frames per batch, at most ``pipeline.batch``.
     """
@@ -154,16 +163,14 @@ def measure_pipeline(
     _run_one_by_one(feeder, control, min_frames=0)
     control.begin('one at a time')
     latencies, alone = _run_one_by_one(feeder, control)
+    unequal = _count_unequal(alone, expected, len(frames))
+    del alone
     control.begin_warm_up()
     _run_saturated(feeder, control, min_frames=0)
     control.begin('full load')
     busy = _run_saturated(feeder, control)
     count = busy.frames
-    unequal = sum(
-        not _are_equal(found, expected[index % len(frames)])
-        for results in (alone, busy.results)
-        for index, found in enumerate(results)
-    )
+    unequal += _count_unequal(busy.results, expected, len(frames))
     return PipelineReport(
         depth=pipeline.depth,
         latency_ms=TimeStatistics.of_seconds(latencies),
@@ -186,8 +193,8 @@ def detect_all(
     thresholds: Thresholds,
     control: MeasurementControl,
     batch: int = 1,
-) -> list[TaskResult]:
-    """Run all frames in order and return their results; incomplete after a stop.
+) -> list[TaskResult] | None:
+    """Run all frames in order and return the first 128 MiB of their results; None after a stop.
 
     Args:
         pipeline: pipeline with no frames in flight.
@@ -198,11 +205,43 @@ def detect_all(
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin('each image once', len(frames))
-    found: list[TaskResult] = []
-    while control.must_continue(len(found), len(frames)) and not control.stopped:
-        feeder.enqueue(0, len(found))
-        found += feeder.collect(0)
-    return found
+    kept, done = _KeptResults(), 0
+    while control.must_continue(done, len(frames)) and not control.stopped:
+        feeder.enqueue(0, done)
+        kept.add(feeder.collect(0))
+        done += batch
+    return kept.results if done >= len(frames) else None
+
+
+class _KeptResults:
+    """The first results of a run, in the order of the frames, to compare after the run.
+
+    Attributes:
+        results: at least one result after `add`, else as many as fit into ``_MAX_KEPT_BYTES``.
+    """
+
+    def __init__(self) -> None:
+        self.results: list[TaskResult] = []
+        self._free_bytes = _MAX_KEPT_BYTES
+
+    def add(self, found: Iterable[TaskResult]) -> None:
+        """Keep results if there is room for all of them."""
+        for result in found:
+            if self._free_bytes > 0:
+                self._free_bytes -= _RESULT_BYTES + _array_bytes(result)
+                if self._free_bytes >= 0 or not self.results:
+                    self.results.append(result)
+
+
+def _array_bytes(value: Any) -> int:
+    """Return the bytes of all arrays and maps of a result."""
+    if isinstance(value, KernelMaps):
+        return sum(math.prod(each.size_wh) * each.dtype.itemsize for each in value.maps.values())
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if is_dataclass(value):
+        return sum(_array_bytes(getattr(value, field.name)) for field in fields(value))
+    return 0
 
 
 @dataclass(frozen=True)
@@ -223,25 +262,21 @@ class _BatchFeeder:
     def collect(self, slot: int) -> list[TaskResult]:
         return [result.found for result in collect_all(self.pipeline, slot)]
 
-    def kept(self, found: list[TaskResult], done: int) -> list[TaskResult]:
-        """Return the results to compare later: of large maps, only the first of each frame."""
-        return found if isinstance(found[0], Detections) or done < len(self.frames) else []
-
 
 def _run_one_by_one(
     feeder: _BatchFeeder, control: MeasurementControl, min_frames: int = 1
 ) -> tuple[list[float], list[TaskResult]]:
     """Return latencies of batches in seconds, and the kept results in the order of the frames."""
     latencies: list[float] = []
-    results: list[TaskResult] = []
+    kept = _KeptResults()
     while control.must_continue(done := len(latencies) * feeder.batch, min_frames):
         slot = len(latencies) % feeder.pipeline.depth
         start = time.perf_counter()
         feeder.enqueue(slot, done)
         found = feeder.collect(slot)
         latencies.append(time.perf_counter() - start)
-        results += feeder.kept(found, done)
-    return latencies, results
+        kept.add(found)
+    return latencies, kept.results
 
 
 @dataclass
@@ -265,7 +300,7 @@ def _run_saturated(
     feeder: _BatchFeeder, control: MeasurementControl, min_frames: int = 1
 ) -> _SaturatedRun:
     """Enqueue if a slot is free, else collect the oldest batch, as scheduling/worker.py does."""
-    run = _SaturatedRun()
+    run, kept = _SaturatedRun(), _KeptResults()
     free = deque(range(feeder.pipeline.depth))
     in_flight: deque[tuple[int, float]] = deque()
     submitted = 0
@@ -289,11 +324,24 @@ def _run_saturated(
             now = time.perf_counter()
             run.collect_s.append(now - before)
             run.latency_s.append(now - enqueued_s)
-            run.results += feeder.kept(found, run.frames)
+            kept.add(found)
             run.frames += len(found)
     run.wall_s = time.perf_counter() - start
     run.cpu_s = time.process_time() - cpu
+    run.results = kept.results
     return run
+
+
+def _count_unequal(
+    results: Sequence[TaskResult], expected: Sequence[TaskResult], frame_count: int
+) -> int:
+    """Return the number of results that differ from the expected result of their frame."""
+    of_frames = ((index % frame_count, found) for index, found in enumerate(results))
+    return sum(
+        not _are_equal(found, expected[frame])
+        for frame, found in of_frames
+        if frame < len(expected)
+    )
 
 
 def _are_equal(one: TaskResult, other: TaskResult) -> bool:

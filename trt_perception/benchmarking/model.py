@@ -65,7 +65,8 @@ def measure_model(
         encodings: one frame of each encoding to compare; used only for engines.
 
     Returns:
-        The report, and the results of the frames, which are empty if no pipeline was measured.
+        The report, and the results of the first frames or of all, which are empty if no pipeline
+        was measured.
         None if nothing was measured.
 
     Raises:
@@ -232,7 +233,7 @@ def _measure_at_depth(
             whole = frames_in_place[: len(frames_in_place) // batch * batch]
             _allocate_for_largest(pipeline, whole, thresholds, batch)
             results = detect_all(pipeline, whole, thresholds, control, batch)
-            if control.stopped and len(results) < len(whole):
+            if results is None:
                 break
             memory_used = free - device.memory()[0] if device else None
             report = measure_pipeline(pipeline, whole, thresholds, results, control, batch)

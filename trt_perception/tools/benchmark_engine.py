@@ -204,7 +204,9 @@ def _measure(job: _Job) -> BenchmarkReport:
     """Measure all models on the same frames, and print the tables of each model."""
     models, frames, encodings, options = job
     date = datetime.now(timezone.utc).isoformat(timespec='seconds')
-    reports, results = [], []
+    reports: list[ModelReport] = []
+    agreement: list[Agreement | ImageAgreement | None] = []
+    reference: Sequence[TaskResult] = ()
     images = tuple(f'{f.width}x{f.height} {f.format.name}' for f in frames)
     print(f'frames: {len(frames)}, {join_first_items(dict.fromkeys(images))}')
     for sentence in options.ignored([model for model, _ in models], encodings):
@@ -222,12 +224,14 @@ def _measure(job: _Job) -> BenchmarkReport:
                 )
                 if measured is None:
                     break
+                if reports:
+                    agreement.append(_compare(reference, measured[1]))
+                else:
+                    reference = measured[1]
                 reports.append(measured[0])
-                results.append(measured[1])
                 progress.clear()
                 text = model_text(measured[0], options.max_latency_ms)
                 print(escape_controls(text, None), flush=True)
-    agreement = tuple(_compare(results[0], other) for other in results[1:])
     if len(reports) > 1 and options.depths:
         print(escape_controls(comparison_text(reports, agreement), None))
     on_gpu = any(report.used_gpu for report in reports)
@@ -237,7 +241,7 @@ def _measure(job: _Job) -> BenchmarkReport:
         options=options,
         images=images,
         models=tuple(reports),
-        agreement=agreement if options.depths else (),
+        agreement=tuple(agreement) if options.depths else (),
         partial=control.stopped,
     )
 
@@ -249,7 +253,8 @@ def _compare(
     if not reference or not others or type(reference[0]) is not type(others[0]):
         return None
     if isinstance(reference[0], Detections):
-        return compare_detections(reference, others, ())
+        count = min(len(reference), len(others))
+        return compare_detections(reference[:count], others[:count], ())
     return ImageAgreement.of_images(list(map(image_agreement, reference, others)))
 
 
