@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import OutputError
 from trt_perception.files.json_records import to_json
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
@@ -130,6 +131,26 @@ class MapLayout:
     is_metric: bool = False
     is_inverse: bool = False
     has_field_of_view: bool = False
+
+    def invalid_values(self, class_count: int, found: str = '') -> OutputError:
+        """Return the error of an image for which the output has impossible values.
+
+        Args:
+            class_count: number of the model's classes.
+            found: the values; empty if a kernel found them, because kernels only set a flag.
+        """
+        subject = "the model's output"
+        if self.kind == 'logits':
+            return OutputError(subject, 'logits that are not finite')
+        if self.kind == 'ids':
+            return OutputError(
+                subject,
+                found or 'class ids without a name',
+                expected=f'0 to {class_count - 1}, one for each class name',
+                fix='correct model.class_names or the manifest',
+            )
+        field_of_view = found or 'an impossible field of view'
+        return OutputError(subject, field_of_view, expected='between 0 and 180 degrees')
 
 
 @dataclass(frozen=True)

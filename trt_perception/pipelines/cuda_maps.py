@@ -160,7 +160,7 @@ class MapDecoder:
         for place, letterbox in enumerate(letterboxes):
             maps = self._made.pop(place, {})
             if maps and flags[place]:
-                found.append(_invalid_values(self._layout.kind, len(spec.class_names)))
+                found.append(self._layout.invalid_values(len(spec.class_names)))
             else:
                 found.append(KernelMaps(maps, letterbox, self._layout.is_metric))
         self._made.clear()
@@ -218,19 +218,3 @@ class MapDecoder:
                 own.callback(tables.memory.close)
             own.callback(self._device_maps.close)
         self._tables.clear()
-
-
-def _invalid_values(kind: str, classes: int) -> OutputError:
-    """Return the error of an image for which the network's output has impossible values."""
-    if kind == 'ids':
-        return OutputError(
-            "the model's output",
-            'class ids without a name',
-            expected=f'0 to {classes - 1}, one for each class name',
-            fix='correct model.class_names or the manifest',
-        )
-    if kind == 'logits':
-        return OutputError("the model's output", 'logits that are not finite')
-    return OutputError(
-        "the model's output", 'an impossible field of view', expected='between 0 and 180 degrees'
-    )

@@ -8,7 +8,6 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from trt_perception.errors import OutputError
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.map_resize import check_map_size
 from trt_perception.model.decoder import (
@@ -51,7 +50,7 @@ class ClassLogitsDecoder(ImageDecoder):
         # A copy, because the output's memory is reused.
         logits = arrays[0].astype(np.float32)
         if not np.isfinite([logits.min(), logits.max()]).all():
-            raise OutputError("the model's output", 'logits that are not finite')
+            raise self.map_layout().invalid_values(image.class_count)
         return ClassMap(logits, image.letterbox)
 
 
@@ -77,12 +76,8 @@ class ClassIdsDecoder(ImageDecoder):
         check_map_size(ids)
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= image.class_count:
-            raise OutputError(
-                "the model's output",
-                f'class ids from {low} to {high}',
-                expected=f'0 to {image.class_count - 1}, one for each class name',
-                fix='correct model.class_names or the manifest',
-            )
+            found = f'class ids from {low} to {high}'
+            raise self.map_layout().invalid_values(image.class_count, found)
         return ClassMap(ids.astype(np.uint8), image.letterbox)
 
 

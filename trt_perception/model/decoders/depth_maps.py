@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import OutputError
 from trt_perception.files.json_records import choice_reader
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling, check_map_size
@@ -92,11 +91,8 @@ class DepthProDecoder(ImageDecoder):
         """See ImageDecoder."""
         grid, degrees = _copied_grid(arrays[0]), float(arrays[1])
         if not 0 < degrees < 180:
-            raise OutputError(
-                "the model's output",
-                f'a field of view of {degrees:.4g} degrees',
-                expected='between 0 and 180',
-            )
+            found = f'a field of view of {degrees:.4g} degrees'
+            raise self.map_layout().invalid_values(image.class_count, found)
         grid *= np.float32(2 * math.tan(math.radians(degrees) / 2))
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True, is_inverse=True)
 
