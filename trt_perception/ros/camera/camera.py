@@ -78,14 +78,13 @@ class NodeCamera:
         self._warn_of_unused_parameters(DetectorConfig())
         spec = pipeline.spec
         # Created here, destroyed by `close_outputs`.
-        self._outputs: DetectorOutputs | None = DetectorOutputs(
-            node, spec.class_names, config, spec.task, name
-        )
+        outputs = DetectorOutputs(node, spec.class_names, config, spec.task, name)
+        self._outputs: DetectorOutputs | None = outputs
         # fx and fy as shares of the image's sides, for models that need them.
         self._focal_shares: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
         self._info_subscription: Subscription | None = None
-        if self._needs_focal_length:
+        if self._needs_focal_length or outputs.needs_camera_info:
             try:
                 self._info_subscription = subscribe_camera_info(node, name, self._on_camera_info)
             except BaseException:
@@ -186,8 +185,10 @@ class NodeCamera:
             camera.max_rate_hz = config.max_rate_hz
 
     def _on_camera_info(self, info: CameraInfo) -> None:
+        if self._outputs is not None:
+            self._outputs.use_camera_info(info)
         shares = focal_shares(info)
-        if shares != self._focal_shares:
+        if self._needs_focal_length and shares != self._focal_shares:
             self._focal_shares = shares
             self._apply_live_parameters()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from rclpy.event_handler import SubscriptionEventCallbacks
@@ -20,7 +20,6 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_size import map_size_wh
 from trt_perception.model.tasks.depth import DEPTH_CAMERA_INFO_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CAMERA_INFO_TOPIC
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import TaskTopic
 from trt_perception.ros.topics import camera_info_topic
@@ -101,27 +100,16 @@ def subscribe_camera_info(
 
 
 class CameraInfoTopic(TaskTopic):
-    """Publishes the last calibration on ``camera_info``, scaled to the size of the maps."""
+    """Publishes the calibration of the camera, scaled to the size of the maps.
+
+    Attributes:
+        info: the last calibration on the camera's ``camera_info``; None if none has arrived.
+    """
 
     message_type: ClassVar[type[CameraInfo]] = CameraInfo
 
-    def __init__(
-        self,
-        node: LifecycleNode,
-        class_names: Sequence[str],
-        config: DetectorConfig,
-        camera: str = '',
-    ) -> None:
-        self._info: CameraInfo | None = None
-        super().__init__(node, class_names, config, camera)
-        try:
-            self._subscription = subscribe_camera_info(node, camera, self._on_camera_info)
-        except BaseException:
-            super().close()
-            raise
-
-    def _on_camera_info(self, info: CameraInfo) -> None:
-        self._info = info
+    def _prepare(self) -> None:
+        self.info: CameraInfo | None = None
 
     def publish(
         self,
@@ -130,16 +118,11 @@ class CameraInfoTopic(TaskTopic):
         found: ClassMap | DepthMap,
     ) -> None:
         """Publish the calibration with the header of the image, if one has arrived."""
-        size_wh = map_size_wh(self._config.map_size, found.letterbox)
-        scaled = scaled_camera_info(self._info, size_wh) if self._info is not None else None
+        info, size_wh = self.info, map_size_wh(self._config.map_size, found.letterbox)
+        scaled = scaled_camera_info(info, size_wh) if info is not None else None
         if scaled is not None:
             scaled.header = header_message(header)
             self._publisher.publish(scaled)
-
-    def close(self) -> None:
-        """Destroy the subscription and the publisher."""
-        self._node.destroy_subscription(self._subscription)
-        super().close()
 
 
 class ClassCameraInfoTopic(CameraInfoTopic):

@@ -8,6 +8,7 @@ from typing import Any, Final
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode
 from rclpy.timer import Timer
+from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
 from vision_msgs.msg import LabelInfo, VisionClass
 
@@ -16,6 +17,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.camera_info import CameraInfoTopic
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.map_topics import TASK_TOPICS
 from trt_perception.ros.camera.on_demand import OnDemandPublisher
@@ -111,6 +113,17 @@ class DetectorOutputs:
         accepted = [topic.put(header, frame, found) for topic in self._on_demand]
         self._debug_image.put(header, frame, found)
         return all(accepted)
+
+    @property
+    def needs_camera_info(self) -> bool:
+        """Whether a topic needs the calibration of the camera."""
+        return any(isinstance(topic, CameraInfoTopic) for topic in self._topics)
+
+    def use_camera_info(self, info: CameraInfo) -> None:
+        """Use a new calibration of the camera for the next images."""
+        for topic in self._topics:
+            if isinstance(topic, CameraInfoTopic):
+                topic.info = info
 
     def wanted_topics(self) -> frozenset[str]:
         """Return the names of the topics on demand that have a subscriber.
