@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +13,7 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Classification, ObjectHypothesis
 
 from trt_perception.images.frame import Frame
-from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
-from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps, MapMemory
 from trt_perception.images.results.map_size import map_size_wh
 from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
@@ -62,28 +59,21 @@ class MapTopic(TaskTopic):
     Attributes:
         encoding: encoding of the image.
         dtype: type of a pixel.
-        kind: key of the map in ``KernelMaps.maps``.
+        kind: key of the map in ``KernelMaps.maps``, and the method of other results that returns
+            the map: ``class_ids``, ``confidence`` or ``depth``.
+        is_metric: whether only maps in metres, or only maps without unit, are published; None for
+            maps that are not depth.
     """
 
     message_type = Image
     kind: ClassVar[str]
     encoding: ClassVar[str] = 'mono8'
     dtype: ClassVar[str] = 'u1'
+    is_metric: ClassVar[bool | None] = None
 
     def _prepare(self) -> None:
         # The serialised message, reused while maps have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-
-    @abstractmethod
-    def pixels(
-        self, found: TaskResult, size_wh: tuple[int, int]
-    ) -> npt.NDArray[np.generic] | None:
-        """Return the pixels of the map; None to publish nothing.
-
-        Args:
-            found: the result of an image.
-            size_wh: width and height of the map.
-        """
 
     def publish(
         self,
@@ -92,14 +82,15 @@ class MapTopic(TaskTopic):
         found: TaskResult,
     ) -> None:
         """Publish the map, if the result has one."""
-        if not self.has_unit_of(found):
+        if self.is_metric is not None and found.is_metric != self.is_metric:
             return
         if isinstance(found, KernelMaps):
             made = found.maps.get(self.kind)
             if made is not None:
                 self._publish_memory(header, made)
             return
-        pixels = self.pixels(found, map_size_wh(self._config.map_size, found.letterbox))
+        size_wh = map_size_wh(self._config.map_size, found.letterbox)
+        pixels: npt.NDArray[Any] | None = getattr(found, self.kind)(size_wh)
         if pixels is None:
             return
         height, width = pixels.shape
@@ -107,10 +98,6 @@ class MapTopic(TaskTopic):
         self._message, room = serialize_with_room(empty, empty.step * height, self._message)
         np.copyto(room.view(self.dtype).reshape(height, width), pixels)
         publish_unlocked(self._publisher, self._message)
-
-    def has_unit_of(self, found: TaskResult) -> bool:  # noqa: ARG002
-        """Return whether this topic publishes the map of a result: metres or relative depth."""
-        return True
 
     def _publish_memory(self, header: Header | HeaderFields, made: MapMemory) -> None:
         """Publish a map from its own memory: the header is written in front of the pixels."""
@@ -135,20 +122,12 @@ class ClassMapTopic(MapTopic):
     topic = CLASS_MAP_TOPIC
     kind = 'class_ids'
 
-    def pixels(self, found: ClassMap, size_wh: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """Return class ids."""
-        return found.class_ids(size_wh)
-
 
 class ClassConfidenceTopic(MapTopic):
     """Publishes the probability of each pixel's class, if the network outputs logits."""
 
     topic = CLASS_CONFIDENCE_TOPIC
     kind = 'confidence'
-
-    def pixels(self, found: ClassMap, size_wh: tuple[int, int]) -> npt.NDArray[np.uint8] | None:
-        """Return probabilities in 1/255."""
-        return found.confidence(size_wh)
 
 
 class DepthTopic(MapTopic):
@@ -158,24 +137,14 @@ class DepthTopic(MapTopic):
     kind = 'depth'
     encoding = '32FC1'
     dtype = '<f4'
-
-    def pixels(self, found: DepthMap, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
-        """Return the depth."""
-        return found.depth(size_wh)
-
-    def has_unit_of(self, found: TaskResult) -> bool:
-        """See MapTopic."""
-        return bool(found.is_metric)
+    is_metric = True
 
 
 class RelativeDepthTopic(DepthTopic):
     """Publishes a depth without unit; larger values are nearer."""
 
     topic = RELATIVE_DEPTH_TOPIC
-
-    def has_unit_of(self, found: TaskResult) -> bool:
-        """See MapTopic."""
-        return not found.is_metric
+    is_metric = False
 
 
 #: The class that publishes a topic, by the name of the topic.
