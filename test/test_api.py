@@ -305,6 +305,23 @@ def test_thresholds_without_effect_are_refused(task, arguments, tmp_path, golden
         opened(red_and_blue_halves(), **arguments)
 
 
+@pytest.mark.parametrize(
+    ('name', 'used', 'unused'),
+    [
+        ('digits', 'max_detections', 'depth_sky_depth_m'),
+        ('digits_classify', 'cpu_threads', 'depth_sky_depth_m'),
+        ('digits_semantic', 'cpu_threads', 'max_detections'),
+        ('depth_tiny', 'depth_sky_depth_m', 'max_detections'),
+    ],
+)
+def test_load_warns_of_parameters_without_effect_on_the_task(name, used, unused, caplog):
+    with tp.load(ROOT / 'models' / f'{name}.onnx', **{used: 2, unused: 2}):
+        pass
+    text = ' '.join(one.getMessage() for one in caplog.records if one.levelname == 'WARNING')
+    assert unused in text.replace('.', '_')
+    assert used not in text.replace('.', '_')
+
+
 # The fields of supervision.Detections in release 0.31.2: the type, and the required shape for n
 # detections. -1 allows any size. For None, the class only checks that contained arrays have n
 # entries.

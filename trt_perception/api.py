@@ -8,6 +8,7 @@ copied, so callers must not change them during the call.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ from trt_perception.pipelines.pipeline import Result, collect_all
 
 __all__ = ['Model', 'load']
 
+_LOG: Final = logging.getLogger(__name__)
 _Image = npt.NDArray[np.uint8]
 # These types are sequences, but never sequences of images.
 _NOT_IMAGES: Final = (str, bytes, bytearray, memoryview)
@@ -47,6 +49,8 @@ def load(path: str | Path, **parameters: Any) -> Model:
             ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``. The
             prefix ``model_`` may be left out. NumPy scalars and arrays are accepted as numbers
             and lists.
+
+    Parameters without effect on the model's task are logged as warnings.
 
     Raises:
         ConfigError: a parameter is unknown, given twice, out of range or useful only in a node,
@@ -90,6 +94,8 @@ class Model:
             undo.callback(self.close)
             config.thresholds(self.class_names)  # reports an unknown class before the first call
             undo.pop_all()
+        for sentence in config.parameters_without_effect(self._pipeline.spec.task):
+            _LOG.warning('%s: %s', Path(path).name, sentence)
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
         self.task: str = self._pipeline.spec.task.name
 

@@ -25,6 +25,7 @@ from trt_perception.model.pipeline_options import (
     PipelineOptions,
 )
 from trt_perception.model.tasks.table import TASK_KEYS
+from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
@@ -257,6 +258,23 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             limits=DecodingLimits(self.max_detections, class_agnostic=self.class_agnostic_nms),
             overrides=self.model_overrides(),
         )
+
+    def parameters_without_effect(
+        self, task: Task, before: DetectorConfig | None = None
+    ) -> list[str]:
+        """Return a sentence for each changed parameter that has no effect with a task.
+
+        Args:
+            task: task of the model.
+            before: the earlier values; None for the defaults.
+        """
+        before = before or DetectorConfig()
+        return [
+            f'{row.name} has no effect with the task {task}'
+            for row in PARAMETERS
+            if row.name in task.unused_parameters
+            and getattr(self, row.field) != getattr(before, row.field)
+        ]
 
     def thresholds(self, class_names: tuple[str, ...]) -> Thresholds:
         """Return the values that may change between frames, with class indices for the filter.

@@ -13,7 +13,13 @@ from trt_perception.errors import EngineError
 from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
+from trt_perception.model.tasks.task import (
+    PARAMETERS_OF_DEPTH,
+    PARAMETERS_OF_OBJECTS,
+    Task,
+    Topic,
+    refuse_crop,
+)
 
 __all__ = ['CLASS_CAMERA_INFO_TOPIC', 'CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
 
@@ -45,7 +51,11 @@ class Semantic(Task):
         CLASS_CAMERA_INFO_TOPIC,
     )
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
-    unused_parameters: ClassVar[tuple[str, ...]] = (*PARAMETERS_OF_OBJECTS, 'classification.top_k')
+    unused_parameters: ClassVar[tuple[str, ...]] = (
+        *PARAMETERS_OF_OBJECTS,
+        *PARAMETERS_OF_DEPTH,
+        'classification.top_k',
+    )
 
     def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
         """Refuse a crop, because the pixels outside have no class."""

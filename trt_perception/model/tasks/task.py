@@ -18,6 +18,7 @@ from trt_perception.model.tensors import ModelInfo
 __all__ = [
     'DEBUG_IMAGE',
     'DETECTIONS_TOPIC',
+    'PARAMETERS_OF_DEPTH',
     'PARAMETERS_OF_OBJECTS',
     'DetectionFields',
     'Floats',
@@ -61,6 +62,10 @@ PARAMETERS_OF_OBJECTS: Final = (
     *('confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter'),
     'class_agnostic_nms',
 )
+#: Parameters of the node that only the task depth reads.
+PARAMETERS_OF_DEPTH: Final = (
+    *('depth.sky', 'depth.sky_depth_m', 'depth.sky_threshold', 'model.focal_length'),
+)
 #: The boxes of all objects. Every task of objects has this topic.
 DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
 #: The image with its result drawn.
@@ -95,7 +100,10 @@ class Task:
     is_oriented: ClassVar[bool] = False
     finds_objects: ClassVar[bool] = True
     has_classes: ClassVar[bool] = True
-    unused_parameters: ClassVar[tuple[str, ...]] = ('classification.top_k', 'map_size')
+    unused_parameters: ClassVar[tuple[str, ...]] = (
+        *('classification.top_k', 'map_size'),
+        *PARAMETERS_OF_DEPTH,
+    )
 
     @property
     def task_value_count(self) -> int:

@@ -25,7 +25,7 @@ from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.camera_info import focal_shares, subscribe_camera_info
@@ -75,7 +75,7 @@ class NodeCamera:
         self._pipeline = pipeline
         self._pipeline_index = pipeline_index
         self._log = camera_logger(node, name)
-        self._warn_of_unused_parameters(DetectorConfig())
+        self._warn_of_parameters_without_effect()
         spec = pipeline.spec
         # Created here, destroyed by `close_outputs`.
         outputs = DetectorOutputs(node, spec.class_names, config, spec.task, name)
@@ -154,7 +154,7 @@ class NodeCamera:
     def apply_config(self, config: DetectorConfig) -> None:
         """Apply changed parameters of the camera."""
         before, self.config = self.config, config
-        self._warn_of_unused_parameters(before)
+        self._warn_of_parameters_without_effect(before)
         self._apply_live_parameters()
         if config.enabled != before.enabled:
             self._log.info(f'switched {"on" if config.enabled else f"off: {OFF_REASON}"}')
@@ -165,13 +165,9 @@ class NodeCamera:
         if changed and self._outputs is not None:
             self._outputs.publish_label_info(config.confidence_threshold)
 
-    def _warn_of_unused_parameters(self, before: DetectorConfig) -> None:
-        """Warn of parameters that differ from `before`, but have no effect with the task."""
-        task = self._pipeline.spec.task
-        for row in PARAMETERS:
-            value = getattr(self.config, row.field)
-            if row.name in task.unused_parameters and value != getattr(before, row.field):
-                self._log.warning(f'{row.name} has no effect with the task {task}')
+    def _warn_of_parameters_without_effect(self, before: DetectorConfig | None = None) -> None:
+        for sentence in self.config.parameters_without_effect(self._pipeline.spec.task, before):
+            self._log.warning(sentence)
 
     def _apply_live_parameters(self) -> None:
         config, camera = self.config, self._camera
