@@ -226,6 +226,12 @@ def test_values_outside_the_choices_are_refused(row, golden_messages):
         golden_messages.add(refusal({row.name: value}))
 
 
+def test_nan_without_quotes_is_the_choice_nan():
+    assert DetectorConfig.from_values({'depth.sky': math.nan}).depth_sky == 'nan'
+    assert refusal({'depth.sky': math.inf})
+    assert refusal({'image_transport': math.nan})
+
+
 def test_choices_of_the_decoder_are_the_presets():
     assert ROWS['model.decoder'].choices == ('', *PRESETS)
 
@@ -273,6 +279,7 @@ def test_choices_of_the_decoder_are_the_presets():
         {'plugin_libraries': ['/opt/a\n.so']},
         {'plugin_libraries': ['x' * 5000]},
         {'map_size': ''},
+        {'map_size': 400},
         {'map_size': '400'},
         {'map_size': '0x200'},
         {'map_size': '32768x1'},

@@ -80,11 +80,16 @@ _SCALAR_TYPES: Final[dict[str, set[type]]] = {
 
 
 def parameter_value(parameter: Parameter, value: Any) -> Any:
-    """Return a value in the type of its parameter. A double also accepts an integer.
+    """Return a value in the type of its parameter.
+
+    A double also accepts an integer. A choice ``nan`` also accepts NaN, which YAML reads from an
+    unquoted nan.
 
     Raises:
         ConfigError: the value has another type, or too many items.
     """
+    if isinstance(value, float) and str(value) in parameter.choices:
+        return str(value)
     kind = parameter.kind.removesuffix('[]')
     is_list = parameter.kind.endswith('[]')
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
@@ -97,6 +102,11 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
         # YAML reads unquoted 0 and yes as a number and a bool.
         unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
         fix = 'put text in quotes' if unquoted and several == is_list else ''
+        if fix and not is_list:
+            try:
+                check_value(parameter, json.dumps(value))
+            except ConfigError as error:  # quotes would not help
+                shape, fix = f'{shape}: {error.expected}', ''
         raise _wrong_value_error(
             parameter, short_repr(list(value) if several else value), shape, fix
         )

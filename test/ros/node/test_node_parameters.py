@@ -71,6 +71,12 @@ def test_empty_list_of_any_type_clears_the_class_filter(detector, kind):
     assert list(detector.get('class_filter')) == []
 
 
+def test_nan_that_arrives_as_a_number_is_accepted_for_a_choice(detector):
+    assert detector.set({'depth.sky': math.nan}, Parameter.Type.DOUBLE) == [(True, '')]
+    assert detector.get('depth.sky') == 'nan'
+    detector.set_or_fail(**{'depth.sky': 'far'})
+
+
 def test_integer_is_accepted_for_a_double(detector):
     assert detector.set({'confidence_threshold': 1}, Parameter.Type.INTEGER) == [(True, '')]
     value = detector.get('confidence_threshold')

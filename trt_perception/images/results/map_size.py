@@ -25,8 +25,8 @@ def map_size_mistake(text: str) -> Mistake | None:
         return None
     return Mistake(
         found=short_repr(text),
-        expected=f'source, network, or WIDTHxHEIGHT, with sides from 1 to {MAX_SIDE} and at most '
-        f'{_MAX_PIXELS} pixels',
+        expected='source, network, or WIDTHxHEIGHT such as 640x480, with sides from 1 to '
+        f'{MAX_SIDE} and at most {_MAX_PIXELS} pixels',
     )
 
 
