@@ -1,5 +1,8 @@
 """Tests of resized maps of classes and depth, against ONNX Runtime's operator Resize."""
 
+import pickle
+import threading
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -8,6 +11,7 @@ from onnx import TensorProto, helper
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results import class_map
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
@@ -72,6 +76,26 @@ def test_logits_are_resized_before_the_best_class_is_chosen(size):
     assert (found.class_ids() == early).mean() < 0.9
     softmax = np.exp(resized - best) / np.exp(resized - best).sum(0)
     np.testing.assert_allclose(found.confidence() / 255, softmax.max(0), atol=0.5 / 255 + 1e-4)
+
+
+def test_both_maps_resize_the_logits_for_the_best_class_once(monkeypatch):
+    logits = np.random.default_rng(6).standard_normal((9, 30, 40)).astype('f4')
+    expected = ClassMap(logits, stretched((517, 333))).class_ids()
+    found, resized = ClassMap(logits, stretched((517, 333))), []
+    monkeypatch.setattr(
+        class_map, 'resize_map', lambda *args: resized.append(1) or resize_map(*args)
+    )
+    threads = [threading.Thread(target=map_) for map_ in (found.class_ids, found.confidence)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # Once for the best class, and once for the sum of the softmax.
+    assert len(resized) == 2 * len(logits)
+    found.class_ids()[:] = 200
+    assert (found.class_ids() == expected).all()
+    assert (pickle.loads(pickle.dumps(found)).class_ids() == expected).all()
+    assert len(resized) == 3 * len(logits)
 
 
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left'])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,8 @@ MAX_MAP_CLASSES = 256
 class ClassMap(ShortRepr):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
+    Several threads may call the methods. The best classes of a size are computed once, and kept.
+
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
             of each class, float32 (classes, rows, columns). It covers the network's input.
@@ -29,6 +33,15 @@ class ClassMap(ShortRepr):
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     letterbox: Letterbox
+    _best: dict[tuple[int, int], tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    _lock: threading.Lock = field(
+        default_factory=threading.Lock, init=False, repr=False, compare=False
+    )
+
+    def __reduce__(self) -> tuple[type[ClassMap], tuple[npt.NDArray[Any], Letterbox]]:
+        return type(self), (self.grid, self.letterbox)  # a lock cannot be copied
 
     @property
     def has_confidence(self) -> bool:
@@ -51,7 +64,11 @@ class ClassMap(ShortRepr):
         Raises:
             ValueError: the size is impossible.
         """
-        return self._best_classes(checked_size(size_wh, self.letterbox), with_confidence=False)[0]
+        wanted_wh = checked_size(size_wh, self.letterbox)
+        if self.has_confidence:
+            return self._best_classes(wanted_wh)[0].copy()
+        part = image_part(self.grid, self.letterbox, 'nearest')
+        return resize_map(part, wanted_wh, 'nearest')
 
     def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
         """Return the softmax probability of each pixel's class, in 1/255.
@@ -65,28 +82,31 @@ class ClassMap(ShortRepr):
         Raises:
             ValueError: the size is impossible.
         """
-        return self._best_classes(checked_size(size_wh, self.letterbox), with_confidence=True)[1]
-
-    def _best_classes(
-        self, size_wh: tuple[int, int], *, with_confidence: bool
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8] | None]:
-        if self.grid.ndim == 2:
-            part = image_part(self.grid, self.letterbox, 'nearest')
-            return resize_map(part, size_wh, 'nearest'), None
-        # One class at a time, because all resized logits of a large image need gigabytes.
-        ids = np.zeros(size_wh[::-1], np.uint8)
-        best = self._resized_logits(0, size_wh)
-        for class_id in range(1, len(self.grid)):
-            logits = self._resized_logits(class_id, size_wh)
-            ids[logits > best] = class_id
-            np.maximum(best, logits, out=best)
-        if not with_confidence:
-            return ids, None
+        wanted_wh = checked_size(size_wh, self.letterbox)
+        if not self.has_confidence:
+            return None
+        _, best = self._best_classes(wanted_wh)
         # The softmax probability of the best class is 1 / sum(exp(logit - best)).
         total = np.zeros_like(best)
         for class_id in range(len(self.grid)):
-            total += np.exp(self._resized_logits(class_id, size_wh) - best)
-        return ids, np.rint(255 / total).astype(np.uint8)
+            total += np.exp(self._resized_logits(class_id, wanted_wh) - best)
+        return np.rint(255 / total).astype(np.uint8)
+
+    def _best_classes(
+        self, size_wh: tuple[int, int]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+        """Return the class with the highest logit of each pixel, and this logit."""
+        with self._lock:
+            if size_wh not in self._best:
+                # One class at a time, because all resized logits of a large image need gigabytes.
+                ids = np.zeros(size_wh[::-1], np.uint8)
+                best = self._resized_logits(0, size_wh)
+                for class_id in range(1, len(self.grid)):
+                    logits = self._resized_logits(class_id, size_wh)
+                    ids[logits > best] = class_id
+                    np.maximum(best, logits, out=best)
+                self._best[size_wh] = ids, best
+            return self._best[size_wh]
 
     def _resized_logits(self, class_id: int, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
         part = image_part(self.grid[class_id], self.letterbox, 'bilinear')
