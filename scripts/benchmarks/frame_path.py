@@ -128,6 +128,7 @@ class EmptyPipeline:
     """A pipeline that checks samples of the pixels and returns ten fixed boxes."""
 
     depth = max_in_flight = 1
+    opening = ''
     batch = 1
     decodes_jpeg = False
     diagnostic_values = ()

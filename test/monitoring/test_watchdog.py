@@ -10,6 +10,7 @@ from support.simulated_activation import SimulatedActivation, healthy
 from trt_perception.monitoring import health_state, silence, watchdog
 from trt_perception.monitoring.frame_statistics import FrameTimes
 from trt_perception.monitoring.health_state import HealthState, Level, with_notes
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.silence import TopicState
 from trt_perception.monitoring.watchdog import PERIOD_S
 
@@ -86,6 +87,25 @@ SCENES = {
         [
             {'in_flight': 1, 'times': [FrameTimes(0.0, 0.0, 0.0, 0.0, total=1.5)]},
             (7, 1, {'published': 0}),
+        ],
+    ),
+    'model is opened again for the first image, and hangs then': (
+        SimulatedActivation,
+        [
+            {'in_flight': 1, 'pipeline': PipelineStatistics(opening='the model is opened again')},
+            (20, 15, {'published': 0, 'replaced': 15}),
+            {'pipeline': PipelineStatistics()},
+            (3, 15),
+            (2, 15, {'published': 0, 'replaced': 15}),
+        ],
+    ),
+    'camera ends while the model is opened again': (
+        SimulatedActivation,
+        [
+            {'in_flight': 1, 'pipeline': PipelineStatistics(opening='the model is opened again')},
+            (5, 15, {'published': 0, 'replaced': 15}),
+            NO_PUBLISHER,
+            (2, 0),
         ],
     ),
     'frames always in flight': (healthy, [{'in_flight': 3}, (20, 15)]),

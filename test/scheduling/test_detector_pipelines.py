@@ -52,6 +52,14 @@ def test_each_camera_is_served_by_its_pipeline():
     assert not run.detector.is_alive
 
 
+def test_statistics_say_which_pipeline_opens_its_model_again():
+    first, second = FakePipeline(), FakePipeline()
+    with Recorder(first, second, cameras=2) as run:
+        second.opening = 'the first image is large'
+        statistics = run.detector.pipeline_statistics()
+        assert [part.opening for part in statistics] == ['', 'the first image is large']
+
+
 def test_hanging_pipeline_does_not_delay_others():
     first, second = FakePipeline(automatic=False), FakePipeline()
     with Recorder(first, second, cameras=2) as run:

@@ -22,6 +22,7 @@ class PipelineStatistics:
         worker_s: seconds in which the worker read images and published results.
         model_s: seconds in which batches were computed, as a mean over the pipeline's slots.
         depth: number of slots of the pipeline.
+        opening: why frames wait until the model is open again; empty if it is open.
     """
 
     frames: int = 0
@@ -30,6 +31,7 @@ class PipelineStatistics:
     worker_s: float = 0.0
     model_s: float = 0.0
     depth: int = 1
+    opening: str = ''
 
     def count(self, frames: int, compute_s: float | None, read_s: float = 0.0) -> None:
         """Count a batch.
@@ -46,9 +48,9 @@ class PipelineStatistics:
             self.compute_s.append(compute_s)
             self.model_s += compute_s / self.depth
 
-    def snapshot(self) -> PipelineStatistics:
-        """Return a copy that later counts do not change."""
-        return replace(self, compute_s=self.compute_s.copy())
+    def snapshot(self, opening: str = '') -> PipelineStatistics:
+        """Return a copy that later counts do not change, with a value of `opening`."""
+        return replace(self, compute_s=self.compute_s.copy(), opening=opening)
 
     @cached_property
     def compute(self) -> Percentiles | None:

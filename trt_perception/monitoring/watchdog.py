@@ -155,6 +155,7 @@ class CameraWatchdog:
         return (
             self._no_output(now, counts)
             or self._no_images(now)
+            or (HealthState(Level.OK, '', pipeline.opening) if pipeline.opening else None)
             or self._all_dropped(now, refusal)
             or self._slow_model(now)
             or self._lost_in_transport(now)
@@ -195,7 +196,7 @@ class CameraWatchdog:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
             self._received_s = now.time_s
-        if not counts.in_flight or now.finished > last.finished:
+        if not counts.in_flight or now.finished > last.finished or pipeline.opening:
             self._last_progress_s = now.time_s
         if now.published > last.published:
             self._drops_since = now
@@ -204,6 +205,8 @@ class CameraWatchdog:
         elif now.received > last.received:
             self._sent_rate.update(now.received + now.not_delivered, counts.received_s)
         self._output_rate.update(now.published, counts.published_s)
+        if pipeline.opening:
+            self._snapshots.clear()  # images that are replaced meanwhile are no problem
         self._snapshots.append(now)
         while (
             len(self._snapshots) > 2 and now.time_s - self._snapshots[1].time_s >= _WINDOW_S - 0.1

@@ -103,6 +103,7 @@ class CudaPipeline:
     """
 
     diagnostic_values: tuple[tuple[str, str], ...] = ()
+    opening = ''
 
     def __init__(
         self,

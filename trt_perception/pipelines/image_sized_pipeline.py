@@ -54,6 +54,8 @@ class ImageSizedPipeline:
         opened: the pipeline that runs the frames.
     """
 
+    opening = ''
+
     def __init__(
         self,
         opened: Pipeline,
@@ -146,8 +148,11 @@ class ImageSizedPipeline:
             wanted = self._original.size_for(image_wh)
             if wanted == size and not self._must_open:
                 return
-            text = 'the first image has %s pixels: the network is opened again for %s'
-            _LOG.info(text, _text(image_wh), _text(wanted))
+            self.opening = (
+                f'the first image has {_text(image_wh)} pixels: the network is opened again for '
+                f'{_text(wanted)}'
+            )
+            _LOG.info('%s', self.opening)
             overrides = replace(self._options.overrides, image_wh=image_wh)
             self._must_open = True
             self.opened.close()  # first, because both together may need too much memory
@@ -174,6 +179,7 @@ class ImageSizedPipeline:
             self._enqueue_part(slot)
             found += self.opened.collect(slot)
         self.max_in_flight = self.opened.max_in_flight
+        self.opening = ''  # not before, because a first run may be as slow as opening the model
         results = iter(found)
         return [next(results) if error is None else error for error in errors]
 

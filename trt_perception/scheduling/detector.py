@@ -156,7 +156,7 @@ class Detector(Generic[Message]):
     def pipeline_statistics(self) -> tuple[PipelineStatistics, ...]:
         """Return the counts of each pipeline, all from the same moment."""
         with self._state.lock:
-            return tuple(worker.statistics.snapshot() for worker in self._workers)
+            return tuple(worker.snapshot() for worker in self._workers)
 
     def _stop_accepting(self) -> None:
         """Reject new messages, drop waiting ones, and let the workers end. Requires the lock."""

@@ -157,6 +157,10 @@ class PipelineWorker(Generic[Message]):
         """Whether the thread is running."""
         return self._thread is not None and self._thread.is_alive()
 
+    def snapshot(self) -> PipelineStatistics:
+        """Return the counts of the pipeline at this moment. Requires the lock."""
+        return self.statistics.snapshot(self._pipeline.opening)
+
     def submit(self, frame: PendingFrame[Message]) -> PendingFrame[Message] | None:
         """Put a frame into its camera's mailbox. Return the replaced frame. Requires the lock."""
         replaced = self._scheduler.put(frame.camera_index, frame, frame.received_s)

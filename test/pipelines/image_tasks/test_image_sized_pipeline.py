@@ -107,6 +107,25 @@ def test_model_that_could_not_be_opened_again_is_opened_for_the_next_image(tmp_p
     pipeline.close()
 
 
+def test_pipeline_says_why_frames_wait_until_the_first_result(tmp_path, monkeypatch):
+    pipeline = opened(write_depth_anything(tmp_path))
+    open_model, said = pipeline._open_model, []
+
+    def open_slowly(options):
+        said.append(pipeline.opening)
+        return open_model(options)
+
+    monkeypatch.setattr(pipeline, '_open_model', open_slowly)
+    assert not pipeline.opening
+    pipeline.enqueue(0, [frame(WIDE)], [Thresholds()])
+    assert said == [pipeline.opening] != ['']
+    pipeline.collect(0)
+    assert not pipeline.opening
+    depth_of(pipeline, WIDE)
+    assert len(said) == 1
+    pipeline.close()
+
+
 class _Inner:
     """A pipeline of batches that returns the frames."""
 
@@ -114,6 +133,7 @@ class _Inner:
     batch = 8
     decodes_jpeg = True
     diagnostic_values = ()
+    opening = ''
 
     def __init__(self, spec):
         self.spec = spec

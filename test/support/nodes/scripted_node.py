@@ -53,6 +53,7 @@ class ScriptedPipeline:
     spec = SPEC
     decodes_jpeg = False
     diagnostic_values = ()
+    opening = ''
     allocate = NumpyMemory
 
     def __init__(self, path, options):

@@ -38,6 +38,8 @@ class Message:
 class _Pipeline:
     """Computes one batch after the other, like a GPU. More slots add no throughput."""
 
+    opening = ''
+
     def __init__(self, world, schedule):
         self.depth = self.max_in_flight = schedule.depth
         self.batch = schedule.batch

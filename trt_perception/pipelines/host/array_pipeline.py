@@ -58,6 +58,7 @@ class ArrayPipeline:
     }
     decodes_jpeg = False
     diagnostic_values: tuple[tuple[str, str], ...] = ()
+    opening = ''
 
     def __init__(
         self,
