@@ -129,13 +129,13 @@ def map_work(slot: CudaSlot, places: int = 1) -> Callable[[], None] | None:
     if not isinstance(result, MapDecoder):
         return None
     maps = [
-        (result.new_maps(place.letterbox, MAP_TOPICS), index, place.letterbox)
+        (result.new_maps(place.letterbox, MAP_TOPICS), index, place)
         for index, place in enumerate(slot.places[:places])
     ]
 
     def make_maps() -> None:
-        for made, index, letterbox in maps:
-            result.queue_maps(made, slot.outputs, index, letterbox)
+        for made, index, place in maps:
+            result.queue_maps(made, slot.outputs, index, place.letterbox, place.thresholds)
 
     make_maps()  # the first call uploads tables, which a graph cannot capture
     slot.stream.synchronize()

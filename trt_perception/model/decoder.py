@@ -8,6 +8,7 @@ presets, and ``model/decoders/table.py`` lists them.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ __all__ = [
         'OutputArray',
         'Decoder',
         'DecoderPreset',
+        'DepthScaling',
         'ImageContext',
         'ImageDecoder',
         'MapLayout',
@@ -120,17 +122,13 @@ class MapLayout:
     Attributes:
         kind: meaning of the values: logits of each class, class ids, or a depth.
         upsampling: how cells are resized to pixels.
-        is_metric: whether a depth is in metres.
-        is_inverse: whether the output holds 1 / depth, which is resized before it is inverted.
-        has_field_of_view: whether a second output holds the camera's field of view in degrees. The
-            values are multiplied by 2 * tan(field of view / 2).
+        second: meaning of a second output: the camera's field of view in degrees (values are
+            multiplied by 2 * tan(field of view / 2)), or the probability of the sky in each cell.
     """
 
     kind: Literal['logits', 'ids', 'depth']
     upsampling: Upsampling
-    is_metric: bool = False
-    is_inverse: bool = False
-    has_field_of_view: bool = False
+    second: Literal['', 'field_of_view', 'sky'] = ''
 
     def invalid_values(self, class_count: int, found: str = '') -> OutputError:
         """Return the error of an image for which the output has impossible values.
@@ -151,6 +149,24 @@ class MapLayout:
             )
         field_of_view = found or 'an impossible field of view'
         return OutputError(subject, field_of_view, expected='between 0 and 180 degrees')
+
+
+class DepthScaling(NamedTuple):
+    """How the cells of one image become depths.
+
+    Attributes:
+        is_metric: whether depths are in metres. Otherwise larger values are nearer.
+        is_inverse: whether the product is 1 / depth, which is resized before it is inverted.
+        factor: factor of each cell.
+        sky_threshold: cells whose probability of the sky is not below this are sky.
+        sky_depth: the value of sky cells, which is not multiplied by the factor.
+    """
+
+    is_metric: bool = False
+    is_inverse: bool = False
+    factor: float = 1.0
+    sky_threshold: float = math.inf
+    sky_depth: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -216,6 +232,15 @@ class Decoder(ABC):
     def map_layout(self) -> MapLayout | None:
         """Return the layout for making maps on the GPU; None if kernels cannot make them."""
         return None
+
+    def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:  # noqa: ARG002
+        """Return how the cells of an image become depths.
+
+        Args:
+            focal_length: mean of fx and fy in network pixels; None if unknown.
+            sky: threshold and depth of the sky.
+        """
+        return DepthScaling()
 
     def grid_strides(self) -> tuple[int, ...]:
         """Return the strides of the grids whose cells are the anchors; empty without grids."""

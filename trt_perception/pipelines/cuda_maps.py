@@ -18,6 +18,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.cell_taps import cell_taps, tap_dtype
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.images.results.map_size import map_size_wh
+from trt_perception.model.decoder import DepthScaling
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
@@ -79,7 +80,8 @@ class MapDecoder:
         self._layout = kernels.map_layout
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0]
-        self._field_of_view = read[1].name if self._layout.has_field_of_view else ''
+        self._second = read[1].name if self._layout.second else ''
+        self._scaling = spec.decoder.depth_scaling
         # The least recently used tables first.
         self._tables: dict[tuple[Letterbox, tuple[int, int]], _Tables] = {}
         self._made: dict[int, dict[str, MapImage]] = {}  # by index in the batch
@@ -97,12 +99,12 @@ class MapDecoder:
         """Do nothing: the wanted maps change from frame to frame, but the graph does not."""
 
     def queue_images(
-        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, wanted: frozenset[str]
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, thresholds: Thresholds
     ) -> None:
         """Queue the kernel that makes the wanted maps of a frame, and their copies."""
-        made = self._made[place] = self.new_maps(letterbox, wanted)
+        made = self._made[place] = self.new_maps(letterbox, thresholds.wanted_topics)
         if made:
-            self.queue_maps(made, outputs, place, letterbox)
+            self.queue_maps(made, outputs, place, letterbox, thresholds)
             for image in made.values():
                 image.record(self._stream)
 
@@ -124,6 +126,7 @@ class MapDecoder:
         outputs: Mapping[str, int],
         place: int,
         letterbox: Letterbox,
+        thresholds: Thresholds,
     ) -> None:
         """Queue the kernel that makes maps, and their copies.
 
@@ -132,17 +135,19 @@ class MapDecoder:
             outputs: maps the name of each output to its device address.
             place: index of the frame in the batch.
             letterbox: geometry of the frame.
+            thresholds: thresholds of the frame.
         """
         self._flags.array.view(np.int32)[place] = 0
         size_wh = next(iter(made.values())).size_wh
         drawn = self._device_addresses([image.size_bytes for image in made.values()])
         memory, rows_offset = self._tables_of(letterbox, size_wh)
         self._kernels.make_map(
-            (outputs[self._output.name], outputs.get(self._field_of_view, 0)),
+            (outputs[self._output.name], outputs.get(self._second, 0)),
             (memory.pointer, memory.pointer + rows_offset),
             (drawn[0], drawn[1] if len(drawn) > 1 else 0, self._flags.device_pointer + 4 * place),
             place,
             size_wh,
+            self._depth_scaling(letterbox, thresholds),
             self._stream,
         )
         for source, image in zip(drawn, made.values(), strict=True):
@@ -152,7 +157,7 @@ class MapDecoder:
         self,
         spec: ModelSpec,
         letterboxes: Sequence[Letterbox],
-        thresholds: Sequence[Thresholds],  # noqa: ARG002
+        thresholds: Sequence[Thresholds],
     ) -> list[TaskResult | OutputError]:
         """Return the maps of each frame. They refer to memory of the pool."""
         found: list[TaskResult | OutputError] = []
@@ -162,9 +167,14 @@ class MapDecoder:
             if maps and flags[place]:
                 found.append(self._layout.invalid_values(len(spec.class_names)))
             else:
-                found.append(KernelMaps(maps, letterbox, self._layout.is_metric))
+                is_metric = self._depth_scaling(letterbox, thresholds[place]).is_metric
+                found.append(KernelMaps(maps, letterbox, is_metric))
         self._made.clear()
         return found
+
+    def _depth_scaling(self, letterbox: Letterbox, thresholds: Thresholds) -> DepthScaling:
+        """Return how the cells of a frame become depths."""
+        return self._scaling(thresholds.network_focal_length(letterbox), thresholds.sky)
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return 0, because maps have no boxes."""

@@ -76,7 +76,7 @@ class SlotDecoder(Protocol):
         """Return the number of boxes above the threshold before NMS, in the first frame."""
 
     def queue_images(
-        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, wanted: frozenset[str]
+        self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, thresholds: Thresholds
     ) -> None:
         """Queue the kernels that draw images of a frame: masks or maps.
 
@@ -84,7 +84,7 @@ class SlotDecoder(Protocol):
             outputs: the same addresses as in `queue`.
             place: index of the frame in the batch.
             letterbox: geometry of the frame.
-            wanted: names of the topics with a subscriber.
+            thresholds: thresholds of the frame, with the topics that have a subscriber.
         """
 
     def close(self) -> None:
@@ -157,10 +157,12 @@ class KernelDecoder:
         outputs: Mapping[str, int],
         place: int,
         letterbox: Letterbox,
-        wanted: frozenset[str],
+        thresholds: Thresholds,
     ) -> None:
         """Queue the kernel that draws the mask image of a frame."""
-        image = self.new_mask_image(letterbox) if wanted & _MASK_TOPICS else None
+        image = None
+        if thresholds.wanted_topics & _MASK_TOPICS:
+            image = self.new_mask_image(letterbox)
         if image is not None:
             self.queue_mask_kernel(image, outputs, place, letterbox)
             image.record(self._stream)
@@ -295,7 +297,7 @@ class HostDecoder:
         outputs: Mapping[str, int],
         place: int,
         letterbox: Letterbox,
-        wanted: frozenset[str],
+        thresholds: Thresholds,
     ) -> None:
         """Do nothing, because results contain the values for masks and maps."""
 

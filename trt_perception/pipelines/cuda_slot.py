@@ -249,9 +249,8 @@ class CudaSlot:
     def _queue_images(self) -> None:
         for at, place in enumerate(self.places[: self._frame_count]):
             if place.error is None:
-                wanted = place.thresholds.wanted_topics
                 try:
-                    self.result.queue_images(self.outputs, at, place.letterbox, wanted)
+                    self.result.queue_images(self.outputs, at, place.letterbox, place.thresholds)
                 except GpuMemoryError as error:
                     width, height = place.letterbox.source_wh
                     subject = f'masks or maps of an image of {width}x{height} pixels'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ctypes import c_double, c_int, c_void_p
+from ctypes import c_double, c_float, c_int, c_void_p
 from importlib.resources import files
 from typing import Final
 
@@ -12,7 +12,7 @@ import numpy as np
 from trt_perception.gpu import Device, Kernels, Stream, compile_kernels
 from trt_perception.images.detections import MaskGeometry
 from trt_perception.images.results.cell_taps import AXIS_TAPS
-from trt_perception.model.decoder import AnchorRowLayout, MapLayout
+from trt_perception.model.decoder import AnchorRowLayout, DepthScaling, MapLayout
 from trt_perception.model.grids import check_anchor_count
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.model_spec import ModelSpec
@@ -261,23 +261,29 @@ class FrameKernels:
         made: tuple[int, int, int],
         place: int,
         size_wh: tuple[int, int],
+        scaling: DepthScaling,
         stream: Stream,
     ) -> None:
         """Queue the kernel that makes the maps of one image.
 
         Args:
-            outputs: device addresses of the network's output, and of the fields of view or 0.
+            outputs: device addresses of the network's output, and of its second output or 0.
             taps: device addresses of the results of ``cell_taps``: columns, rows.
             made: device addresses of the map (class ids, uint8, or depth, float32), of the
                 confidence (uint8) or 0, and of an int32 that becomes 1 if a value is impossible.
             place: index of the image in the batch.
             size_wh: width and height of the map.
+            scaling: how cells become depths; not used for classes.
             stream: the stream for the kernel.
         """
+        is_metric, is_inverse, *values = scaling
         pointers = [(each, c_void_p) for each in (*outputs, *taps, *made)]
-        numbers = [(each, c_int) for each in (place, *size_wh)]
+        numbers = [(int(each), c_int) for each in (place, *size_wh, is_metric, is_inverse)]
+        floats = [(each, c_float) for each in values]
         grid = (*_block_counts(size_wh), 1)
-        self._kernels.launch('make_map', grid, _BLOCK_SHAPE, [*pointers, *numbers], stream)
+        self._kernels.launch(
+            'make_map', grid, _BLOCK_SHAPE, [*pointers, *numbers, *floats], stream
+        )
 
     def close(self) -> None:
         """Unload the kernels."""
@@ -360,9 +366,9 @@ def _map_constants(
         'MAP_PIXEL': 'float' if layout.kind == 'depth' else 'u8',
         'MAP_ROWS': rows,
         'MAP_COLUMNS': columns,
-        'INVERSE': int(layout.is_inverse),
-        'METRIC': int(layout.is_metric),
-        'FOV_T': _C_TYPES[outputs[1].dtype] if layout.has_field_of_view else 'float',
+        'SECOND_T': _C_TYPES[outputs[1].dtype] if layout.second else 'float',
+        'SECOND_IS_FIELD_OF_VIEW': int(layout.second == 'field_of_view'),
+        'SECOND_IS_SKY': int(layout.second == 'sky'),
         'TAPS': taps,
     }
 

@@ -1,5 +1,7 @@
 """Maps of classes and depth, made by kernels that are emulated on the CPU, equal the host's."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from support.gpu.emulated_kernels import emulated_kernels
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.host_machine import DEVICE, HostMachine, use_host_memory
 from support.oracles.map_outputs import (
+    ALL_TOPICS,
     CASES,
     assert_same_maps,
     make_maps,
@@ -16,6 +19,8 @@ from support.oracles.map_outputs import (
 )
 from trt_perception.errors import OutputError
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
+from trt_perception.model.decoder import Sky
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pinned_images import ImagePool
 
 pytestmark = needs_compiler
@@ -47,6 +52,25 @@ def test_maps_equal_those_of_the_host(name, resize):
             assert_same_maps(by_kernels, on_host, size_wh)
 
 
+@pytest.mark.parametrize('depth_m', [80.0, np.nan])
+@pytest.mark.parametrize('focal_length_px', [0.0, 450.0])
+def test_sky_and_focal_length_are_used_as_on_the_host(focal_length_px, depth_m):
+    spec = map_spec('depth and sky', 'stretch', (96, 64), 5, batch=4)
+    outputs = map_outputs(np.random.default_rng(3), spec)
+    thresholds = dataclasses.replace(
+        ALL_TOPICS, focal_length_px=focal_length_px, sky=Sky(threshold=0.2, depth_m=depth_m)
+    )
+    found, geometries = make_maps(
+        *(emulated_kernels(spec), HostMachine(), spec, outputs, SIZES, ImagePool(DEVICE)),
+        thresholds=thresholds,
+    )
+    for by_kernels, on_host in zip(
+        found, maps_on_host(spec, outputs, geometries, thresholds), strict=True
+    ):
+        assert by_kernels.is_metric == bool(focal_length_px)
+        assert_same_maps(by_kernels, on_host)
+
+
 @pytest.mark.parametrize(
     ('wanted', 'made'),
     [
@@ -67,7 +91,7 @@ def test_only_wanted_maps_are_made(wanted, made):
         outputs,
         SIZES[:1],
         ImagePool(DEVICE),
-        wanted=frozenset(wanted),
+        thresholds=Thresholds(wanted_topics=frozenset(wanted)),
     )
     assert set(found.maps) == made
 

@@ -12,7 +12,7 @@ from support.gpu.fake_tensorrt import PLAN
 from support.gpu.late_gpu import LateGpu
 from support.models.image_models import NETWORK, write_image_model
 from support.models.open_model import open_by_parameters
-from support.oracles.map_outputs import TOPICS, map_spec
+from support.oracles.map_outputs import ALL_TOPICS, map_spec
 from trt_perception.errors import GpuMemoryError
 from trt_perception.gpu import Device, Stream, bindings
 from trt_perception.images.frame import frame_from_bgr
@@ -43,7 +43,7 @@ class LateKernels:
         self.map_layout = layout
         self.read = []  # (size of the map, bytes of the tables), as the kernels read them
 
-    def make_map(self, outputs, taps, made, place, size_wh, stream):
+    def make_map(self, outputs, taps, made, place, size_wh, scaling, stream):
         size = sum(size_wh) * cuda_maps.tap_dtype(self.taps).itemsize
         self._gpu._queue_work(
             stream.handle, lambda: self.read.append((size_wh, ctypes.string_at(taps[0], size)))
@@ -65,7 +65,9 @@ def late(monkeypatch):
 
 
 def queue(late, size_wh):
-    late.decoder.queue_images({'output': 0}, 0, late.spec.preprocessing.letterbox(size_wh), TOPICS)
+    late.decoder.queue_images(
+        {'output': 0}, 0, late.spec.preprocessing.letterbox(size_wh), ALL_TOPICS
+    )
 
 
 def count_allocations(late, sizes):

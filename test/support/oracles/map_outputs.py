@@ -4,7 +4,11 @@ import numpy as np
 
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
-from trt_perception.model.decoders.depth_maps import DepthDecoder, DepthProDecoder
+from trt_perception.model.decoders.depth_maps import (
+    DepthAnything3Decoder,
+    DepthDecoder,
+    DepthProDecoder,
+)
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
@@ -24,10 +28,13 @@ CASES = {
     'relative depth': (DepthDecoder(False, False, 'bicubic'), 2, 'float32'),
     'metric depth': (DepthDecoder(True, True, 'bilinear_aligned'), 4, 'float32'),
     'depth and field of view': (DepthProDecoder(), 1, 'float32'),
+    'depth and sky': (DepthAnything3Decoder(), 1, 'float32'),
 }
 #: Topics of all maps.
-TOPICS = frozenset(
-    ['segmentation/mask', 'segmentation/confidence', 'depth', 'relative_depth', 'debug_image']
+ALL_TOPICS = Thresholds(
+    wanted_topics=frozenset(
+        ['segmentation/mask', 'segmentation/confidence', 'depth', 'relative_depth', 'debug_image']
+    )
 )
 
 
@@ -39,11 +46,13 @@ def map_spec(name, resize, network_wh, classes, batch):
     shape = (batch, height // part, width // part)
     if isinstance(decoder, ClassLogitsDecoder):
         shape = (batch, classes, *shape[1:])
-    elif getattr(decoder, 'has_channel_axis', False):
+    elif name in ('metric depth', 'depth and sky'):
         shape = (batch, 1, *shape[1:])
     outputs = [TensorSpec('output', shape, dtype)]
     if isinstance(decoder, DepthProDecoder):
         outputs.append(TensorSpec('angle', (batch,), dtype))
+    elif isinstance(decoder, DepthAnything3Decoder):
+        outputs = [TensorSpec('depth', shape, dtype), TensorSpec('sky', shape, dtype)]
     return ModelSpec(
         TensorSpec('images', (batch, 3, height, width), 'float32'),
         tuple(outputs),
@@ -61,6 +70,11 @@ def map_outputs(rng, spec):
     for tensor in spec.outputs:
         if len(tensor.shape) == 1:
             values = rng.uniform(40, 90, tensor.shape)
+        elif tensor.name == 'sky':
+            values = rng.uniform(0, 0.1, tensor.shape)
+            rows = tensor.shape[-2]
+            values[..., : rows // 4, :] = 0.4
+            values[..., rows // 4 : rows // 3, :] = 0.2
         elif 'int' in tensor.dtype:
             values = rng.integers(0, len(spec.class_names), tensor.shape)
         else:
@@ -76,7 +90,9 @@ def map_outputs(rng, spec):
     return outputs
 
 
-def make_maps(kernels, machine, spec, outputs, sizes, images, map_size='source', wanted=TOPICS):
+def make_maps(
+    kernels, machine, spec, outputs, sizes, images, map_size='source', thresholds=ALL_TOPICS
+):
     """Return the results of frames of these sizes, made by kernels.
 
     Args:
@@ -87,7 +103,7 @@ def make_maps(kernels, machine, spec, outputs, sizes, images, map_size='source',
         sizes: sizes of the frames, which may be fewer than the batch.
         images: an ImagePool.
         map_size: size of the maps.
-        wanted: names of the topics with a subscriber.
+        thresholds: thresholds of all frames, with the topics that have a subscriber.
     """
     geometries = [spec.preprocessing.letterbox(size) for size in sizes]
     with machine as at:
@@ -98,16 +114,16 @@ def make_maps(kernels, machine, spec, outputs, sizes, images, map_size='source',
         decoder = MapDecoder(kernels, spec, at.stream, images, map_size)
         for _ in range(2):  # the second time with tables from memory
             for place, geometry in enumerate(geometries):
-                decoder.queue_images(addresses, place, geometry, wanted)
+                decoder.queue_images(addresses, place, geometry, thresholds)
             at.synchronize()
-            found = decoder.read_results(spec, geometries, [Thresholds()] * len(sizes))
+            found = decoder.read_results(spec, geometries, [thresholds] * len(sizes))
         decoder.close()
     return found, geometries
 
 
-def maps_on_host(spec, outputs, geometries):
+def maps_on_host(spec, outputs, geometries, thresholds=ALL_TOPICS):
     """Return the results of the host for the first frames of a batch."""
-    return decode(outputs, spec, geometries, [Thresholds()] * len(geometries), DecodingLimits())
+    return decode(outputs, spec, geometries, [thresholds] * len(geometries), DecodingLimits())
 
 
 def assert_same_maps(found, expected, size_wh=None):
@@ -117,6 +133,7 @@ def assert_same_maps(found, expected, size_wh=None):
         assert found.is_metric == expected.is_metric
         one, other = found.depth(size_wh), expected.depth(size_wh)
         assert np.isnan(one).any()
+        assert np.nanmax(one) > 1.5 * np.nanmin(one)
         # The host also multiplies cells by 0, which makes a neighbour of an unknown cell unknown.
         assert not (np.isnan(one) & ~np.isnan(other)).any()
         assert (np.isnan(one) != np.isnan(other)).mean() <= 0.01

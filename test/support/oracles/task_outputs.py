@@ -29,6 +29,8 @@ TASKS = {
     'segment': Segment(mask_coefficients=COEFFICIENTS),
 }
 
+WITH_MASKS = Thresholds(wanted_topics=frozenset(['masks']))
+
 
 def spec_of(task, network_wh, classes, anchors, batch=1, dtype='float32', transposed=False):
     """Return the model specification of a task."""
@@ -163,7 +165,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
             result.queue(table, addresses, spec, at.stream)
             if images is not None:
                 for place, geometry in enumerate(geometries):
-                    result.queue_images(addresses, place, geometry, frozenset(['masks']))
+                    result.queue_images(addresses, place, geometry, WITH_MASKS)
             at.synchronize()
             found = result.read_results(spec, geometries, thresholds)
         result.close()

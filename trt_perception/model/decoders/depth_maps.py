@@ -15,10 +15,12 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling, check_map_size
 from trt_perception.model.decoder import (
     DecoderPreset,
+    DepthScaling,
     ImageContext,
     ImageDecoder,
     MapLayout,
     OutputArray,
+    Sky,
 )
 from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1, STRETCH
 from trt_perception.model.output_tensor import OutputTensor
@@ -55,7 +57,11 @@ class DepthDecoder(ImageDecoder):
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
-        return MapLayout('depth', self.upsampling, self.is_metric)
+        return MapLayout('depth', self.upsampling)
+
+    def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
+        """See Decoder."""
+        return DepthScaling(self.is_metric)
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
         """See ImageDecoder."""
@@ -83,9 +89,11 @@ class DepthProDecoder(ImageDecoder):
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
-        return MapLayout(
-            'depth', 'bilinear', is_metric=True, is_inverse=True, has_field_of_view=True
-        )
+        return MapLayout('depth', 'bilinear', second='field_of_view')
+
+    def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
+        """See Decoder."""
+        return DepthScaling(is_metric=True, is_inverse=True)
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
         """See ImageDecoder."""
@@ -114,16 +122,26 @@ class DepthAnything3Decoder(ImageDecoder):
         """See ImageDecoder."""
         return tuple(_named_output(name, 1, 'rows', 'columns') for name in ('depth', 'sky'))
 
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        return MapLayout('depth', 'bilinear', second='sky')
+
+    def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
+        """See Decoder."""
+        if focal_length is not None:
+            factor = focal_length / _FOCAL_LENGTH_OF_TRAINING
+            return DepthScaling(True, False, factor, sky.threshold, sky.depth_m)
+        depth = sky.depth_m if math.isnan(sky.depth_m) else _FARTHEST
+        return DepthScaling(False, True, 1.0, sky.threshold, depth)
+
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
         """See ImageDecoder."""
-        grid, is_sky = _copied_grid(arrays[0][0]), arrays[1][0] >= image.sky.threshold
-        focal_length = image.focal_length
-        is_metric = focal_length is not None
-        if focal_length is not None:
-            grid *= np.float32(focal_length / _FOCAL_LENGTH_OF_TRAINING)
-        far = image.sky.depth_m
-        grid[is_sky] = far if is_metric or math.isnan(far) else _FARTHEST
-        return DepthMap(grid, image.letterbox, 'bilinear', is_metric, is_inverse=not is_metric)
+        scaling = self.depth_scaling(image.focal_length, image.sky)
+        grid = _copied_grid(arrays[0][0]) * np.float32(scaling.factor)
+        grid[arrays[1][0] >= scaling.sky_threshold] = scaling.sky_depth
+        return DepthMap(
+            grid, image.letterbox, 'bilinear', scaling.is_metric, is_inverse=scaling.is_inverse
+        )
 
 
 @dataclass(frozen=True)

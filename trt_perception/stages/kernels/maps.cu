@@ -5,24 +5,28 @@
 // The cells of one column or row of the map, and their weights.
 struct CellTaps { int place[TAPS]; float weight[TAPS]; };
 
-__device__ __forceinline__ float value_at(const MAP_T* cells, const CellTaps& column, const CellTaps& row) {
+// Returns a pixel's value. cell: returns the value of the cell with an index in the grid.
+template <typename Cell>
+__device__ __forceinline__ float value_at(Cell cell, const CellTaps& column, const CellTaps& row) {
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < TAPS; ++j) {
-        const MAP_T* line = cells + row.place[j] * MAP_COLUMNS;
+        const int line = row.place[j] * MAP_COLUMNS;
         float part = 0.0f;
 #pragma unroll
-        for (int i = 0; i < TAPS; ++i) part += column.weight[i] * float_from(line[column.place[i]]);
+        for (int i = 0; i < TAPS; ++i) part += column.weight[i] * cell(line + column.place[i]);
         sum += row.weight[j] * part;
     }
     return sum;
 }
 
 // Makes the maps of the image with the index ``place`` in the batch, in blocks of 32 x 8 pixels. Sets ``*invalid`` to 1 if a
-// value of the network is impossible. degrees: Depth Pro's field of view of each image, or null.
+// value of the network is impossible. second: the second output, if SECOND_IS_FIELD_OF_VIEW (degrees of each image) or
+// SECOND_IS_SKY (probability of the sky in each cell). The parameters after the size are the DepthScaling of the image.
 extern "C" __global__ void make_map(
-    const MAP_T* cells, const FOV_T* degrees, const CellTaps* columns, const CellTaps* rows, MAP_PIXEL* map, u8* confidence,
-    int* invalid, int place, int width, int height
+    const MAP_T* cells, const SECOND_T* second, const CellTaps* columns, const CellTaps* rows, MAP_PIXEL* map,
+    u8* confidence, int* invalid, int place, int width, int height, int is_metric, int is_inverse, float factor,
+    float sky_threshold, float sky_depth
 ) {
     const int x = blockIdx.x * 32 + threadIdx.x, y = blockIdx.y * 8 + threadIdx.y;
     if (x >= width || y >= height) return;
@@ -34,7 +38,8 @@ extern "C" __global__ void make_map(
     float best = -INFINITY_F, total = 0.0f, check = 0.0f;
     int best_class = 0;
     for (int i = 0; i < CLASSES; ++i) {
-        const float logit = value_at(cells + (size_t)i * count, column, row);
+        const MAP_T* logits = cells + (size_t)i * count;
+        const float logit = value_at([&](int at) { return float_from(logits[at]); }, column, row);
         check += logit * 0.0f;  // NaN if a logit is not finite
         const bool is_better = logit > best;
         if (confidence) {
@@ -55,16 +60,23 @@ extern "C" __global__ void make_map(
     if (id < 0 || id >= CLASSES) *invalid = 1;
     map[at] = (u8)id;
 #else
-    float factor = 1.0f;
-    if (degrees) {
-        const float angle = float_from(degrees[place]);
-        if (!(angle > 0.0f && angle < 180.0f)) *invalid = 1;
-        factor = 2.0f * tanf(angle * 0.00872664626f);  // pi / 360: half of the angle in radians
-    }
-    float value = value_at(cells + (size_t)place * count, column, row) * factor;
+    cells += (size_t)place * count;
+#if SECOND_IS_FIELD_OF_VIEW
+    const float angle = float_from(second[place]);
+    if (!(angle > 0.0f && angle < 180.0f)) *invalid = 1;
+    factor = 2.0f * tanf(angle * 0.00872664626f);  // pi / 360: half of the angle in radians
+#elif SECOND_IS_SKY
+    second += (size_t)place * count;
+#endif
+    float value = value_at([&](int at) {
+#if SECOND_IS_SKY
+        if (float_from(second[at]) >= sky_threshold) return sky_depth;
+#endif
+        return float_from(cells[at]) * factor;
+    }, column, row);
     if (!(value - value == 0.0f)) value = NAN_F;
-    if (METRIC && !INVERSE && value <= 0.0f) value = NAN_F;
-    if (INVERSE && value == value) value = 1.0f / fminf(fmaxf(value, 1e-4f), 1e4f);
+    if (is_metric && !is_inverse && value <= 0.0f) value = NAN_F;
+    if (is_inverse && value == value) value = 1.0f / fminf(fmaxf(value, 1e-4f), 1e4f);
     map[at] = value;
 #endif
 }
