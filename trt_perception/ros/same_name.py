@@ -9,8 +9,7 @@ from typing import Any, Final
 from rclpy.node import Node
 
 __all__ = [
-    *('endpoint_node_name', 'is_on_this_machine', 'publishing_nodes', 'same_name_problem'),
-    'shared_node_names',
+    *('endpoint_node_name', 'is_on_this_machine', 'same_name_problem', 'shared_node_names'),
 ]
 
 # Name in the graph of a node whose real name has not arrived, or never arrives.
@@ -78,26 +77,16 @@ def shared_node_names(node: Node, types: Set[str]) -> dict[str, int]:
         node: reads the ROS graph.
         types: message types, such as ``sensor_msgs/msg/Image``.
     """
-    publishers = publishing_nodes(node, types)
-    return {
-        name: count
-        for name, count in _count_node_names(node).items()
-        if count > 1 and name in publishers
-    }
-
-
-def publishing_nodes(node: Node, types: Set[str]) -> set[str]:
-    """Return the full names of the nodes that publish one of the types.
-
-    Args:
-        node: reads the ROS graph.
-        types: message types, such as ``sensor_msgs/msg/Image``.
-    """
-    return {
+    publishers = {
         endpoint_node_name(info)
         for topic, kinds in node.get_topic_names_and_types()
         if not types.isdisjoint(kinds)
         for info in node.get_publishers_info_by_topic(topic)
+    }
+    return {
+        name: count
+        for name, count in _count_node_names(node).items()
+        if count > 1 and name in publishers
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
@@ -16,8 +16,8 @@ from trt_perception.model.tasks.task import DEBUG_IMAGE, Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
-    *('LABEL_INFO', 'PUBLISHED_TOPICS', 'camera_info_topic', 'check_topics'),
-    'compressed_topic',
+    *('LABEL_INFO', 'OUTPUT_IMAGE_NAMES', 'PUBLISHED_TOPICS', 'camera_info_topic'),
+    *('check_topics', 'compressed_topic', 'detector_images'),
     *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
@@ -29,6 +29,10 @@ PUBLISHED_TOPICS: Final = (
         topic for task in TASKS.values() for topic in (*task.topics, *task.label_topics)
     ),
     *(LABEL_INFO, DEBUG_IMAGE),
+)
+#: Last parts of the topics on which detectors publish images.
+OUTPUT_IMAGE_NAMES: Final = tuple(
+    f'/{topic.name}' for topic in PUBLISHED_TOPICS if topic.message == 'sensor_msgs/Image'
 )
 _CAMERA_TOPICS: Final = ('image', 'camera_info', *(topic.name for topic in PUBLISHED_TOPICS))
 
@@ -49,6 +53,24 @@ def topic_qos(topic: Topic) -> QoSProfile:
         QoSDurabilityPolicy.TRANSIENT_LOCAL if topic.is_latched else QoSDurabilityPolicy.VOLATILE
     )
     return QoSProfile(depth=topic.depth, durability=durability)
+
+
+def detector_images(node: Node, topics: Iterable[str]) -> set[str]:
+    """Return the topics on which a detector publishes images, such as ``/front/depth``.
+
+    A camera's topic may have the same name, but no class names are published next to it.
+
+    Args:
+        node: reads the ROS graph.
+        topics: topics of images.
+    """
+    return {
+        topic
+        for topic in topics
+        for name in OUTPUT_IMAGE_NAMES
+        if topic.endswith(name)
+        and node.count_publishers(f'{topic.removesuffix(name)}/{LABEL_INFO.name}')
+    }
 
 
 def requested_image_topic(node: Node, camera: str, transport: str) -> str:

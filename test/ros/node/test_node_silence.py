@@ -7,11 +7,13 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
+from vision_msgs.msg import LabelInfo
 
 from support import forked
 from support.nodes import scripted_node
 from support.nodes.graph import HANDSHAKE, Detector, command_image, picture_of
 from support.programs import DEADLINE_S, Program, executable, script
+from trt_perception.ros.topics import PUBLISHED_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -69,6 +71,26 @@ def test_topic_without_publisher_is_reported_with_the_topic_that_has_images(unco
     unconfigured_detector.client.node.destroy_publisher(camera)
     unconfigured_detector.camera = unconfigured_detector.create_camera(QoSProfile(depth=10))
     assert_recovers(unconfigured_detector, 'no publisher')
+
+
+def test_images_of_another_detector_are_not_suggested(unconfigured_detector):
+    node = unconfigured_detector.client.node
+    topic = unconfigured_detector.topic
+    wait_for_no_publishers(unconfigured_detector, topic('image'))
+    publishers = [node.create_publisher(LabelInfo, topic('other/label_info'), 1)]
+    publishers += [
+        node.create_publisher(Image, topic(f'other/{each.name}'), 1)
+        for each in PUBLISHED_TOPICS
+        if each.message == 'sensor_msgs/Image'
+    ]
+    camera = node.create_publisher(Image, topic('camera/depth'), 1)
+    unconfigured_detector.bring_to('active')
+    unconfigured_detector.wait_for_status(
+        lambda status, _: f'images are on {camera.topic_name}: ' in status.message,
+        'the topic of the camera as the only suggestion',
+    )
+    for publisher in (camera, *publishers):
+        node.destroy_publisher(publisher)
 
 
 def test_compressed_images_are_suggested_if_raw_images_are_missing(unconfigured_detector):

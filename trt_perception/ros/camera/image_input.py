@@ -28,7 +28,12 @@ from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.same_name import endpoint_node_name, is_on_this_machine
-from trt_perception.ros.topics import compressed_topic, image_topic, requested_image_topic
+from trt_perception.ros.topics import (
+    compressed_topic,
+    detector_images,
+    image_topic,
+    requested_image_topic,
+)
 from trt_perception.scheduling.detector import Detector
 from trt_perception.transport.advice import start_arguments, suggest_image_topic
 
@@ -308,6 +313,8 @@ class ImageInput:
             for name, kind in others.items()
             if name != self.topic and node.count_publishers(name)
         }
+        for name in detector_images(node, topics):
+            del topics[name]
         image = image_topic(node, self.camera_name)
         if self._choice.may_change:
             other_topic = (

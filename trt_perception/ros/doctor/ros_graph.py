@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -36,8 +36,8 @@ from trt_perception.parameters.camera import CameraPlan
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.ros.diagnostics import camera_sentences
 from trt_perception.ros.intake.intake import check_intake
-from trt_perception.ros.same_name import endpoint_node_name, publishing_nodes, shared_node_names
-from trt_perception.ros.topics import LABEL_INFO, PUBLISHED_TOPICS
+from trt_perception.ros.same_name import endpoint_node_name, shared_node_names
+from trt_perception.ros.topics import OUTPUT_IMAGE_NAMES, detector_images
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 
@@ -46,10 +46,6 @@ __all__ = ['check_graph', 'main']
 _IMAGE_TYPE: Final = 'sensor_msgs/msg/Image'
 _COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
 _MESSAGE_CLASSES: Final = {_IMAGE_TYPE: Image, _COMPRESSED_TYPE: CompressedImage}
-# Last parts of the topics on which detectors publish images.
-_OUTPUT_NAMES: Final = tuple(
-    f'/{topic.name}' for topic in PUBLISHED_TOPICS if topic.message == 'sensor_msgs/Image'
-)
 # Running nodes usually appear within 1 s. Wait up to 4 s if cameras are missing, because Fast DDS
 # repeats lost messages after 3 s.
 _DISCOVERY_LIMITS_S: Final = (1.0, 4.0)
@@ -187,9 +183,11 @@ def _listen(
             and (topic.removesuffix('/compressed') in wanted or may_be_camera(topic))
         } - (listeners.keys() | outputs)
         # Skip debug images and maps: a subscriber would make a detector compute them.
-        unclear = {topic for topic in found.difference(wanted) if topic.endswith(_OUTPUT_NAMES)}
-        if now - started >= _DISCOVERY_LIMITS_S[0]:  # the names of the nodes are known
-            unclear = _detector_outputs(node, unclear)
+        unclear = {
+            topic for topic in found.difference(wanted) if topic.endswith(OUTPUT_IMAGE_NAMES)
+        }
+        if now - started >= _DISCOVERY_LIMITS_S[0]:  # all publishers are known
+            unclear = detector_images(node, unclear)
             outputs |= unclear
         for topic in found - unclear:
             listeners[topic] = _TopicListener(node, topic)
@@ -200,19 +198,6 @@ def _listen(
         if missing and now - started < _DISCOVERY_LIMITS_S[1]:
             end = now + seconds
     return listeners
-
-
-def _detector_outputs(node: Node, topics: Set[str]) -> set[str]:
-    """Return the topics that only detectors publish: nodes that also publish class names."""
-    if not topics:
-        return set()
-    detectors = publishing_nodes(node, {LABEL_INFO.message.replace('/', '/msg/')})
-    found = {topic: node.get_publishers_info_by_topic(topic) for topic in topics}
-    return {
-        topic
-        for topic, publishers in found.items()
-        if publishers and detectors.issuperset(map(endpoint_node_name, publishers))
-    }
 
 
 def _other_types(node: Node, topics: Iterable[str]) -> dict[str, str]:
