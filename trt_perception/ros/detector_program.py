@@ -62,6 +62,6 @@ def main(
 
 
 def _parser() -> OptionParser:
-    what = 'Runs the lifecycle node: camera images in, vision_msgs detections out.'
+    what = 'Runs the lifecycle node: camera images in, results of the model out.'
     usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
     return OptionParser('detector_node', what, _HELP_END, usage, suggest_assignment)
