@@ -17,7 +17,7 @@ from pathlib import Path
 
 from trt_perception.benchmarking.control import MeasurementControl
 from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.gpu_steps import MAP_TOPICS, map_work, queue_batch
+from trt_perception.benchmarking.gpu_steps import MAP_TOPICS, prepare_maps, queue_batch
 from trt_perception.benchmarking.measure import detect_all, measure_pipeline
 from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
@@ -178,7 +178,7 @@ def whole_loop(model, options, frames, count, batch):
             queue_batch(slot, None, upload=True)
             slot.stream.synchronize()
         works = [
-            (slot, functools.partial(queue_batch, slot, map_work(slot, batch), upload=True))
+            (slot, functools.partial(queue_batch, slot, prepare_maps(slot, batch), upload=True))
             for slot in slots
         ]
         return batch * replayed(works, max(1, count // batch))

@@ -115,8 +115,8 @@ def test_every_live_threshold_reaches_the_frame():
     for name, value in changed.items():
         found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
         fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
-    # Subscribers decide `wanted_topics`, and the calibration `focal_shares`.
-    assert fields == set(vars(Thresholds())) - {'wanted_topics', 'focal_shares'}
+    # Subscribers decide `wanted_topics`, and the calibration `normalised_focal_lengths`.
+    assert fields == set(vars(Thresholds())) - {'wanted_topics', 'normalised_focal_lengths'}
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)

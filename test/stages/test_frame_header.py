@@ -25,7 +25,7 @@ def written(thresholds, pixels=0):
 def test_each_threshold_changes_the_header():
     contents = {written(Thresholds(**{name: value})) for name, value in CHANGED_THRESHOLDS.items()}
     # Only the host reads these values.
-    unread = {'wanted_topics', 'sky', 'focal_length_px', 'focal_shares'}
+    unread = {'wanted_topics', 'sky', 'focal_length_px', 'normalised_focal_lengths'}
     names = {field.name for field in dataclasses.fields(Thresholds)} - unread
     assert names == set(CHANGED_THRESHOLDS)
     assert len({written(Thresholds()), *contents}) == 1 + len(CHANGED_THRESHOLDS)

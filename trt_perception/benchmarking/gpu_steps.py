@@ -25,9 +25,9 @@ from trt_perception.pipelines.cuda_slot import CudaSlot
 
 __all__ = [
     'MAP_TOPICS',
-    'map_work',
     'measure_encodings',
     'measure_steps',
+    'prepare_maps',
     'run_and_count_candidates',
 ]
 
@@ -85,7 +85,7 @@ def measure_steps(
     if not slot.device.integrated:
         measure('upload', slot.upload, _STEPS_PER_GRAPH)
     measure('letterbox', slot.letterbox, _STEPS_PER_GRAPH)
-    make_maps = map_work(slot)
+    make_maps = prepare_maps(slot)
     if isinstance(slot.result, KernelDecoder):
         measure('decode', slot.decode, _STEPS_PER_GRAPH)
         _measure_masks(slot, slot.result, measure)
@@ -108,7 +108,7 @@ def queue_batch(
 
     Args:
         slot: a slot with staged frames.
-        make_maps: the result of `map_work`.
+        make_maps: the result of `prepare_maps`.
         upload: whether the upload is part of the work.
     """
     if upload:
@@ -118,19 +118,21 @@ def queue_batch(
         make_maps()
 
 
-def map_work(slot: CudaSlot, places: int = 1) -> Callable[[], None] | None:
+def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
     """Return a function that queues the kernels and copies of maps; None without maps.
+
+    The memory of the maps is reserved, and their tables are uploaded.
 
     Args:
         slot: a slot with staged frames, whose engine has run once.
-        places: number of frames in the batch.
+        batch: number of frames.
     """
     result = slot.result
     if not isinstance(result, MapDecoder):
         return None
     maps = [
         (result.new_maps(place.letterbox, MAP_TOPICS), index, place)
-        for index, place in enumerate(slot.places[:places])
+        for index, place in enumerate(slot.places[:batch])
     ]
 
     def make_maps() -> None:

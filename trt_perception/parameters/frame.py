@@ -45,7 +45,7 @@ class Thresholds(FrameParameters):
         wanted_topics: names of the topics with a subscriber, if they are made on demand. Pipelines
             whose kernels draw masks or maps draw only these.
         focal_length_px: focal length of the camera in pixels of the image; 0 if unknown.
-        focal_shares: fx as a share of the image's width, and fy as a share of its height, used if
+        normalised_focal_lengths: fx / width and fy / height of the image, used if
             ``focal_length_px`` is 0; None if unknown.
         sky: threshold and depth of the sky.
     """
@@ -53,15 +53,16 @@ class Thresholds(FrameParameters):
     class_ids: tuple[int, ...] = ()
     wanted_topics: frozenset[str] = frozenset()
     focal_length_px: float = 0.0
-    focal_shares: tuple[float, float] | None = None
+    normalised_focal_lengths: tuple[float, float] | None = None
     sky: Sky = USUAL_SKY
 
     def network_focal_length(self, letterbox: Letterbox) -> float | None:
         """Return the mean of fx and fy in network pixels; None if they are unknown."""
-        shares = self.focal_shares
+        normalised = self.normalised_focal_lengths
         if self.focal_length_px:
             width, height = letterbox.source_wh
-            shares = self.focal_length_px / width, self.focal_length_px / height
-        if shares is None:
+            normalised = self.focal_length_px / width, self.focal_length_px / height
+        if normalised is None:
             return None
-        return (shares[0] * letterbox.resized_wh[0] + shares[1] * letterbox.resized_wh[1]) / 2
+        columns, rows = letterbox.resized_wh
+        return (normalised[0] * columns + normalised[1] * rows) / 2

@@ -53,8 +53,8 @@ from trt_perception.tools.image_task_evaluation import evaluate_image_models, la
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
-    fix_sizes,
     paths_by_name,
+    share_input_size,
     suggest_tool_assignment,
 )
 
@@ -183,7 +183,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
         return 2
     if labelled is None:
         return _run_objects(job, options, specs)
-    fix_sizes(job.configs, specs)
+    share_input_size(job.configs, specs)
     openers = {name: functools.partial(_open_pipeline, job, name) for name in job.models}
     return evaluate_image_models(openers, labelled, job.class_map, _facts(job, options), options)
 

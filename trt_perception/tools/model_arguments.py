@@ -23,9 +23,9 @@ __all__ = [
     'add_model_arguments',
     'add_parameter_option',
     'detector_config',
-    'fix_sizes',
     'paths_by_name',
     'read_parameters',
+    'share_input_size',
     'suggest_tool_assignment',
 ]
 
@@ -178,7 +178,7 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def fix_sizes(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
+def share_input_size(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
     """Give models that derive their size from images the size of the first other model.
 
     Args:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sensor_msgs.msg import CameraInfo, RegionOfInterest
 
-from trt_perception.ros.camera.camera_info import focal_shares, scaled_camera_info
+from trt_perception.ros.camera.camera_info import normalised_focal_lengths, scaled_camera_info
 
 pytestmark = pytest.mark.each_distro
 POINT = np.array([0.3, -0.2, 2.0, 1.0])
@@ -86,7 +86,7 @@ def test_focal_lengths_are_shares_of_the_image(values, image_wh):
     # The distance of two points at a depth of 1, in pixels of the image.
     binning = np.maximum([info.binning_x, info.binning_y], 1)
     expected = np.array([900.0, 910.0]) / binning / image_wh
-    np.testing.assert_allclose(focal_shares(info), expected)
+    np.testing.assert_allclose(normalised_focal_lengths(info), expected)
 
 
 @pytest.mark.parametrize('value', [0.0, -1.0, np.nan, np.inf])
@@ -94,5 +94,5 @@ def test_calibration_without_focal_length_is_unusable(value):
     for place in (0, 4):
         info = camera_info()
         info.k[place] = value
-        assert focal_shares(info) is None
-    assert focal_shares(CameraInfo(k=camera_info().k)) is None
+        assert normalised_focal_lengths(info) is None
+    assert normalised_focal_lengths(CameraInfo(k=camera_info().k)) is None

@@ -69,7 +69,7 @@ def test_metres_are_those_of_the_familys_own_code(size):
     width, height = map(int, size.split('x'))
     shares = FOCAL_LENGTHS[0] / width, FOCAL_LENGTHS[1] / height
     sky = Sky(threshold=1000)
-    found = decoded(size, Thresholds(focal_shares=shares, sky=sky))
+    found = decoded(size, Thresholds(normalised_focal_lengths=shares, sky=sky))
     assert found.is_metric
     metres = found.depth(NETWORK).reshape(-1)[::STEP]
     np.testing.assert_allclose(metres, RECORDED[f'{size} metres'], rtol=1e-6)
@@ -77,7 +77,7 @@ def test_metres_are_those_of_the_familys_own_code(size):
 
 def test_focal_length_in_pixels_replaces_the_calibration():
     mean = (870 / 517 * 98 + 870 / 333 * 56) / 2
-    found = decoded('517x333', Thresholds(focal_length_px=870, focal_shares=(9, 9)))
+    found = decoded('517x333', Thresholds(focal_length_px=870, normalised_focal_lengths=(9, 9)))
     depth, sky = RECORDED['517x333 depth'][0, 0], RECORDED['517x333 sky'][0, 0]
     right = np.where(sky >= np.float32(0.3), 200, depth.astype(np.float32) * mean / 300)
     np.testing.assert_allclose(found.depth(NETWORK), right, rtol=1e-5)
@@ -95,7 +95,7 @@ def test_depth_without_focal_length_is_relative_and_larger_when_nearer():
 def test_sky_is_far_or_unknown(shares):
     sky = np.zeros(SHAPE)
     sky[..., :20, :] = 0.5
-    usual = Thresholds(focal_shares=shares)
+    usual = Thresholds(normalised_focal_lengths=shares)
     for threshold, depth_m, rows in ((0.5, math.nan, 20), (0.51, math.nan, 0), (0.5, 77.0, 20)):
         thresholds = replace(usual, sky=Sky(threshold, depth_m))
         depth = decoded('517x333', thresholds, sky=sky).depth(NETWORK)
@@ -108,6 +108,6 @@ def test_sky_is_far_or_unknown(shares):
 def test_each_image_of_a_batch_has_its_own_focal_length():
     letterbox = Letterbox.fit((517, 333), NETWORK, 'stretch')
     arrays = [np.ones((2, *SHAPE[1:]), np.float32), np.zeros((2, *SHAPE[1:]), np.float32)]
-    both = [Thresholds(focal_shares=(1, 1)), Thresholds(focal_shares=(2, 2))]
+    both = [Thresholds(normalised_focal_lengths=(one, one)) for one in (1, 2)]
     found = decode(arrays, spec_of(2), [letterbox] * 2, both, DecodingLimits())
     assert [one.depth()[0, 0] for one in found] == pytest.approx([77 / 300, 154 / 300])

@@ -66,7 +66,7 @@ def decoded(size, *, focal_length=None, network=NETWORK, **outputs):
         for name in ('points', 'mask', 'metric_scale')
     ]
     shares = focal_length and tuple(focal_length / side for side in NETWORK)
-    thresholds = [Thresholds(focal_shares=shares)]
+    thresholds = [Thresholds(normalised_focal_lengths=shares)]
     (found,) = decode(arrays, spec, [letterbox], thresholds, DecodingLimits())
     assert found.is_metric
     return found.depth(network)

@@ -28,7 +28,7 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
-from trt_perception.ros.camera.camera_info import focal_shares, subscribe_camera_info
+from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.outputs import DetectorOutputs
@@ -80,8 +80,8 @@ class NodeCamera:
         # Created here, destroyed by `close_outputs`.
         outputs = DetectorOutputs(node, spec.class_names, config, spec.task, name)
         self._outputs: DetectorOutputs | None = outputs
-        # fx and fy as shares of the image's sides, for models that need them.
-        self._focal_shares: tuple[float, float] | None = None
+        # Normalised fx and fy, for models that need them.
+        self._focal_lengths: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
         self._info_subscription: Subscription | None = None
         if self._needs_focal_length or outputs.needs_camera_info:
@@ -176,16 +176,16 @@ class NodeCamera:
             self._input.enabled = config.enabled
         if camera is not None:
             thresholds = config.thresholds(self._pipeline.spec.class_names)
-            camera.thresholds = replace(thresholds, focal_shares=self._focal_shares)
+            camera.thresholds = replace(thresholds, normalised_focal_lengths=self._focal_lengths)
             camera.enabled = config.enabled
             camera.max_rate_hz = config.max_rate_hz
 
     def _on_camera_info(self, info: CameraInfo) -> None:
         if self._outputs is not None:
             self._outputs.use_camera_info(info)
-        shares = focal_shares(info)
-        if self._needs_focal_length and shares != self._focal_shares:
-            self._focal_shares = shares
+        focal_lengths = normalised_focal_lengths(info)
+        if self._needs_focal_length and focal_lengths != self._focal_lengths:
+            self._focal_lengths = focal_lengths
             self._apply_live_parameters()
 
     def close_input(self) -> None:

@@ -27,7 +27,7 @@ from trt_perception.ros.wire.cdr import HeaderFields
 
 __all__ = [
     *('ClassCameraInfoTopic', 'DepthCameraInfoTopic'),
-    *('focal_shares', 'scaled_camera_info', 'subscribe_camera_info'),
+    *('normalised_focal_lengths', 'scaled_camera_info', 'subscribe_camera_info'),
 ]
 
 _MAX_UINT32: Final = 2**32 - 1
@@ -67,8 +67,8 @@ def _scaled(pixels: int, ratio: float) -> int:
     return min(round(pixels * ratio), _MAX_UINT32)
 
 
-def focal_shares(info: CameraInfo) -> tuple[float, float] | None:
-    """Return fx as a share of the image's width, and fy of its height.
+def normalised_focal_lengths(info: CameraInfo) -> tuple[float, float] | None:
+    """Return fx / width and fy / height of the image.
 
     Only K, size and region of interest are read. K belongs to the size without binning.
 

@@ -26,7 +26,7 @@ from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
 from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.unlocked_publish import (
     publish_unlocked,
-    serialize_before,
+    serialize_in_place,
     serialize_with_room,
 )
 
@@ -103,7 +103,7 @@ class MapTopic(TaskTopic):
         """Publish a map from its own memory: the header is written in front of the pixels."""
         empty = self._empty_message(header, made.size_wh)
         memory = made.memory()
-        publish_unlocked(self._publisher, serialize_before(empty, memory, HEADER_ROOM))
+        publish_unlocked(self._publisher, serialize_in_place(empty, memory, HEADER_ROOM))
 
     def _empty_message(self, header: Header | HeaderFields, size_wh: tuple[int, int]) -> Image:
         width, height = size_wh

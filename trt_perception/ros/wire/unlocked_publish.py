@@ -22,7 +22,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.ros.wire.rcl import ErrorString, SerializedArray
 
-__all__ = ['publish_unlocked', 'serialize_before', 'serialize_with_room']
+__all__ = ['publish_unlocked', 'serialize_in_place', 'serialize_with_room']
 
 
 @cache
@@ -56,7 +56,7 @@ def serialize_with_room(
     return memory, memory[len(start) :]
 
 
-def serialize_before(
+def serialize_in_place(
     empty: Image, memory: npt.NDArray[np.uint8], room: int
 ) -> npt.NDArray[np.uint8]:
     """Serialise an image whose data are in memory already, without a copy of the data.
