@@ -262,3 +262,10 @@ def test_depth_is_drawn_from_blue_to_red_and_unknown_depth_is_black():
     blue, _, red = bgr[200, 640 // 8]
     assert blue > red
     assert not bgr[300:, :200].any()
+
+
+@pytest.mark.parametrize('size', [(1, 1), (1, 40), (40, 1), (2, 2)])
+def test_depth_of_a_narrow_image_is_drawn(size):
+    bgr = np.full((*size, 3), 7, np.uint8)
+    draw_depth(bgr, np.ones(size, np.float32), ' m')
+    assert (bgr != 7).any()

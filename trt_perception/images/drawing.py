@@ -129,7 +129,8 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
     cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_TURBO, bgr)
     bgr[~is_finite] = 0
     row_height = 20 * _line_width(bgr)
-    bar = np.linspace(0, 255, max(2, bgr.shape[1] // 3)).astype(np.uint8)[None]
+    width = bgr.shape[1]
+    bar = np.linspace(0, 255, min(width, max(2, width // 3))).astype(np.uint8)[None]
     bgr[:row_height, : bar.size] = cv2.applyColorMap(bar, cv2.COLORMAP_TURBO)[0]
     for value, left in ((low, 0), (high, bar.size)):
         text_box = left, 2 * row_height, 0, 0
