@@ -96,3 +96,13 @@ def test_calibration_without_focal_length_is_unusable(value):
         info.k[place] = value
         assert normalised_focal_lengths(info) is None
     assert normalised_focal_lengths(CameraInfo(k=camera_info().k)) is None
+
+
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('number', [1e308, np.inf, np.nan, -1.0])
+def test_impossible_numbers_are_scaled_without_a_warning(number):
+    broken = camera_info()
+    broken.k[:], broken.p[:] = number, number
+    scaled = scaled_camera_info(broken, (12800, 9600))
+    np.testing.assert_array_equal(scaled.k[:6], 10 * number)
+    np.testing.assert_array_equal(scaled.p[:8], 10 * number)

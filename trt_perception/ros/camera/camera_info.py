@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import ClassVar, Final
 
+import numpy as np
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile, ReliabilityPolicy
@@ -57,9 +58,10 @@ def scaled_camera_info(info: CameraInfo, size_wh: tuple[int, int]) -> CameraInfo
     scaled.roi.y_offset = _scaled(info.roi.y_offset, ratio_y)
     scaled.roi.width = _scaled(info.roi.width, ratio_x)
     scaled.roi.height = _scaled(info.roi.height, ratio_y)
-    for matrix, columns_of_row in ((scaled.k, 3), (scaled.p, 4)):
-        matrix[:columns_of_row] *= ratio_x
-        matrix[columns_of_row : 2 * columns_of_row] *= ratio_y
+    with np.errstate(over='ignore'):  # numbers of a broken calibration may become infinite
+        for matrix, columns_of_row in ((scaled.k, 3), (scaled.p, 4)):
+            matrix[:columns_of_row] *= ratio_x
+            matrix[columns_of_row : 2 * columns_of_row] *= ratio_y
     return scaled
 
 
