@@ -352,5 +352,5 @@ def _are_equal(one: TaskResult, other: TaskResult) -> bool:
         )
     names = ['xyxy', 'scores', 'class_ids']
     if not isinstance(one, Detections):
-        names = [field.name for field in fields(one)]
+        names = [field.name for field in fields(one) if field.compare]
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
