@@ -99,6 +99,14 @@ def test_relative_depth_is_scaled_from_low_to_high(images, tmp_path):
     assert row['unit'] is None
 
 
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_summary_has_counts_or_shares_of_classes_or_the_depth(
+    task, images, tmp_path, golden_messages, capsys
+):
+    assert run(task, images, tmp_path)[0] == 0
+    golden_messages.add(capsys.readouterr().out.partition('latency')[0])
+
+
 @pytest.mark.parametrize(
     ('is_metric', 'values', 'expected'),
     [

@@ -272,7 +272,9 @@ def _facts(model: ModelFile, spec: ModelSpec, thresholds: Thresholds) -> dict[st
 def _summary_text(headline: str, summary: dict[str, Any]) -> str:
     lines = [headline]
     width = max(map(len, summary['classes']), default=0)
-    lines += [f'  {name:<{width}}  {count:>6}' for name, count in summary['classes'].items()]
+    for name, amount in summary['classes'].items():
+        text = f'{amount:.2%}' if isinstance(amount, float) else str(amount)
+        lines.append(f'  {name:<{width}}  {text:>6}')
     if summary['latency_ms']:
         times = ', '.join(f'{key} {value:.2f}' for key, value in summary['latency_ms'].items())
         lines.append(f'latency, ms: {times}')

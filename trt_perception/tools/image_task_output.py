@@ -42,7 +42,7 @@ class ImageTaskResults:
         self._map_files = map_files
         self._rows: list[dict[str, Any]] = []
         # By class name: the number of images with this best class, or the sum of the pixel shares.
-        self._amounts: defaultdict[str, float] = defaultdict(float)
+        self._amounts: defaultdict[str, float] = defaultdict(int)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -86,8 +86,20 @@ class ImageTaskResults:
         return {'images': len(self._rows), 'classes': dict(classes)}
 
     def headline(self) -> str:
-        """Return the first line of the printed summary."""
-        return f'{len(self._rows)} images'
+        """Return the first line of the printed summary, above the classes."""
+        count = f'{len(self._rows)} images'
+        if not self._rows:
+            return count
+        if 'classes' in self._rows[0]:
+            return f'{count}, by best class:'
+        if 'shares' in self._rows[0]:
+            return f'{count}, mean share of each class:'
+        known = [row for row in self._rows if row['low'] is not None]
+        if not known:
+            return f'{count}, depth unknown'
+        low, high = min(row['low'] for row in known), max(row['high'] for row in known)
+        unit = known[0]['unit'] or ''
+        return f'{count}, depth from {low:.3g} to {high:.3g} {unit}'.rstrip()
 
     def _best_classes(self, found: ClassScores) -> list[dict[str, Any]]:
         ids, scores = found.best(_BEST_CLASSES)
