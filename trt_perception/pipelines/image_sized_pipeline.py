@@ -2,18 +2,20 @@
 
 A model with dynamic height and width is first opened for the size in its files. The first image
 decides the final size, and the model is opened again for it. Later images that need another size
-are refused. Images for too large a network are refused, too, and decide nothing. A model of fixed
-size stretches all images. If this changes their aspect ratio, the log has a warning.
+are refused. Images for too large a network, or for a size with which the model cannot be opened,
+are refused, too, and decide nothing. A model of fixed size stretches all images. If this changes
+their aspect ratio, the log has a warning.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from trt_perception.errors import ImageError
+from trt_perception.errors import EngineError, GpuMemoryError, ImageError
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.pipeline_options import PipelineOptions
@@ -25,6 +27,10 @@ __all__ = ['ImageSizedPipeline', 'follow_image_size']
 _LOG: Final = logging.getLogger(__name__)
 # Largest change of the aspect ratio without a warning, as a share.
 _MAX_STRETCH: Final = 0.05
+# After the model could not be opened for a size, it is not opened again for this size for as long.
+_RETRY_S: Final = 30.0
+# Number of sizes that are remembered because the model could not be opened for them.
+_MAX_FAILURES: Final = 64
 
 
 def follow_image_size(
@@ -67,6 +73,8 @@ class ImageSizedPipeline:
         self._options = options
         self._open_model = open_model
         self._first_wh: tuple[int, int] | None = None
+        # The time and the error of the last attempt for each size that failed.
+        self._failures: dict[tuple[int, int], tuple[float, EngineError | GpuMemoryError]] = {}
         # The error of each frame in a slot; None for frames that the pipeline runs.
         self._errors: dict[int, list[ImageError | None]] = {}
         # The frames of a slot that are not enqueued yet.
@@ -90,7 +98,9 @@ class ImageSizedPipeline:
         """Start a batch with the frames of the right size. The first frame decides the size.
 
         Raises:
-            EngineError: the model does not work with the size of the first image.
+            EngineError: the model can be opened neither for the first image, nor for the size in
+                its files.
+            CudaError: the same, or the GPU is lost.
         """
         if not self.spec.derives_size and self._first_wh is not None:
             self._errors[slot] = [None] * len(frames)
@@ -127,7 +137,9 @@ class ImageSizedPipeline:
         if self.spec.derives_size and (mistake := self._original.derived_size_mistake(image_wh)):
             return ImageError('too_large', 'size of the image', fix=f'set {name}', **mistake)
         if self._first_wh is None:
-            self._follow(image_wh)
+            failure = self._follow(image_wh)
+            if failure is not None:
+                return self._refusal(image_wh, failure)
             self._first_wh = image_wh
         wanted, size = self._original.size_for(image_wh), self.spec.preprocessing.input_size
         if not self.spec.derives_size or wanted == size:
@@ -141,23 +153,48 @@ class ImageSizedPipeline:
             fix=f'use another node for images of another size, or set {name}',
         )
 
-    def _follow(self, image_wh: tuple[int, int]) -> None:
-        """Open the model for the size of the first image, or report that it is stretched."""
+    def _refusal(
+        self, image_wh: tuple[int, int], failure: EngineError | GpuMemoryError
+    ) -> ImageError:
+        """Return the error of an image for whose size the model could not be opened."""
+        return ImageError(
+            'too_large' if isinstance(failure, GpuMemoryError) else 'changed_size',
+            f'an image of {_text(image_wh)} pixels',
+            f'the network cannot be opened for {_text(self._original.size_for(image_wh))}: '
+            f'{failure.statement}',
+            fix=failure.fix or f'set {self._options.overrides.syntax.name("input_size")}',
+        )
+
+    def _follow(self, image_wh: tuple[int, int]) -> EngineError | GpuMemoryError | None:
+        """Open the model for the size of the first image, or report that it is stretched.
+
+        Returns:
+            Why the model cannot be opened for this size. It is open for the size in its files.
+        """
         size = self.spec.preprocessing.input_size
         if self.spec.derives_size:
             wanted = self._original.size_for(image_wh)
             if wanted == size and not self._must_open:
-                return
+                return None
+            failed_s, failure = self._failures.get(wanted, (0.0, None))
+            if failure is not None and time.monotonic() < failed_s + _RETRY_S:
+                return failure
             self.opening = (
                 f'the first image has {_text(image_wh)} pixels: the network is opened again for '
                 f'{_text(wanted)}'
             )
             _LOG.info('%s', self.opening)
             overrides = replace(self._options.overrides, image_wh=image_wh)
-            self._must_open = True
-            self.opened.close()  # first, because both together may need too much memory
-            self._use(self._open_model(replace(self._options, overrides=overrides)))
-            return
+            try:
+                self._open_again(replace(self._options, overrides=overrides))
+            except (EngineError, GpuMemoryError) as error:
+                # Other cameras may have images of a size that works.
+                self._open_again(self._options)
+                if len(self._failures) == _MAX_FAILURES:
+                    self._failures.clear()
+                self._failures[wanted] = time.monotonic(), _without_frames(error)
+                return error
+            return None
         ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
         if max(ratio, 1 / ratio) > 1 + _MAX_STRETCH:
             _LOG.warning(
@@ -166,6 +203,12 @@ class ImageSizedPipeline:
                 *map(_text, (image_wh, size, self._original.size_for(image_wh))),
                 extra={'show': True},
             )
+        return None
+
+    def _open_again(self, options: PipelineOptions) -> None:
+        self._must_open = True
+        self.opened.close()  # first, because both together may need too much memory
+        self._use(self._open_model(options))
 
     def is_done(self, slot: int) -> bool:
         """See Pipeline."""
@@ -186,6 +229,12 @@ class ImageSizedPipeline:
     def close(self) -> None:
         """See Pipeline."""
         self.opened.close()
+
+
+def _without_frames(error: EngineError | GpuMemoryError) -> EngineError | GpuMemoryError:
+    """Return the error without traceback and cause, which would keep a closed pipeline."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _text(size_wh: tuple[int, int]) -> str:

@@ -15,6 +15,7 @@ from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines import image_sized_pipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -117,5 +118,45 @@ def test_batch_is_split_if_the_engine_accepts_fewer_images_of_their_size(
         assert found.pop(2).reason == 'changed_size'
         assert all(one.frame is frame for one, frame in zip(found, wide, strict=True))
     assert pipeline.batch == 1
+    pipeline.close()
+    assert recorder.mistakes == []
+
+
+def test_image_whose_size_the_engine_refuses_leaves_other_cameras_alone(
+    install_standins, tmp_path, monkeypatch, golden_messages
+):
+    write_depth_anything(tmp_path)
+    tensors = {
+        'inputs': (('images', (-1, 3, -1, -1), 'FLOAT'),),
+        'outputs': (('output', (-1, -1, -1), 'FLOAT'),),
+        'profiles': (((1, 3, 14, 14), (2, 3, 56, 98), (2, 3, 112, 112)),),
+    }
+    recorder, _ = install_standins(tensors=tensors)
+    (tmp_path / 'model.engine').write_bytes(PLAN)
+    values = {'engine_path': str(tmp_path / 'model.engine'), 'cameras': ['a', 'b']}
+    pipeline = open_by_parameters(DetectorConfig.from_values(values))
+    open_model, sizes = pipeline._open_model, []
+
+    def record_size(options):
+        sizes.append(options.overrides.image_wh)
+        return open_model(options)
+
+    monkeypatch.setattr(pipeline, '_open_model', record_size)
+    long_wh, usual_wh = (300, 90), (160, 90)  # networks of 182 x 56 and 98 x 56
+    long, usual = (
+        frame_from_bgr(np.zeros((*wh[::-1], 3), np.uint8)) for wh in (long_wh, usual_wh)
+    )
+    for _ in range(3):
+        pipeline.enqueue(0, [long], [Thresholds()])
+        (error,) = pipeline.collect(0)
+        assert error.reason == 'changed_size'
+    golden_messages.add(error)
+    assert sizes == [long_wh, None]  # not once more for each image
+    monkeypatch.setattr(image_sized_pipeline, '_RETRY_S', 0.0)
+    pipeline.enqueue(0, [long, usual], [Thresholds()] * 2)
+    error, found = pipeline.collect(0)
+    assert error.reason == 'changed_size'
+    assert found.frame is usual
+    assert sizes[2:] == [long_wh, None, usual_wh]
     pipeline.close()
     assert recorder.mistakes == []

@@ -107,6 +107,25 @@ def test_model_that_could_not_be_opened_again_is_opened_for_the_next_image(tmp_p
     pipeline.close()
 
 
+def test_image_for_which_memory_is_missing_is_refused(tmp_path, monkeypatch, golden_messages):
+    pipeline = opened(write_depth_anything(tmp_path))
+    open_model = pipeline._open_model
+
+    def open_small(options):
+        if options.overrides.image_wh == WIDE:
+            raise GpuMemoryError('2 GB of GPU memory', 'could not be allocated')
+        return open_model(options)
+
+    monkeypatch.setattr(pipeline, '_open_model', open_small)
+    for _ in range(2):
+        with pytest.raises(ImageError) as caught:
+            depth_of(pipeline, WIDE)
+        assert caught.value.reason == 'too_large'
+    golden_messages.add(caught.value)
+    assert depth_of(pipeline, TALL).grid.shape == TALL_NETWORK[::-1]
+    pipeline.close()
+
+
 def test_pipeline_says_why_frames_wait_until_the_first_result(tmp_path, monkeypatch):
     pipeline = opened(write_depth_anything(tmp_path))
     open_model, said = pipeline._open_model, []
