@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.class_scores import ClassScores
-from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, PARAMETERS_OF_OBJECTS, Task, Topic
+from trt_perception.model.tasks.task import Task, Topic
 
 __all__ = ['CLASSIFICATION_TOPIC', 'Classify']
 
@@ -27,11 +27,7 @@ class Classify(Task):
     name: ClassVar[str] = 'classify'
     finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (CLASSIFICATION_TOPIC,)
-    unused_parameters: ClassVar[tuple[str, ...]] = (
-        *PARAMETERS_OF_OBJECTS,
-        *PARAMETERS_OF_DEPTH,
-        'map_size',
-    )
+    parameters: ClassVar[tuple[str, ...]] = ('classification.top_k',)
 
     def draw(
         self, bgr: npt.NDArray[np.uint8], found: ClassScores, class_names: Sequence[str]

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
-from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import PARAMETERS_OF_OBJECTS, Task, Topic, refuse_crop
+from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, MapTask, Topic
 
 __all__ = ['DEPTH_CAMERA_INFO_TOPIC', 'DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
 
@@ -27,25 +26,16 @@ DEPTH_CAMERA_INFO_TOPIC: Final = Topic(
 
 
 @dataclass(frozen=True)
-class Depth(Task):
+class Depth(MapTask):
     """A depth for each pixel. The result is a DepthMap."""
 
     name: ClassVar[str] = 'depth'
-    finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (
         *(DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC),
         DEPTH_CAMERA_INFO_TOPIC,
     )
     has_classes: ClassVar[bool] = False
-    unused_parameters: ClassVar[tuple[str, ...]] = (
-        *PARAMETERS_OF_OBJECTS,
-        'classification.top_k',
-        'model.class_names',
-    )
-
-    def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
-        """Refuse a crop, because the pixels outside have no depth."""
-        refuse_crop(self.name, model_name, preprocessing)
+    parameters: ClassVar[tuple[str, ...]] = ('map_size', *PARAMETERS_OF_DEPTH)
 
     def draw(
         self,

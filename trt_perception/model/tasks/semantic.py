@@ -12,14 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.images.results.kernel_maps import KernelMaps
-from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import (
-    PARAMETERS_OF_DEPTH,
-    PARAMETERS_OF_OBJECTS,
-    Task,
-    Topic,
-    refuse_crop,
-)
+from trt_perception.model.tasks.task import MapTask, Topic
 
 __all__ = ['CLASS_CAMERA_INFO_TOPIC', 'CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
 
@@ -41,25 +34,15 @@ CLASS_LABELS_TOPIC: Final = Topic(
 
 
 @dataclass(frozen=True)
-class Semantic(Task):
+class Semantic(MapTask):
     """A class for each pixel. The result is a ClassMap."""
 
     name: ClassVar[str] = 'semantic'
-    finds_objects: ClassVar[bool] = False
     topics: ClassVar[tuple[Topic, ...]] = (
         *(CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC),
         CLASS_CAMERA_INFO_TOPIC,
     )
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)
-    unused_parameters: ClassVar[tuple[str, ...]] = (
-        *PARAMETERS_OF_OBJECTS,
-        *PARAMETERS_OF_DEPTH,
-        'classification.top_k',
-    )
-
-    def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
-        """Refuse a crop, because the pixels outside have no class."""
-        refuse_crop(self.name, model_name, preprocessing)
 
     def check_class_count(self, model_name: str, count: int) -> None:
         """Refuse a single class, and more than 256 classes, because a pixel has 8 bits."""

@@ -19,14 +19,13 @@ __all__ = [
     'DEBUG_IMAGE',
     'DETECTIONS_TOPIC',
     'PARAMETERS_OF_DEPTH',
-    'PARAMETERS_OF_OBJECTS',
     'DetectionFields',
     'Floats',
+    'MapTask',
     'Task',
     'TaskResult',
     'Topic',
     'key_mistake',
-    'refuse_crop',
 ]
 
 Floats = npt.NDArray[np.float32]
@@ -57,14 +56,16 @@ class Topic:
     is_latched: bool = False
 
 
-#: Parameters of the node that only tasks of objects read.
-PARAMETERS_OF_OBJECTS: Final = (
+_PARAMETERS_OF_OBJECTS: Final = (
     *('confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter'),
     'class_agnostic_nms',
 )
-#: Parameters of the node that only the task depth reads.
+#: Parameters of the node that only models of depth read.
 PARAMETERS_OF_DEPTH: Final = (
     *('depth.sky', 'depth.sky_depth_m', 'depth.sky_threshold', 'model.focal_length'),
+)
+_PARAMETERS_OF_TASKS: Final = frozenset(
+    (*_PARAMETERS_OF_OBJECTS, *PARAMETERS_OF_DEPTH, 'classification.top_k', 'map_size')
 )
 #: The boxes of all objects. Every task of objects has this topic.
 DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
@@ -89,7 +90,7 @@ class Task:
         is_oriented: whether boxes are rotated. Their rows hold centre, size and an angle.
         finds_objects: whether the result is a Detections.
         has_classes: whether the model has classes. Other models need no class names.
-        unused_parameters: names of parameters of the node that have no effect with this task.
+        parameters: names of the node's parameters that this task reads, but some tasks do not.
     """
 
     name: ClassVar[str]
@@ -100,10 +101,13 @@ class Task:
     is_oriented: ClassVar[bool] = False
     finds_objects: ClassVar[bool] = True
     has_classes: ClassVar[bool] = True
-    unused_parameters: ClassVar[tuple[str, ...]] = (
-        *('classification.top_k', 'map_size'),
-        *PARAMETERS_OF_DEPTH,
-    )
+    parameters: ClassVar[tuple[str, ...]] = _PARAMETERS_OF_OBJECTS
+
+    @property
+    def unused_parameters(self) -> frozenset[str]:
+        """The names of the node's parameters that have no effect with this task."""
+        names = () if self.has_classes else ('model.class_names',)
+        return _PARAMETERS_OF_TASKS.difference(self.parameters).union(names)
 
     @property
     def task_value_count(self) -> int:
@@ -269,24 +273,22 @@ class Task:
         draw_detections(bgr, found, class_names)
 
 
-def refuse_crop(task: str, model_name: str, preprocessing: Preprocessing) -> None:
-    """Check that a task with a value for each pixel gets the whole image.
+@dataclass(frozen=True)
+class MapTask(Task):
+    """A task with a value for each pixel of the image."""
 
-    Args:
-        task: name of the task.
-        model_name: file name of the model, for error messages.
-        preprocessing: the preprocessing of the model.
+    finds_objects: ClassVar[bool] = False
+    parameters: ClassVar[tuple[str, ...]] = ('map_size',)
 
-    Raises:
-        EngineError: the preprocessing crops the image.
-    """
-    if preprocessing.resize == 'center_crop':
-        raise EngineError(
-            model_name,
-            f'task {task} with resize center_crop, so pixels outside the crop have no value',
-            expected='a resize that keeps the whole image',
-            fix='set model.resize to stretch or letterbox, and measure the accuracy',
-        )
+    def check_preprocessing(self, model_name: str, preprocessing: Preprocessing) -> None:
+        """Refuse a crop, because the pixels outside have no value."""
+        if preprocessing.resize == 'center_crop':
+            raise EngineError(
+                model_name,
+                f'task {self} with resize center_crop, so pixels outside the crop have no value',
+                expected='a resize that keeps the whole image',
+                fix='set model.resize to stretch or letterbox, and measure the accuracy',
+            )
 
 
 def key_mistake(
