@@ -35,7 +35,7 @@ NEAR = (120, 100, 100, 100)  # IoU 2/3 with BOX
 FAR = (150, 100, 100, 100)  # IoU 1/3
 
 
-def ignore_progress(step, done, total):
+def ignore_progress(*_):
     pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,12 @@ from trt_perception.evaluation.metrics.mistakes import (
     match_detections,
 )
 from trt_perception.evaluation.metrics.task_measures import common_measure
-from trt_perception.evaluation.offline_detection import MIN_SCORE, Latency, detect_in_files
+from trt_perception.evaluation.offline_detection import (
+    MIN_SCORE,
+    ImageProgress,
+    Latency,
+    detect_in_files,
+)
 from trt_perception.images.detections import Detections
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Pipeline
@@ -205,7 +211,7 @@ def compare_models(
             pipeline,
             dataset,
             classes,
-            progress=progress,
+            progress=functools.partial(progress, name),
             thresholds=thresholds,
         )
         for name, pipeline in models.items()
@@ -219,7 +225,7 @@ def evaluate_model(
     dataset: Dataset,
     classes: ClassMap | None,
     *,
-    progress: ModelProgress,
+    progress: ImageProgress,
     thresholds: Thresholds = Thresholds(),  # noqa: B008  frozen
 ) -> ModelAccuracy:
     """Run one model on a data set and measure its accuracy.
@@ -229,7 +235,7 @@ def evaluate_model(
         pipeline: pipeline that ``open_for_evaluation`` opened, with no frames in flight.
         dataset: images and their annotated objects.
         classes: categories of the model's classes, from ``dataset.class_map``.
-        progress: called after each batch with name, finished images and all images.
+        progress: called after each batch.
         thresholds: thresholds of the node.
 
     Raises:
@@ -240,7 +246,7 @@ def evaluate_model(
         pipeline,
         [(image.path, image.size_wh) for image in dataset.images],
         low,
-        lambda done, total: progress(name, done, total),
+        progress,
         dataset.measure,
     )
     confident = filter_by_score(run.detections, thresholds.confidence_threshold)

@@ -29,6 +29,7 @@ from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
 __all__ = [
     'MIN_SCORE',
+    'ImageProgress',
     'Latency',
     'RunResult',
     'detect_batch',

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from tqdm import tqdm
 
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['ResultSaver', 'print_message', 'run_tool']
+__all__ = ['ResultSaver', 'print_message', 'progress_bar', 'run_tool']
 
 _Job = TypeVar('_Job')
 
@@ -56,6 +59,25 @@ def run_tool(
 def print_message(tool: str, text: object) -> None:
     """Print a message of a tool on standard error."""
     print(escape_controls(f'{tool}: {text}'), file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on a terminal.
+
+    Args:
+        **options: options of ``tqdm``.
+
+    Yields:
+        A function to call with the numbers of finished and of all items.
+    """
+    with tqdm(disable=None, leave=False, **options) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress
 
 
 class ResultSaver:

@@ -12,8 +12,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from tqdm import tqdm
-
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.evaluation.coco.classes import ClassMap, read_class_map
 from trt_perception.evaluation.compare import (
@@ -47,7 +45,7 @@ from trt_perception.tools.arguments import (
     integer_at_least,
     parse_path,
 )
-from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
+from trt_perception.tools.command_line import ResultSaver, print_message, progress_bar, run_tool
 from trt_perception.tools.evaluation_text import report_text
 from trt_perception.tools.image_task_evaluation import evaluate_image_models, label_images
 from trt_perception.tools.model_arguments import (
@@ -219,24 +217,21 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
     """Run one model after the other, with a progress bar on a terminal."""
     results: list[ModelAccuracy] = []
     for name, classes in maps.items():
-        with tqdm(desc=name, unit='img', disable=None, leave=False) as bar:
-
-            def progress(_: str, done: int, total: int, bar: tqdm = bar) -> None:  # type: ignore[type-arg]
-                bar.total = total
-                bar.update(done - bar.n)
-
-            with contextlib.closing(_open_pipeline(job, name)) as pipeline:
-                thresholds = job.configs[name].thresholds(pipeline.spec.class_names)
-                results.append(
-                    evaluate_model(
-                        name,
-                        pipeline,
-                        job.dataset,
-                        classes,
-                        progress=progress,
-                        thresholds=thresholds,
-                    )
+        with (
+            progress_bar(desc=name, unit='img') as progress,
+            contextlib.closing(_open_pipeline(job, name)) as pipeline,
+        ):
+            thresholds = job.configs[name].thresholds(pipeline.spec.class_names)
+            results.append(
+                evaluate_model(
+                    name,
+                    pipeline,
+                    job.dataset,
+                    classes,
+                    progress=progress,
+                    thresholds=thresholds,
                 )
+            )
     thresholds = next(iter(job.configs.values())).thresholds(())
     return accuracy_report(results, job.dataset, thresholds)
 

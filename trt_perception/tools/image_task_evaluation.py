@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tqdm import tqdm
-
 from trt_perception.errors import ConfigError
 from trt_perception.evaluation.image_tasks.compare import compare_image_models
 from trt_perception.evaluation.image_tasks.labels import LabelledImage, find_labels
@@ -18,7 +16,7 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.tools.command_line import ResultSaver
+from trt_perception.tools.command_line import ResultSaver, progress_bar
 from trt_perception.tools.evaluation_text import image_report_text
 
 __all__ = ['evaluate_image_models', 'label_images']
@@ -99,15 +97,7 @@ def evaluate_image_models(
     Raises:
         TrtPerceptionError: see ``compare_image_models``.
     """
-    with (
-        contextlib.ExitStack() as stack,
-        tqdm(unit='img', disable=None, leave=False) as bar,
-    ):
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with contextlib.ExitStack() as stack, progress_bar(unit='img') as progress:
         pipelines = {
             name: stack.enter_context(contextlib.closing(open_model()))
             for name, open_model in open_models.items()

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tqdm import tqdm
-
 from trt_perception.building.engine.verify import measure_latency
 from trt_perception.building.inspection.inspection_report import (
     EngineReport,
@@ -40,7 +38,7 @@ from trt_perception.tools.arguments import (
     integer_at_least,
     parse_path,
 )
-from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
+from trt_perception.tools.command_line import ResultSaver, print_message, progress_bar, run_tool
 from trt_perception.tools.model_arguments import add_parameter_option, read_parameters
 from trt_perception.tools.write_manifest import recognised_manifest
 
@@ -213,12 +211,7 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
     engine_info = inspect_engine(report.model, device, options.plugins)
     if not options.times:
         return dataclasses.replace(report, engine_info=engine_info)
-    with tqdm(total=options.times, desc='runs', disable=None, leave=False) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress_bar(total=options.times, desc='runs') as progress:
         times = time_layers(report.model, device, runs=options.times, progress=progress)
     engine_ms = measure_latency(report.model, device).p50
     return dataclasses.replace(report, engine_info=engine_info, times=times, engine_ms=engine_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ from trt_perception.evaluation.image_tasks.agreement import ImageAgreement, imag
 from trt_perception.evaluation.image_tasks.labels import LabelledImage
 from trt_perception.evaluation.image_tasks.measures import IMAGE_MEASURES, ImageMeasure
 from trt_perception.evaluation.offline_detection import (
+    ImageProgress,
     Latency,
     detect_batch,
     read_ahead,
@@ -136,7 +137,7 @@ def compare_image_models(
     models: Mapping[str, Pipeline],
     images: Sequence[LabelledImage],
     class_map: Mapping[str, str | None],
-    progress: Callable[[int, int], None],
+    progress: ImageProgress,
 ) -> ImageTaskReport:
     """Run models on the same images, measure each with the labels, and compare it with the first.
 
