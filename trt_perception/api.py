@@ -92,7 +92,8 @@ class Model:
         self.class_names: tuple[str, ...] = self._pipeline.spec.class_names
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            config.thresholds(self.class_names)  # reports an unknown class before the first call
+            # Reports an unknown class before the first call.
+            config.thresholds(self.class_names, self._pipeline.spec.task)
             undo.pop_all()
         for sentence in config.parameters_without_effect(self._pipeline.spec.task):
             _LOG.warning('%s: %s', Path(path).name, sentence)
@@ -167,7 +168,7 @@ class Model:
                 fix='leave it out: only models that find objects have thresholds',
             )
         config = DetectorConfig.from_values({**self._values, **given})
-        thresholds = config.thresholds(self.class_names)
+        thresholds = config.thresholds(self.class_names, task)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
         is_single = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
         if isinstance(images, np.ndarray):

@@ -11,6 +11,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.row import parameter_value
@@ -383,6 +384,17 @@ def test_class_filter_with_unknown_classes_is_refused(golden_messages):
         with golden_messages.raises(ConfigError) as caught:
             config.thresholds(tuple(f'c{number}' for number in range(count)))
         assert caught.value.expected.endswith(end)
+
+
+@pytest.mark.parametrize('name', TASKS)
+def test_only_tasks_of_objects_check_the_class_filter(name):
+    config, names = DetectorConfig(class_filter=('unicorn',)), ('cat', 'dog')
+    if (task := TASKS[name]).finds_objects:
+        with pytest.raises(ConfigError):
+            config.thresholds(names, task)
+    else:
+        assert config.thresholds(names, task) == Thresholds()
+        assert config.parameters_without_effect(task)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -69,7 +69,7 @@ def run_model_once(
     path: str,
     options: PipelineOptions,
     device_ids: Sequence[int],
-    check: Callable[[tuple[str, ...]], object],
+    check: Callable[[tuple[str, ...], Any], object],
 ) -> str:
     """Open a model as *configure* does, run it on a grey image, and return a description.
 
@@ -77,7 +77,8 @@ def run_model_once(
         path: path of the model file.
         options: options of the pipeline.
         device_ids: at least one CUDA device; an engine runs on each of them.
-        check: called with the class names; raises ConfigError if the parameters do not fit them.
+        check: called with the class names and the Task; raises ConfigError if the parameters do
+            not fit them.
 
     Raises:
         TrtPerceptionError: the model cannot be used; the message gives the reason.
@@ -94,7 +95,7 @@ def run_model_once(
         try:
             spec = pipeline.spec
             names = spec.class_names
-            check(names)
+            check(names, spec.task)
             width, height = spec.preprocessing.input_size
             facts = f'{spec.task.summary(names)}, {spec.decoder.family}, input {width}x{height}'
         finally:

@@ -276,15 +276,20 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             and getattr(self, row.field) != getattr(before, row.field)
         ]
 
-    def thresholds(self, class_names: tuple[str, ...]) -> Thresholds:
+    def thresholds(self, class_names: tuple[str, ...], task: Task | None = None) -> Thresholds:
         """Return the values that may change between frames, with class indices for the filter.
+
+        Args:
+            class_names: class names of the model.
+            task: task of the model; None for any task of objects. Other tasks ignore the filter.
 
         Raises:
             ConfigError: the class filter names a class that the model does not have.
         """
         names = [field.name for field in dataclasses.fields(FrameParameters)]
+        class_filter = self.class_filter if task is None or task.finds_objects else ()
         return Thresholds(
-            class_ids=class_filter_ids(self.class_filter, class_names),
+            class_ids=class_filter_ids(class_filter, class_names),
             focal_length_px=self.model_focal_length,
             sky=Sky(
                 self.depth_sky_threshold,

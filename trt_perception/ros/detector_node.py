@@ -392,7 +392,7 @@ class DetectorNode(LifecycleNode):
 
     def _check_parameters(self, config: DetectorConfig) -> None:
         for pipeline in self._pipelines[:1]:
-            config.thresholds(pipeline.spec.class_names)
+            config.thresholds(pipeline.spec.class_names, pipeline.spec.task)
 
     def _apply_parameters(self) -> None:
         for camera in self._cameras:

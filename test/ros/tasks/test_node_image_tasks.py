@@ -310,8 +310,10 @@ def test_debug_image_shows_the_result(client, start, halves, task):
 
 
 def test_parameter_without_effect_is_reported_only_if_it_differs_from_its_default(start):
-    detector = start('classify', confidence_threshold=0.4, iou_threshold=0.45)
-    detector.wait_for_log('WARN', 'confidence_threshold')
+    changed = {'confidence_threshold': 0.4, 'class_filter': ['unicorn']}
+    detector = start('classify', **changed, iou_threshold=0.45)
+    for name in changed:
+        detector.wait_for_log('WARN', name)
     detector.program.wait_for_output('active: ')
     assert not [line for line in detector.program.output.splitlines() if 'iou_threshold' in line]
     detector.set_or_fail(iou_threshold=0.3)

@@ -26,6 +26,7 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
@@ -112,7 +113,7 @@ class NodeCamera:
         self._camera = Camera(
             self.name,
             MarkedHandler(self, self.name) if self.config.nvtx else self,
-            thresholds=self.config.thresholds(self._pipeline.spec.class_names),
+            thresholds=self._thresholds(),
             pipeline_index=self._pipeline_index,
         )
         self._apply_live_parameters()
@@ -169,14 +170,19 @@ class NodeCamera:
         for sentence in self.config.parameters_without_effect(self._pipeline.spec.task, before):
             self._log.warning(sentence)
 
+    def _thresholds(self) -> Thresholds:
+        spec = self._pipeline.spec
+        return self.config.thresholds(spec.class_names, spec.task)
+
     def _apply_live_parameters(self) -> None:
         config, camera = self.config, self._camera
         self.health.enabled = config.enabled
         if self._input is not None:
             self._input.enabled = config.enabled
         if camera is not None:
-            thresholds = config.thresholds(self._pipeline.spec.class_names)
-            camera.thresholds = replace(thresholds, normalised_focal_lengths=self._focal_lengths)
+            camera.thresholds = replace(
+                self._thresholds(), normalised_focal_lengths=self._focal_lengths
+            )
             camera.enabled = config.enabled
             camera.max_rate_hz = config.max_rate_hz
 

@@ -234,7 +234,7 @@ def trial_run(values: Mapping[str, Any]) -> str:
         node.engine_path,
         options,
         node.device_ids,
-        lambda names: node_config.check(lambda config: config.thresholds(names)),
+        lambda names, task: node_config.check(lambda config: config.thresholds(names, task)),
     )
 
 
