@@ -23,9 +23,8 @@ import cv2
 import numpy as np
 import rclpy
 from children import Child
-from common import HEIGHT, WIDTH, launch_environment, quality, save
+from common import HEIGHT, WIDTH, launch_environment, quality, save, spin_until
 from frame_path import EmptyPipeline
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -159,10 +158,7 @@ def run_node(kind, way, frames):
         open_pipeline=lambda *_: NoPipeline(meter),
         parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()],
     )
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    while meter.parts_ms is None:
-        executor.spin_once()
+    spin_until(node, lambda: meter.parts_ms is not None)
     node.close()
     print(json.dumps(meter.parts_ms), flush=True)
     rclpy.shutdown()

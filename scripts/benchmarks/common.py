@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import rclpy
 from ament_index_python.packages import get_package_share_directory
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, QoSReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
@@ -80,6 +81,14 @@ def run_camera(rate_hz, reliability, topics=('image',)):
 
     node.create_timer(1 / (len(topics) * rate_hz), publish)
     rclpy.spin(node)
+
+
+def spin_until(node, is_done):
+    """Run the callbacks of a node until `is_done` returns true."""
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    while not is_done():
+        executor.spin_once()
 
 
 def photograph(width, height):

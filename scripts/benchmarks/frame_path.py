@@ -24,8 +24,16 @@ import gate
 import numpy as np
 import rclpy
 from children import Child
-from common import HEIGHT, WIDTH, launch_environment, number_of, quality, run_camera, save
-from rclpy.executors import SingleThreadedExecutor
+from common import (
+    HEIGHT,
+    WIDTH,
+    launch_environment,
+    number_of,
+    quality,
+    run_camera,
+    save,
+    spin_until,
+)
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -183,10 +191,7 @@ def run_node(frames, intake):
             Parameter('image_intake', value=intake),
         ],
     )
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    while not meter.finished:
-        executor.spin_once()
+    spin_until(node, lambda: meter.finished)
     node.close()
     print(json.dumps(meter.results), flush=True)
     rclpy.shutdown()
@@ -205,10 +210,7 @@ def run_bare(frames):
         meter.frame()
 
     node.create_subscription(Image, BARE_TOPIC, copy, quality('reliable'))
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    while not meter.finished:
-        executor.spin_once()
+    spin_until(node, lambda: meter.finished)
     node.destroy_node()
     print(json.dumps(meter.results), flush=True)
     rclpy.shutdown()

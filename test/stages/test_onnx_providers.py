@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import stat
 import sys
@@ -13,7 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from support.gpu_onnx_runtime import CPU, CUDA, TENSORRT, GpuOnnxRuntime
+from support.gpu_onnx_runtime import CPU, CUDA, TENSORRT, GpuOnnxRuntime, install_gpu_build
 from support.models.support_models import tiny_onnx
 from trt_perception.errors import EngineError
 from trt_perception.files.cache import cache_folder
@@ -33,12 +34,7 @@ def _own_cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def install(monkeypatch):
-    def install_it(*works, **options):
-        runtime = GpuOnnxRuntime(works, **options)
-        monkeypatch.setitem(sys.modules, 'onnxruntime', runtime)
-        return runtime
-
-    return install_it
+    return functools.partial(install_gpu_build, monkeypatch)
 
 
 def model_of(content):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import functools
 import threading
 from dataclasses import replace
 
 import onnx
 import pytest
 
-from support.gpu_onnx_runtime import CPU, CUDA, TENSORRT, GpuOnnxRuntime
+from support.gpu_onnx_runtime import CPU, CUDA, TENSORRT, install_gpu_build
 from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.tiny_model import write_tiny_model
 from trt_perception.errors import EngineError, MissingModelInfoError
@@ -27,12 +27,7 @@ def _own_cache(monkeypatch, tmp_path):
 
 @pytest.fixture
 def install(monkeypatch):
-    def install_it(*works, **options):
-        runtime = GpuOnnxRuntime(works, **options)
-        monkeypatch.setitem(sys.modules, 'onnxruntime', runtime)
-        return runtime
-
-    return install_it
+    return functools.partial(install_gpu_build, monkeypatch)
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Stands in for ONNX Runtime's GPU build, whose sessions run on the CPU here."""
 
+import sys
+
 import onnxruntime
 
 CPU, CUDA, TENSORRT = (f'{name}ExecutionProvider' for name in ('CPU', 'CUDA', 'Tensorrt'))
@@ -86,3 +88,10 @@ class _Part:
 
     def get_nodes(self):
         return [object()] * self._count
+
+
+def install_gpu_build(monkeypatch, *works, **options):
+    """Return a GpuOnnxRuntime that replaces the module onnxruntime during a test."""
+    runtime = GpuOnnxRuntime(works, **options)
+    monkeypatch.setitem(sys.modules, 'onnxruntime', runtime)
+    return runtime

@@ -11,7 +11,7 @@ import pytest
 
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_support import build_plan, needs_tensorrt
-from support.gpu_onnx_runtime import CUDA, TENSORRT, GpuOnnxRuntime
+from support.gpu_onnx_runtime import CUDA, TENSORRT, install_gpu_build
 from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
@@ -267,10 +267,8 @@ def test_two_models_are_compared(model, tmp_path, capsys):
 @pytest.fixture
 def gpu_runtime(monkeypatch, tmp_path):
     """A build of ONNX Runtime with CUDA, which runs on the CPU."""
-    runtime = GpuOnnxRuntime([CUDA])
-    monkeypatch.setitem(sys.modules, 'onnxruntime', runtime)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    return runtime
+    return install_gpu_build(monkeypatch, CUDA)
 
 
 def test_providers_are_compared(model, tmp_path, gpu_runtime):

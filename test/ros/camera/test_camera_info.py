@@ -34,7 +34,7 @@ def pixel_in_image(info):
 ROI = RegionOfInterest(x_offset=160, y_offset=80, width=640, height=480, do_rectify=True)
 
 
-@pytest.mark.parametrize(
+each_image_size = pytest.mark.parametrize(
     ('values', 'image_wh'),
     [
         ({}, (1280, 960)),
@@ -43,6 +43,9 @@ ROI = RegionOfInterest(x_offset=160, y_offset=80, width=640, height=480, do_rect
         ({'roi': ROI, 'binning_x': 2, 'binning_y': 2}, (320, 240)),
     ],
 )
+
+
+@each_image_size
 @pytest.mark.parametrize('size_wh', [(320, 120), (640, 480), (2560, 960)])
 def test_points_keep_their_place_in_the_image(values, image_wh, size_wh):
     before = camera_info(**values)
@@ -72,15 +75,7 @@ def test_impossible_sizes_stay_in_the_range_of_the_message():
     assert scaled_camera_info(info, (320, 240)).roi.x_offset == 2**32 - 1
 
 
-@pytest.mark.parametrize(
-    ('values', 'image_wh'),
-    [
-        ({}, (1280, 960)),
-        ({'roi': ROI}, (640, 480)),
-        ({'binning_x': 2, 'binning_y': 4}, (640, 240)),
-        ({'roi': ROI, 'binning_x': 2, 'binning_y': 2}, (320, 240)),
-    ],
-)
+@each_image_size
 def test_focal_lengths_are_shares_of_the_image(values, image_wh):
     info = camera_info(**values)
     # The distance of two points at a depth of 1, in pixels of the image.

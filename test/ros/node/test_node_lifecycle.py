@@ -9,7 +9,7 @@ from rclpy.parameter import Parameter
 
 from support.models.tiny_model import expected_detections
 from support.nodes import scripted_node
-from support.nodes.graph import TRANSITIONS, Detector, found_in, picture_of
+from support.nodes.graph import TRANSITIONS, TWO_LIFECYCLES, Detector, found_in, picture_of
 from trt_perception.ros.detector_node import DetectorNode
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -23,14 +23,7 @@ def test_two_lifecycles_reach_the_expected_states(start_detector, model):
     graph = detector.client.node
     image, detections = detector.topic('image'), detector.topic('detections')
     assert detector.state() == 'unconfigured'
-    for transition, state in 2 * (
-        ('configure', 'inactive'),
-        ('activate', 'active'),
-        ('deactivate', 'inactive'),
-        ('activate', 'active'),
-        ('deactivate', 'inactive'),
-        ('cleanup', 'unconfigured'),
-    ):
+    for transition, state in TWO_LIFECYCLES:
         assert detector.change_state(transition)
         assert detector.state() == state
         _, values = detector.wait_for_status(

@@ -15,7 +15,7 @@ from support.models.image_models import (
     write_depth_anything_3,
     write_image_model,
 )
-from support.nodes.graph import Detector, image_message
+from support.nodes.graph import TWO_LIFECYCLES, Detector, image_message
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -280,14 +280,7 @@ def test_each_camera_gets_its_own_results_and_every_image_is_counted(client, sta
 def test_two_lifecycles_reach_the_expected_states(client, start, halves, task):
     detector = start(task, autostart=False)
     kind, topic = TOPICS[task]
-    for transition, state in 2 * (
-        ('configure', 'inactive'),
-        ('activate', 'active'),
-        ('deactivate', 'inactive'),
-        ('activate', 'active'),
-        ('deactivate', 'inactive'),
-        ('cleanup', 'unconfigured'),
-    ):
+    for transition, state in TWO_LIFECYCLES:
         assert detector.change_state(transition)
         assert detector.state() == state
         if state == 'active':

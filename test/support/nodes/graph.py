@@ -46,6 +46,15 @@ TRANSITIONS = {
     'shutdown from inactive': Transition.TRANSITION_INACTIVE_SHUTDOWN,
     'shutdown from active': Transition.TRANSITION_ACTIVE_SHUTDOWN,
 }
+#: Transitions with the state that follows.
+TWO_LIFECYCLES = 2 * (
+    ('configure', 'inactive'),
+    ('activate', 'active'),
+    ('deactivate', 'inactive'),
+    ('activate', 'active'),
+    ('deactivate', 'inactive'),
+    ('cleanup', 'unconfigured'),
+)
 SERVICES = {
     'change_state': ChangeState,
     'set_parameters': SetParameters,
