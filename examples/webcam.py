@@ -5,25 +5,31 @@
 The topic is /front/image_raw. Images above 512 KiB need the transport profile (docs/cameras.md).
 """
 
+import signal
 from array import array
+from contextlib import suppress
 
 import cv2
 import rclpy
+from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image
 
 capture = cv2.VideoCapture(0)
 if not capture.isOpened():
     raise SystemExit('camera 0 cannot be opened: ls /dev/video* lists the devices')
-rclpy.init()
+# Ctrl-C and SIGTERM end the loop below. rclpy's handlers would let `publish` fail instead.
+rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 node = rclpy.create_node('webcam')
 publisher = node.create_publisher(Image, '/front/image_raw', 1)
-while rclpy.ok():
-    found, bgr = capture.read()
-    if not found:
-        raise SystemExit('the camera sends no more images')
-    height, width, _ = bgr.shape
-    message = Image(height=height, width=width, encoding='bgr8', step=3 * width)
-    message.header.stamp = node.get_clock().now().to_msg()
-    message.header.frame_id = 'webcam'
-    message.data = array('B', bgr.tobytes())
-    publisher.publish(message)
+with suppress(KeyboardInterrupt):
+    while True:
+        found, bgr = capture.read()
+        if not found:
+            raise SystemExit('the camera sends no more images')
+        height, width, _ = bgr.shape
+        message = Image(height=height, width=width, encoding='bgr8', step=3 * width)
+        message.header.stamp = node.get_clock().now().to_msg()
+        message.header.frame_id = 'webcam'
+        message.data = array('B', bgr.tobytes())
+        publisher.publish(message)
