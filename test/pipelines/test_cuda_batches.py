@@ -277,3 +277,31 @@ def test_frame_without_memory_affects_no_other_frame(
     assert collect_with_limit([noise(1), larger], 2**20)[0] == ['', 'too_large']
     assert collect_with_limit([larger], 2**20)[0] == ['too_large']
     assert collect_with_limit(frames, 2**20)[0] == ['', '', '']
+
+
+@pytest.mark.parametrize('graph', [True, False])
+@pytest.mark.parametrize('integrated', [False, True])
+def test_other_frames_are_processed_while_no_memory_is_left(open_late_pipeline, integrated, graph):
+    gpu, pipeline = open_late_pipeline(
+        tensorrt=fixed(3), integrated=integrated, graph=graph, depth=1
+    )
+    runtime = gpu.modules[2]
+    full = runtime.cudaError_t.cudaErrorMemoryAllocation, 0
+    allocate = {name: getattr(runtime, name) for name in ('cudaMalloc', 'cudaHostAlloc')}
+    with copy_to_pipeline_memory(pipeline, [noise(seed) for seed in range(3)]) as frames:
+        for name in allocate:
+            setattr(runtime, name, lambda *of: full)
+        for order in ((0, 1, 2), (2, 0, 1), (1,)):
+            pipeline.enqueue(0, [frames[at] for at in order], [Thresholds()] * len(order))
+            reasons = [getattr(one, 'reason', '') for one in pipeline.collect(0)]
+            # Only the first place has memory since the start.
+            assert reasons == ['', 'too_large', 'too_large'][: len(order)]
+            expected = expected_tensor(frames[order[0]])
+            np.testing.assert_array_equal(gpu.input_of(pipeline.slots[0]), expected)
+        for name, function in allocate.items():
+            setattr(runtime, name, function)
+        pipeline.enqueue(0, frames, [Thresholds()] * 3)
+        pipeline.collect(0)
+        for at, frame in enumerate(frames):
+            found = gpu.input_of(pipeline.slots[0], at)
+            np.testing.assert_array_equal(found, expected_tensor(frame))

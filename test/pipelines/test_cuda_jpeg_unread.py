@@ -173,7 +173,7 @@ def raise_image_error(*_):
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_unreadable_file_leaves_an_empty_header(open_jpeg_pipeline, integrated):
+def test_place_of_an_unreadable_file_gets_another_frame(open_jpeg_pipeline, integrated):
     """The kernels also run on the place of this file, whose memory may be unset or freed."""
     gpu, pipeline = open_jpeg_pipeline(tensorrt=fixed(3), depth=1, integrated=integrated)
     good = content(1)
@@ -183,8 +183,7 @@ def test_unreadable_file_leaves_an_empty_header(open_jpeg_pipeline, integrated):
         pipeline.enqueue(0, places, [Thresholds()] * 3)
         results = pipeline.collect(0)
         assert results[2 - turn].reason == 'bad_frame_id'
-        assert header_of(pipeline, 0, 2 - turn)[:2] == (1, 1)
-        for place in {0, 1, 2} - {2 - turn}:
+        for place in range(3):
             np.testing.assert_array_equal(
                 gpu.input_of(pipeline.slots[0], place), expected_of(good)
             )
@@ -336,7 +335,7 @@ def test_unchanged_header_is_not_uploaded_again(open_jpeg_pipeline):
         *((small, Thresholds(), 1), (small, Thresholds(), 0), (small, half, 1), (small, half, 0)),
         *((content(4), half, 0), (large, half, 1), (large, half, 0), (small, half, 1)),
         *((noise(5), half, None), (small, half, 1), (small, half, 0), (bad, half, None)),
-        *((small, half, 1), (content(6, 'png'), half, None), (small, half, 0)),
+        *((small, half, 0), (content(6, 'png'), half, None), (small, half, 0)),
         *((content(7, 'png', (30, 20)), half, None), (small, half, 1), (small, half, 0)),
     ]
     for file, thresholds, sent in turns:

@@ -23,7 +23,6 @@ from trt_perception.gpu import (
     Graph,
     Stream,
     clear_async,
-    fill_async,
     upload_once,
 )
 from trt_perception.images.frame import Frame, PipelineInput
@@ -35,9 +34,9 @@ from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, SlotDecoder
 from trt_perception.pipelines.gpu_frames.frame_place import FramePlace
 from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
+from trt_perception.pipelines.gpu_frames.place_table import PlaceTable
 from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result
-from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt_runtime import TensorRtContext
 
@@ -142,9 +141,6 @@ class CudaSlot:
         self._kernels = kernels
         largest = sizes[-1].spec
         self.places = [FramePlace(device, headers, stream) for _ in range(largest.batch)]
-        # Current content of the table in device memory: header addresses and number of frames.
-        self._table_addresses = [0] * largest.batch
-        self._table_count = 0
         self._frame_count = 0
         self._launched = False
         self._closing = ExitStack()
@@ -178,7 +174,7 @@ class CudaSlot:
             else:
                 self.result = HostDecoder(largest, kernels.limits)
             self._closing.callback(self.result.close)
-            self._table: DeviceBuffer = own(DeviceBuffer(batch_table(self._table_addresses).size))
+            self._table: PlaceTable = own(PlaceTable(self.places, stream))
             self.places[0].reserve(_INITIAL_FRAME_BYTES - headers.size)
             undo.pop_all()
 
@@ -231,8 +227,8 @@ class CudaSlot:
         if all(place.error is not None for place in self.places[: self._frame_count]):
             return
         # Filling a place may have allocated larger memory, so addresses are known only here.
-        self._write_addresses()
-        self._write_count()
+        self._table.write_addresses(self._frame_count)
+        self._table.write_count(self._frame_count)
         if self._size.graph is not None:
             self._size.graph.launch(self.stream)
         else:
@@ -310,11 +306,11 @@ class CudaSlot:
         self._set_frame_count(len(frames))
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             place.stage(frame, own)
-        self._write_addresses()
+        self._table.write_addresses(self._frame_count)
 
     def upload(self) -> None:
         """Queue the upload of each frame's header and pixels, and of the number of frames."""
-        self._write_count()
+        self._table.write_count(self._frame_count)
         for place in self.places[: self._frame_count]:
             place.upload()
 
@@ -323,19 +319,6 @@ class CudaSlot:
         self._frame_count = frames
         self._launched = False
         self._size = next(size for size in self._sizes if size.batch >= frames)
-
-    def _write_addresses(self) -> None:
-        """Upload the header addresses for the kernels if they changed. Waits for this upload."""
-        addresses = [place.address for place in self.places]
-        if addresses != self._table_addresses:
-            upload_once(batch_table(addresses), self._table.pointer, self.stream)
-            self._table_addresses, self._table_count = addresses, len(addresses)
-
-    def _write_count(self) -> None:
-        """Queue the upload of the number of frames for the kernels if the number changed."""
-        if self._table_count != self._frame_count:
-            fill_async(self._table.pointer, self._frame_count, BATCH_COUNT_BYTES, self.stream)
-            self._table_count = self._frame_count
 
     def letterbox(self) -> None:
         """Queue the kernels that write the input tensor, and the pixel mask if there is one."""

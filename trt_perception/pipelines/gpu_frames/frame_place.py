@@ -28,7 +28,6 @@ __all__ = ['FrameMemory', 'FramePlace']
 # Device memory of frames is a multiple of this size. Messages of one camera differ by a few bytes,
 # and these differences must not cause a new allocation.
 _SIZE_MULTIPLE_BYTES: Final = 64 * 1024
-_PLACEHOLDER_FRAME: Final = Frame.view(bytes(3), width=1, height=1, step=3, encoding='bgr8')
 
 
 class _DeviceHeader(NamedTuple):
@@ -116,12 +115,12 @@ class FramePlace:
     Attributes:
         address: device address of the header; 0 before the first frame.
         pixels: device address of the pixels of a JPEG file.
-        letterbox: position of the last frame in the network's input.
+        letterbox: position of the last frame in the network's input; one pixel before the first.
         thresholds: thresholds of the last frame.
         error: why the frame of the last batch could not be read; None if it was read.
     """
 
-    letterbox: Letterbox
+    letterbox: Letterbox = Letterbox.fit((1, 1), (1, 1), 'stretch')
     thresholds: Thresholds
 
     def __init__(self, device: Device, headers: HeaderTemplates, stream: Stream) -> None:
@@ -267,15 +266,8 @@ class FramePlace:
         self.upload()
 
     def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
-        """Store the error of a frame that cannot be read.
-
-        The kernels still process this place, but their result is ignored. The memory of the
-        previous frame may already be freed, so a frame of one pixel replaces it.
-        """
+        """Store the error of a frame that cannot be read. The place may have no memory."""
         self.thresholds = thresholds
-        if self._staged is None:
-            self._stage_pixels(_PLACEHOLDER_FRAME)
-            self.upload()
         # Traceback and cause would keep the image in memory while the caller stores the error.
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
