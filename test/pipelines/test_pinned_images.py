@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.pipelines import pinned_images
 from trt_perception.pipelines.pinned_images import ImagePool
 
@@ -16,7 +17,7 @@ class Buffer:
     def __init__(self, size, device):
         self.size = size
         self.array = np.zeros(size, np.uint8)
-        self.device_pointer = id(self)
+        self.pointer = self.device_pointer = id(self)
         Buffer.live += 1
 
     def __enter__(self):
@@ -66,8 +67,8 @@ def images(monkeypatch):
 
 def drawn(images, size_wh, number):
     """Return a mask image filled with a number, as by a kernel."""
-    image = images.lend(size_wh)
-    image._buffer.memory.array.view(np.uint16)[: size_wh[0] * size_wh[1]] = number
+    image = images.lend(size_wh, 'uint16')
+    image.memory()[HEADER_ROOM:].view(np.uint16)[:] = number
     image.record(None)
     return image
 
@@ -87,7 +88,7 @@ def test_memory_of_a_used_image_is_not_reused(images):
     assert out.max() == 1
     place = first.device_pointer
     del first
-    assert images.lend((3, 2)).device_pointer == place
+    assert images.lend((3, 2), 'uint16').device_pointer == place
     assert Buffer.live == 2
 
 
@@ -95,10 +96,10 @@ def test_memory_that_the_gpu_may_still_write_is_not_lent(images):
     unread = drawn(images, (3, 2), 1)
     event, place = unread._buffer.written, unread.device_pointer
     del unread  # released before its event is done
-    other = images.lend((3, 2))
+    other = images.lend((3, 2), 'uint16')
     assert other.device_pointer != place
     event.pending = False
-    assert images.lend((3, 2)).device_pointer == place
+    assert images.lend((3, 2), 'uint16').device_pointer == place
 
 
 def test_memory_may_be_returned_during_a_search(images):
@@ -113,7 +114,9 @@ def test_memory_may_be_returned_during_a_search(images):
 
     event.is_done = done
     taken = []
-    looking = threading.Thread(target=lambda: taken.append(images.lend((3, 2))), daemon=True)
+    looking = threading.Thread(
+        target=lambda: taken.append(images.lend((3, 2), 'uint16')), daemon=True
+    )
     looking.start()
     looking.join(30)
     assert [image.device_pointer for image in taken] == [place]
@@ -124,15 +127,15 @@ def test_memory_may_be_returned_during_a_search(images):
 
 def test_larger_image_replaces_the_smaller_memory(images):
     for size_wh in ((3, 2), (30, 20), (4, 4), (30, 20)):
-        image = images.lend(size_wh)
-        assert image._buffer.memory.size >= 2 * size_wh[0] * size_wh[1]
+        image = images.lend(size_wh, 'uint16')
+        assert len(image.memory()) == HEADER_ROOM + 2 * size_wh[0] * size_wh[1]
         del image
     assert Buffer.live == 1
 
 
 def test_mask_image_outlives_its_pipeline(images):
     image = drawn(images, (3, 2), 7)
-    images.lend((5, 5))
+    images.lend((5, 5), 'uint16')
     images.close()
     assert Buffer.live == 1
     out = np.zeros((2, 3), np.uint16)

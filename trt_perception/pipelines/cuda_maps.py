@@ -24,7 +24,7 @@ from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pinned_images import ImagePool, MapImage
+from trt_perception.pipelines.pinned_images import ImagePool, KernelImage
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 __all__ = ['MapDecoder']
@@ -84,7 +84,7 @@ class MapDecoder:
         self._scaling = spec.decoder.depth_scaling
         # The least recently used tables first.
         self._tables: dict[tuple[Letterbox, tuple[int, int]], _Tables] = {}
-        self._made: dict[int, dict[str, MapImage]] = {}  # by index in the batch
+        self._made: dict[int, dict[str, KernelImage]] = {}  # by index in the batch
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -108,21 +108,21 @@ class MapDecoder:
             for image in made.values():
                 image.record(self._stream)
 
-    def new_maps(self, letterbox: Letterbox, wanted: frozenset[str]) -> dict[str, MapImage]:
+    def new_maps(self, letterbox: Letterbox, wanted: frozenset[str]) -> dict[str, KernelImage]:
         """Return memory for the wanted maps of a frame, by kind."""
         size_wh = map_size_wh(self._map_size, letterbox)
         kinds = ('depth',) if self._layout.kind == 'depth' else ('class_ids', 'confidence')
         if self._layout.kind == 'ids':
             kinds = kinds[:1]
         return {
-            kind: self._images.lend_map(size_wh, 'float32' if kind == 'depth' else 'uint8')
+            kind: self._images.lend(size_wh, 'float32' if kind == 'depth' else 'uint8')
             for kind in kinds
             if wanted & _TOPICS[kind]
         }
 
     def queue_maps(
         self,
-        made: Mapping[str, MapImage],
+        made: Mapping[str, KernelImage],
         outputs: Mapping[str, int],
         place: int,
         letterbox: Letterbox,

@@ -23,7 +23,7 @@ from trt_perception.model.tasks.segment import MASKS_TOPIC, mask_geometry
 from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pinned_images import ImagePool, MaskImage
+from trt_perception.pipelines.pinned_images import ImagePool, KernelImage
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, FrameKernels
 from trt_perception.stages.selection import (
@@ -117,7 +117,7 @@ class KernelDecoder:
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0].name
         self._prototypes = read[-1]
-        self._numbered: dict[int, MaskImage] = {}  # by index in the batch
+        self._numbered: dict[int, KernelImage] = {}  # by index in the batch
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -168,14 +168,14 @@ class KernelDecoder:
             image.record(self._stream)
             self._numbered[place] = image
 
-    def new_mask_image(self, letterbox: Letterbox) -> MaskImage | None:
+    def new_mask_image(self, letterbox: Letterbox) -> KernelImage | None:
         """Return memory for the mask image of a frame; None if no mask images are made."""
         if self._mask_images is None or not self._kernels.has_mask_kernel:
             return None
-        return self._mask_images.lend(letterbox.source_wh)
+        return self._mask_images.lend(letterbox.source_wh, 'uint16')
 
     def queue_mask_kernel(
-        self, image: MaskImage, outputs: Mapping[str, int], place: int, letterbox: Letterbox
+        self, image: KernelImage, outputs: Mapping[str, int], place: int, letterbox: Letterbox
     ) -> None:
         """Queue the kernel that draws the masks into `image`.
 

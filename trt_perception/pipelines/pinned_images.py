@@ -17,7 +17,7 @@ from trt_perception.gpu import Device, Event, PinnedBuffer, Stream
 from trt_perception.gpu.bindings import Resource
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 
-__all__ = ['ImagePool', 'MapImage', 'MaskImage']
+__all__ = ['ImagePool', 'KernelImage']
 
 
 class _Buffer(Resource):
@@ -37,74 +37,55 @@ class _Buffer(Resource):
         self._closing.close()
 
 
-class _Image:
-    """An image in memory of a pool.
+class KernelImage:
+    """An image in memory of a pool. Implements MapMemory, and NumberedMasks if it is uint16.
 
     Args:
         pool: the pool that gets the buffer back when the image is no longer used.
-        buffer: the memory of the image.
+        buffer: the memory: HEADER_ROOM bytes, then the pixels.
         size_wh: width and height of the image in pixels.
+        dtype: type of a pixel.
+
+    Attributes:
+        pointer: host address of the pixels.
+        device_pointer: device address of the pixels.
+        size_bytes: size of the pixels in bytes.
     """
 
-    def __init__(self, pool: ImagePool, buffer: _Buffer, size_wh: tuple[int, int]) -> None:
+    def __init__(
+        self, pool: ImagePool, buffer: _Buffer, size_wh: tuple[int, int], dtype: np.dtype[Any]
+    ) -> None:
         self._pool = pool
         self._buffer = buffer
         self.size_wh = size_wh
+        self.dtype = dtype
+        self.size_bytes = _pixel_bytes(size_wh, dtype)
+        self.pointer = buffer.memory.pointer + HEADER_ROOM
+        self.device_pointer = buffer.memory.device_pointer + HEADER_ROOM
 
     def record(self, stream: Stream) -> None:
         """Record that work on this stream writes the image. Call after queueing the work."""
         self._buffer.written.record(stream)
 
-    def __del__(self) -> None:
-        self._pool.give_back(self._buffer)
-
-
-class MaskImage(_Image):
-    """The mask numbers of one image, uint16 (height, width). Implements NumberedMasks."""
-
-    @property
-    def device_pointer(self) -> int:
-        """Device address of the numbers."""
-        return self._buffer.memory.device_pointer
-
-    def number(self, out: npt.NDArray[np.uint16]) -> None:
-        """Copy the numbers to `out`. Waits for the GPU.
-
-        Args:
-            out: uint16 (height, width).
-
-        Raises:
-            CudaError: the GPU work failed.
-        """
-        width, height = self.size_wh
-        self._buffer.written.synchronize()
-        pixels = self._buffer.memory.array[: 2 * width * height].view(np.uint16)
-        np.copyto(out, pixels.reshape(height, width))
-
-
-class MapImage(_Image):
-    """A map of one image. Implements MapMemory.
-
-    Attributes:
-        dtype: type of a pixel.
-    """
-
-    dtype: np.dtype[Any]
-
-    @property
-    def pointer(self) -> int:
-        """Host address of the pixels."""
-        return self._buffer.memory.pointer + HEADER_ROOM
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the pixels in bytes."""
-        return self.size_wh[0] * self.size_wh[1] * self.dtype.itemsize
-
     def memory(self) -> npt.NDArray[np.uint8]:
         """See MapMemory."""
         self._buffer.written.synchronize()
         return self._buffer.memory.array[: HEADER_ROOM + self.size_bytes]
+
+    def number(self, out: npt.NDArray[np.uint16]) -> None:
+        """See NumberedMasks. Waits for the GPU.
+
+        Raises:
+            CudaError: the GPU work failed.
+        """
+        np.copyto(out, self.memory()[HEADER_ROOM:].view(self.dtype).reshape(out.shape))
+
+    def __del__(self) -> None:
+        self._pool.give_back(self._buffer)
+
+
+def _pixel_bytes(size_wh: tuple[int, int], dtype: np.dtype[Any]) -> int:
+    return size_wh[0] * size_wh[1] * dtype.itemsize
 
 
 class ImagePool(Resource):
@@ -121,32 +102,19 @@ class ImagePool(Resource):
         self._free: list[_Buffer] = []
         self._closed = False
 
-    def lend(self, size_wh: tuple[int, int]) -> MaskImage:
-        """Return a mask image for a kernel to write.
+    def lend(self, size_wh: tuple[int, int], dtype: str) -> KernelImage:
+        """Return an image to write into.
 
         Args:
             size_wh: width and height of the image in pixels.
-
-        Raises:
-            CudaError: memory is not sufficient.
-        """
-        return MaskImage(self, self._buffer(2 * size_wh[0] * size_wh[1]), size_wh)
-
-    def lend_map(self, size_wh: tuple[int, int], dtype: str) -> MapImage:
-        """Return a map to copy pixels into.
-
-        Args:
-            size_wh: width and height of the map in pixels.
             dtype: type of a pixel.
 
         Raises:
             CudaError: memory is not sufficient.
         """
         pixel = np.dtype(dtype)
-        size = HEADER_ROOM + size_wh[0] * size_wh[1] * pixel.itemsize
-        image = MapImage(self, self._buffer(size), size_wh)
-        image.dtype = pixel
-        return image
+        buffer = self._buffer(HEADER_ROOM + _pixel_bytes(size_wh, pixel))
+        return KernelImage(self, buffer, size_wh, pixel)
 
     def _buffer(self, size: int) -> _Buffer:
         """Return a free buffer with room for `size` bytes, or a new one."""
