@@ -100,6 +100,8 @@ def test_invalid_camera_parameters_are_refused(name, value, golden_messages):
         'image_qos.dept',
         'confidence_treshold',
         'model.keypoints',
+        'task',
+        'classification_top_k',
     ],
 )
 def test_misspelt_camera_parameter_gets_a_suggestion(name, golden_messages):

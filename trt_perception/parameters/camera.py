@@ -83,7 +83,10 @@ def unknown_parameter(name: str, cameras: Sequence[str], line: LineOf) -> Config
     if not is_camera_parameter(name):
         of_cameras = camera_rows(cameras)
         meant = _PREFIX + name.removeprefix('cameras.')
-        close = [meant] if meant in of_cameras else closest_words(name, [*_ROWS, *of_cameras])
+        if meant not in of_cameras:
+            meant = parameter_named(name)  # such as task for model.task
+        known = [*_ROWS, *of_cameras]
+        close = [meant] if meant in known else closest_words(name, known)
         near = f'did you mean {line(close[0])}' if close else 'see the list in docs/parameters.md'
         fix = manifest_only_fix(name) or _LAUNCH_ARGUMENT_FIXES.get(name) or near
         return ConfigError(subject, 'not known', fix=fix)
