@@ -66,9 +66,8 @@ def check_model(
             'none next to the file; values are recognised from the model',
         )
     else:
-        names = len(model.manifest.class_names)
-        kind = f'{model.manifest.task}, {model.manifest.decoder.family}'
-        found = f'{kind}, {names} classes; SHA-256 and size match the file'
+        kind = model.manifest.task.summary(model.manifest.class_names)
+        found = f'{kind}, {model.manifest.decoder.family}; SHA-256 and size match the file'
         yield Finding(_AREA, 'manifest', 'green', found)
         yield from _check_agreement(model.manifest.build)
     fits = True

@@ -69,7 +69,7 @@ def label_images(
         needs_class_folders=len(options.models) == 1,
     )
     if labelled[0].label is None and len(options.models) == 1:
-        labels = 'a folder for each class' if is_classifier else '--annotations'
+        labels = '--images with a folder for each class' if is_classifier else '--annotations'
         raise ConfigError(
             'MODEL',
             'one model without labels has nothing to compare its results with',
