@@ -389,10 +389,11 @@ def test_class_filter_with_unknown_classes_is_refused(golden_messages):
 @pytest.mark.parametrize('name', TASKS)
 def test_only_tasks_of_objects_check_the_class_filter(name):
     config, names = DetectorConfig(class_filter=('unicorn',)), ('cat', 'dog')
-    if (task := TASKS[name]).finds_objects:
+    if (kind := TASKS[name]).finds_objects:
         with pytest.raises(ConfigError):
-            config.thresholds(names, task)
+            config.thresholds(names, kind)
     else:
+        task = kind()
         assert config.thresholds(names, task) == Thresholds()
         assert config.parameters_without_effect(task)
 
