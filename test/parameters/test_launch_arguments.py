@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+import rclpy
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
@@ -162,11 +163,47 @@ def test_image_topics_become_remappings(topic, cameras, expected):
         ('/{{camera}}', ['front']),
         ('/{}', []),
         ('/}{', []),
+        ('/front-camera/image', []),
+        ('/{camera}/image raw', ['front']),
     ],
 )
 def test_topics_that_do_not_fit_the_cameras_are_refused(topic, cameras, golden_messages):
     with golden_messages.raises(ConfigError):
         image_remappings(topic, cameras)
+
+
+ROS_NAMES = ['/a', 'a', '~/a', '/a1/b_', '/_a', '_a/_1', '/_', 'A', 'a_b_c/d']
+OTHER_NAMES = [
+    *(
+        '/',
+        '~',
+        '~a',
+        '/a/~/b',
+        'a/~',
+        '//a',
+        '/a//b',
+        'a/',
+        '/1a',
+        'a/1',
+        '/a__b',
+        '/__a',
+        '/a_/_b',
+    ),
+    *('/a-b', '/a b', '/a.b', '/ä', 'a:b', '$a', '*', '/a/**', 'rostopic://a', '/a\n'),
+]
+
+
+@pytest.mark.parametrize('topic', [*ROS_NAMES, *OTHER_NAMES])
+def test_topic_is_refused_if_ros_refuses_the_remapping(topic):
+    context = rclpy.Context()
+    try:
+        rclpy.init(args=['--ros-args', '-r', f'image:={topic}'], context=context)
+    except RuntimeError:
+        with pytest.raises(ConfigError):
+            image_remappings(topic, [])
+    else:
+        rclpy.shutdown(context=context)
+        assert image_remappings(topic, []) == [('image', topic)]
 
 
 # Names.

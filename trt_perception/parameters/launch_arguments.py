@@ -67,6 +67,8 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 }
 # Placeholder for the camera's name in image_topic.
 _CAMERA_PLACEHOLDER: Final = '{camera}'
+# The lexer of rcl allows no other topics in a remapping.
+_TOPIC_NAME: Final = re.compile(r'(?!.*__)(~?/)?[A-Za-z_]\w*(/[A-Za-z_]\w*)*', re.ASCII)
 
 # Names in other packages, and the arguments here with the same meaning.
 _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
@@ -148,13 +150,19 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
 
     Raises:
         ConfigError: the topic has no ``{camera}`` but there are several cameras, or it has
-            ``{camera}`` but the camera has no name, or it has other braces.
+            ``{camera}`` but the camera has no name, or ROS 2 allows no such name.
     """
     braces = [
         part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA_PLACEHOLDER
     ]
     if braces:
         expected = f'no braces except {_CAMERA_PLACEHOLDER}'
+        raise ConfigError('image_topic', short_repr(topic), expected=expected)
+    if topic and not _TOPIC_NAME.fullmatch(topic.replace(_CAMERA_PLACEHOLDER, 'camera')):
+        expected = (
+            'a name of a topic such as /front/image_raw: letters, digits and single underscores '
+            'between single slashes, without a digit after a slash'
+        )
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     several = len(cameras) > 1
     if several and topic and _CAMERA_PLACEHOLDER not in topic:
