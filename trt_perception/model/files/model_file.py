@@ -45,6 +45,8 @@ __all__ = [
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
+# Suffixes of PyTorch's files.
+_PYTORCH_SUFFIXES: Final = ('.pt', '.pth')
 #: The first bytes of a TensorRT plan and of a TensorRT-RTX plan.
 _PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
 # A config.json with deeper nesting is ignored, because later code recurses to write the content.
@@ -114,7 +116,10 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
     suffixes = (ONNX_SUFFIX, *ENGINE_SUFFIXES)
     if model_path.suffix not in suffixes:
         expected = f'one of the suffixes {", ".join(suffixes)}'
-        raise EngineError(str(model_path), repr(model_path.suffix), expected=expected)
+        fix = (
+            'export it to ONNX: docs/building.md' if model_path.suffix in _PYTORCH_SUFFIXES else ''
+        )
+        raise EngineError(str(model_path), repr(model_path.suffix), expected=expected, fix=fix)
     file, size, resolved = open_checked(model_path, MODEL_MAX_BYTES)
     with file:
         # Look next to the given path first, then next to the file behind a link. A broken link
