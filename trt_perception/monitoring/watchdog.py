@@ -206,7 +206,7 @@ class CameraWatchdog:
             self._sent_rate.update(now.received + now.not_delivered, counts.received_s)
         self._output_rate.update(now.published, counts.published_s)
         if pipeline.opening:
-            self._snapshots.clear()  # images that are replaced meanwhile are no problem
+            self._snapshots.clear()  # do not report the images that are replaced in this time
         self._snapshots.append(now)
         while (
             len(self._snapshots) > 2 and now.time_s - self._snapshots[1].time_s >= _WINDOW_S - 0.1

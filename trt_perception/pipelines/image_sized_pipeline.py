@@ -2,8 +2,8 @@
 
 A model with dynamic height and width is first opened for the size in its files. The first image
 decides the final size, and the model is opened again for it. Later images that need another size
-are refused. Images for too large a network, or for a size with which the model cannot be opened,
-are refused, too, and decide nothing. A model of fixed size stretches all images. If this changes
+are refused. Images for too large a network, or for a size with which the model does not work, are
+refused, too, and decide nothing. A model of fixed size stretches all images. If this changes
 their aspect ratio, the log has a warning.
 """
 
@@ -15,21 +15,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from trt_perception.errors import EngineError, GpuMemoryError, ImageError
+from trt_perception.errors import (
+    EngineError,
+    GpuMemoryError,
+    ImageError,
+    OutputError,
+    TrtPerceptionError,
+)
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
-from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
+from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result, detect_one
 
 __all__ = ['ImageSizedPipeline', 'follow_image_size']
 
 _LOG: Final = logging.getLogger(__name__)
 # Largest change of the aspect ratio without a warning, as a share.
 _MAX_STRETCH: Final = 0.05
-# After the model could not be opened for a size, it is not opened again for this size for as long.
+# If the model does not work with a size, it is not opened again for this size during this time.
 _RETRY_S: Final = 30.0
-# Number of sizes that are remembered because the model could not be opened for them.
+# Largest number of sizes that are remembered because the model does not work with them.
 _MAX_FAILURES: Final = 64
 
 
@@ -137,7 +143,7 @@ class ImageSizedPipeline:
         if self.spec.derives_size and (mistake := self._original.derived_size_mistake(image_wh)):
             return ImageError('too_large', 'size of the image', fix=f'set {name}', **mistake)
         if self._first_wh is None:
-            failure = self._follow(image_wh)
+            failure = self._follow(frame)
             if failure is not None:
                 return self._refusal(image_wh, failure)
             self._first_wh = image_wh
@@ -156,22 +162,22 @@ class ImageSizedPipeline:
     def _refusal(
         self, image_wh: tuple[int, int], failure: EngineError | GpuMemoryError
     ) -> ImageError:
-        """Return the error of an image for whose size the model could not be opened."""
+        """Return the error of an image with whose size the model does not work."""
         return ImageError(
             'too_large' if isinstance(failure, GpuMemoryError) else 'changed_size',
             f'an image of {_text(image_wh)} pixels',
-            f'the network cannot be opened for {_text(self._original.size_for(image_wh))}: '
+            f'the model does not work with {_text(self._original.size_for(image_wh))}: '
             f'{failure.statement}',
             fix=failure.fix or f'set {self._options.overrides.syntax.name("input_size")}',
         )
 
-    def _follow(self, image_wh: tuple[int, int]) -> EngineError | GpuMemoryError | None:
+    def _follow(self, frame: Frame) -> EngineError | GpuMemoryError | None:
         """Open the model for the size of the first image, or report that it is stretched.
 
         Returns:
-            Why the model cannot be opened for this size. It is open for the size in its files.
+            Why the model does not work with this size. It is open for the size in its files.
         """
-        size = self.spec.preprocessing.input_size
+        image_wh, size = (frame.width, frame.height), self.spec.preprocessing.input_size
         if self.spec.derives_size:
             wanted = self._original.size_for(image_wh)
             if wanted == size and not self._must_open:
@@ -187,6 +193,7 @@ class ImageSizedPipeline:
             overrides = replace(self._options.overrides, image_wh=image_wh)
             try:
                 self._open_again(replace(self._options, overrides=overrides))
+                self._try(frame)
             except (EngineError, GpuMemoryError) as error:
                 # Other cameras may have images of a size that works.
                 self._open_again(self._options)
@@ -209,6 +216,19 @@ class ImageSizedPipeline:
         self._must_open = True
         self.opened.close()  # first, because both together may need too much memory
         self._use(self._open_model(options))
+
+    def _try(self, frame: Frame) -> None:
+        """Run the model once, because some exports only work with the size in their files."""
+        try:
+            detect_one(self.opened, frame, Thresholds())
+        except (ImageError, OutputError):
+            pass  # an error of this image, which its own run reports
+        except TrtPerceptionError:
+            raise
+        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+            raise EngineError(
+                'the network', f'fails: {error}', fix='export the model again'
+            ) from error
 
     def is_done(self, slot: int) -> bool:
         """See Pipeline."""

@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from support.models.image_models import write_depth_anything
 from support.models.open_model import open_by_parameters
@@ -123,6 +124,26 @@ def test_image_for_which_memory_is_missing_is_refused(tmp_path, monkeypatch, gol
         assert caught.value.reason == 'too_large'
     golden_messages.add(caught.value)
     assert depth_of(pipeline, TALL).grid.shape == TALL_NETWORK[::-1]
+    pipeline.close()
+
+
+@pytest.mark.parametrize('described_by_manifest', [False, True])
+def test_image_for_which_the_network_fails_is_refused(described_by_manifest, tmp_path):
+    """Exports often fix the size of the position embedding, although the sides are open."""
+    path = write_depth_anything(tmp_path)
+    model = onnx.load(path)
+    model.graph.node[0].output[0] = 'mean'
+    model.graph.node.append(helper.make_node('Add', ['mean', 'embedding'], ['output']))
+    embedding = numpy_helper.from_array(np.ones((1, 56, 56), np.float32), 'embedding')
+    model.graph.initializer.append(embedding)
+    onnx.save(model, path)
+    if described_by_manifest:
+        assert write_manifest([str(path)]) == 0
+    pipeline = opened(path)
+    with pytest.raises(ImageError) as caught:
+        depth_of(pipeline, WIDE)
+    assert caught.value.reason == 'changed_size'
+    assert depth_of(pipeline, SQUARE).grid.shape == (56, 56)
     pipeline.close()
 
 
