@@ -150,7 +150,7 @@ class DebugImage:
 
     def _draw(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
         """Draw the result into the pixels at the end of the serialised message."""
-        empty = empty_image(header, frame, 'bgr8', 3)
+        empty = empty_image(header, (frame.width, frame.height), 'bgr8', 3)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message
         )

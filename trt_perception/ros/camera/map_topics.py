@@ -14,14 +14,14 @@ from vision_msgs.msg import Classification, ObjectHypothesis
 
 from trt_perception.images.frame import Frame
 from trt_perception.images.results.class_scores import ClassScores
-from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps, MapMemory
+from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.images.results.map_size import map_size_wh
 from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
 from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.ros.camera.camera_info import ClassCameraInfoTopic, DepthCameraInfoTopic
-from trt_perception.ros.camera.messages import header_message
+from trt_perception.ros.camera.messages import empty_image, header_message
 from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
 from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.unlocked_publish import (
@@ -58,7 +58,6 @@ class MapTopic(TaskTopic):
 
     Attributes:
         encoding: encoding of the image.
-        dtype: type of a pixel.
         kind: key of the map in ``KernelMaps.maps``, and the method of other results that returns
             the map: ``class_ids``, ``confidence`` or ``depth``.
         is_metric: whether only maps in metres, or only maps without unit, are published; None for
@@ -68,7 +67,6 @@ class MapTopic(TaskTopic):
     message_type = Image
     kind: ClassVar[str]
     encoding: ClassVar[str] = 'mono8'
-    dtype: ClassVar[str] = 'u1'
     is_metric: ClassVar[bool | None] = None
 
     def _prepare(self) -> None:
@@ -87,33 +85,18 @@ class MapTopic(TaskTopic):
         if isinstance(found, KernelMaps):
             made = found.maps.get(self.kind)
             if made is not None:
-                self._publish_memory(header, made)
+                empty = empty_image(header, made.size_wh, self.encoding, made.dtype.itemsize)
+                # The header of the message is written in front of the pixels.
+                message = serialize_in_place(empty, made.memory(), HEADER_ROOM)
+                publish_unlocked(self._publisher, message)
             return
         size_wh = map_size_wh(self._config.map_size, found.letterbox)
         pixels: npt.NDArray[Any] | None = getattr(found, self.kind)(size_wh)
-        if pixels is None:
-            return
-        height, width = pixels.shape
-        empty = self._empty_message(header, (width, height))
-        self._message, room = serialize_with_room(empty, empty.step * height, self._message)
-        np.copyto(room.view(self.dtype).reshape(height, width), pixels)
-        publish_unlocked(self._publisher, self._message)
-
-    def _publish_memory(self, header: Header | HeaderFields, made: MapMemory) -> None:
-        """Publish a map from its own memory: the header is written in front of the pixels."""
-        empty = self._empty_message(header, made.size_wh)
-        memory = made.memory()
-        publish_unlocked(self._publisher, serialize_in_place(empty, memory, HEADER_ROOM))
-
-    def _empty_message(self, header: Header | HeaderFields, size_wh: tuple[int, int]) -> Image:
-        width, height = size_wh
-        return Image(
-            header=header_message(header),
-            height=height,
-            width=width,
-            encoding=self.encoding,
-            step=width * np.dtype(self.dtype).itemsize,
-        )
+        if pixels is not None:
+            empty = empty_image(header, size_wh, self.encoding, pixels.itemsize)
+            self._message, room = serialize_with_room(empty, pixels.nbytes, self._message)
+            np.copyto(room.view(pixels.dtype).reshape(pixels.shape), pixels)
+            publish_unlocked(self._publisher, self._message)
 
 
 class ClassMapTopic(MapTopic):
@@ -136,7 +119,6 @@ class DepthTopic(MapTopic):
     topic = DEPTH_TOPIC
     kind = 'depth'
     encoding = '32FC1'
-    dtype = '<f4'
     is_metric = True
 
 

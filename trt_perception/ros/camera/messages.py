@@ -47,22 +47,23 @@ def header_message(header: Header | HeaderFields) -> Header:
 
 
 def empty_image(
-    header: Header | HeaderFields, frame: Frame, encoding: str, pixel_bytes: int
+    header: Header | HeaderFields, size_wh: tuple[int, int], encoding: str, pixel_bytes: int
 ) -> Image:
-    """Return an Image of a frame's size without data, for `serialize_with_room`.
+    """Return an Image without data, for `serialize_with_room` and `serialize_in_place`.
 
     Args:
         header: header of the frame's message.
-        frame: its width and height become the size of the message.
+        size_wh: width and height of the new message.
         encoding: encoding of the new message.
         pixel_bytes: bytes of a pixel in this encoding.
     """
+    width, height = size_wh
     return Image(
         header=header_message(header),
-        height=frame.height,
-        width=frame.width,
+        height=height,
+        width=width,
         encoding=encoding,
-        step=pixel_bytes * frame.width,
+        step=pixel_bytes * width,
     )
 
 

@@ -168,7 +168,7 @@ class MasksTopic(TaskTopic):
         numbered = found.pictured
         if numbered is None:
             return  # without a subscriber, no mask image was made for the frame
-        empty = empty_image(header, frame, 'mono16', 2)
+        empty = empty_image(header, (frame.width, frame.height), 'mono16', 2)
         self._message, pixels = serialize_with_room(
             empty, empty.step * frame.height, self._message
         )
