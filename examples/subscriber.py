@@ -40,8 +40,9 @@ class Subscriber(Node):
             self.create_subscription(kind, topic, partial(self._add, topic), 10)
         self.create_subscription(Classification, 'classification', show_classes, 10)
         self.create_subscription(Image, 'segmentation/mask', self._show_class_map, 10)
-        self.create_subscription(Image, 'depth', partial(show_depth, ' m'), 10)
-        self.create_subscription(Image, 'relative_depth', partial(show_depth, ''), 10)
+        self.create_subscription(Image, 'depth', partial(show_depth, 'depth in metres'), 10)
+        show_relative = partial(show_depth, 'relative depth')
+        self.create_subscription(Image, 'relative_depth', show_relative, 10)
         # Transient local subscribers also get the names that were published before.
         latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
         self.create_subscription(LabelInfo, 'label_info', self._set_class_names, latched)
@@ -84,15 +85,15 @@ def show_classes(message):
         print(f'  {found.class_id} {found.score:.2f}')
 
 
-def show_depth(unit, message):
-    """Print the range of a depth map. Unknown depth is NaN."""
+def show_depth(what, message):
+    """Print the range of a depth map. Relative depth is larger when nearer. NaN is unknown."""
     depth = np.frombuffer(message.data, '<f4')
     known = depth[np.isfinite(depth)]
     if known.size:
-        low, middle, high = (f'{value:.2f}{unit}' for value in np.quantile(known, (0, 0.5, 1)))
-        print(f'{title(message)}: depth from {low} to {high}, median {middle}')
+        low, middle, high = np.quantile(known, (0, 0.5, 1))
+        print(f'{title(message)}: {what}: {low:.2f} to {high:.2f}, median {middle:.2f}')
     else:
-        print(f'{title(message)}: depth unknown')
+        print(f'{title(message)}: {what}: unknown')
 
 
 def show_objects(messages):

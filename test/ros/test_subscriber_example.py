@@ -111,7 +111,7 @@ def expected_shares(found, class_names):
 
 def expected_depth(found, _):
     low, middle, high = (f'{one(found.depth()):.2f}' for one in (np.min, np.median, np.max))
-    return [f'depth from {low} to {high}, median {middle}']
+    return [f'relative depth: {low} to {high}, median {middle}']
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,8 @@ def test_example_prints_metres_without_unknown_depth(client, start_example):
         published([math.nan])
         client.spin_for(0.05)
         lines = {line.partition(': ')[2] for line in example.output.splitlines()}
-        return lines >= {'depth from 1.00 m to 4.00 m, median 2.00 m', 'depth unknown'}
+        known = 'depth in metres: 1.00 to 4.00, median 2.00'
+        return lines >= {known, 'depth in metres: unknown'}
 
     try:
         client.spin_until(printed, 'the range of the depth')
