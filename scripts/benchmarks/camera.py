@@ -29,11 +29,17 @@ from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Header
 
 from trt_perception.images import compressed
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+from trt_perception.ros.wire.image_message import (
+    compressed_start,
+    image_start,
+    serialize_with_room,
+)
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 WARM_UP = 30
 JPEG_BYTES = 380_000
@@ -65,12 +71,15 @@ def run_camera(kind, rate_hz):
     node = Node('camera')
     if kind == 'raw':
         topic, data = 'image', os.urandom(3 * WIDTH * HEIGHT)
-        empty = Image(height=HEIGHT, width=WIDTH, encoding='bgr8', step=3 * WIDTH)
+        message_type = Image
+        start = image_start(Header(), (WIDTH, HEIGHT), 'bgr8', 3)
     else:
-        topic, data, empty = 'image/compressed', jpeg(), CompressedImage(format='jpeg')
-    message, room = serialize_with_room(empty, len(data))
+        topic, data = 'image/compressed', jpeg()
+        message_type = CompressedImage
+        start = compressed_start(Header(), 'jpeg', len(data))
+    message, room = serialize_with_room(start)
     room[:] = np.frombuffer(data, np.uint8)
-    publisher = node.create_publisher(type(empty), topic, quality('reliable'))
+    publisher = node.create_publisher(message_type, topic, quality('reliable'))
     due_s = time.monotonic()
     while True:
         due_s = max(due_s + 1 / rate_hz, time.monotonic() - 0.1)

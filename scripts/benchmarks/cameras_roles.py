@@ -26,6 +26,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.parameters.camera import NodeConfig
@@ -33,7 +34,8 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageTopicOptions
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+from trt_perception.ros.wire.image_message import image_start, serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.transport.advice import node_profile_environment
 
 READY_LINE = 'ready'
@@ -259,9 +261,9 @@ class Relay(Receiver):
         super().__init__(on_fault)
         width, height = map(int, options.size.split('x'))
         is_depth = options.topic.endswith('depth')
-        empty = Image(width=width, height=height, step=width * (4 if is_depth else 1))
-        empty.encoding = '32FC1' if is_depth else 'mono8'
-        self._message, _ = serialize_with_room(empty, empty.step * height)
+        encoding, pixel_bytes = ('32FC1', 4) if is_depth else ('mono8', 1)
+        start = image_start(Header(), (width, height), encoding, pixel_bytes)
+        self._message, _ = serialize_with_room(start)
         self._publisher = node.create_publisher(Image, f'/{camera}/{options.topic}', 1)
 
     def on_image(self, message, *_):

@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import TextIO
 
 import cv2
 import numpy as np
@@ -17,6 +17,7 @@ from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import Header
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
@@ -28,7 +29,12 @@ from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import requested_image_topic
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+from trt_perception.ros.wire.image_message import (
+    compressed_start,
+    image_start,
+    serialize_with_room,
+)
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 __all__ = ['main']
 
@@ -150,10 +156,10 @@ class ReplayImages(Node):
 
     def _publish_next(self) -> None:
         name, bgr = next(self._images)
-        empty, encoded = self._encoded(bgr)
-        stamp = empty.header.stamp = self.get_clock().now().to_msg()
+        stamp = self.get_clock().now().to_msg()
+        start, encoded = self._encoded(bgr, Header(stamp=stamp, frame_id=self._options.frame_id))
         # Publish serialized bytes: rclpy would convert a message to Python objects first.
-        self._memory, data = serialize_with_room(empty, encoded.size, self._memory)
+        self._memory, data = serialize_with_room(start, self._memory)
         data[:] = encoded
         self._started = self._started or time.monotonic()
         publish_unlocked(self._publisher, self._memory)
@@ -172,20 +178,18 @@ class ReplayImages(Node):
                 f'--log {self._options.log}', f'cannot be written: {error.strerror}'
             ) from error
 
-    def _encoded(self, bgr: npt.NDArray[np.uint8]) -> tuple[Any, npt.NDArray[np.uint8]]:
-        """Return the message of an image without stamp and data, and the data as uint8 bytes."""
+    def _encoded(
+        self, bgr: npt.NDArray[np.uint8], header: Header
+    ) -> tuple[bytes, npt.NDArray[np.uint8]]:
+        """Return the start of an image's message, and its data, uint8, one-dimensional."""
         encoding = self._options.encoding
         if encoding in _COMPRESSED:
-            message: Any = CompressedImage(format=encoding)
-            rows = cv2.imencode('.jpg' if encoding == 'jpeg' else '.png', bgr)[1]
-        else:
-            rows = encode_bgr(bgr, encoding)
-            pixel_format = PIXEL_FORMATS[encoding]
-            message = Image(encoding=encoding, step=rows.shape[1])
-            message.width = rows.shape[1] // pixel_format.bytes_per_pixel
-            message.height = pixel_format.image_height(rows.shape[0])
-        message.header.frame_id = self._options.frame_id
-        return message, rows.reshape(-1)
+            file = cv2.imencode('.jpg' if encoding == 'jpeg' else '.png', bgr)[1].reshape(-1)
+            return compressed_start(header, encoding, file.size), file
+        rows, pixel_format = encode_bgr(bgr, encoding), PIXEL_FORMATS[encoding]
+        pixel_bytes, count = pixel_format.bytes_per_pixel, rows.shape[0]
+        size_wh = rows.shape[1] // pixel_bytes, pixel_format.image_height(count)
+        return image_start(header, size_wh, encoding, pixel_bytes, count), rows.reshape(-1)
 
 
 def _parser() -> OptionParser:

@@ -19,11 +19,11 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
-from trt_perception.ros.camera.messages import empty_image
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked, serialize_with_room
+from trt_perception.ros.wire.image_message import image_start, serialize_with_room
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import frame_to_bgr
 
 __all__ = ['NO_EVENTS', 'DebugImage']
@@ -150,10 +150,8 @@ class DebugImage:
 
     def _draw(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
         """Draw the result into the pixels at the end of the serialised message."""
-        empty = empty_image(header, (frame.width, frame.height), 'bgr8', 3)
-        self._message, pixels = serialize_with_room(
-            empty, empty.step * frame.height, self._message
-        )
+        start = image_start(header, (frame.width, frame.height), 'bgr8', 3)
+        self._message, pixels = serialize_with_room(start, self._message)
         bgr = pixels.reshape(frame.height, frame.width, 3)
         image = frame_to_bgr(decode_on_cpu(frame), out=bgr)
         self._task.draw(image, found, self._class_names)

@@ -21,14 +21,15 @@ from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.ros.camera.camera_info import ClassCameraInfoTopic, DepthCameraInfoTopic
-from trt_perception.ros.camera.messages import empty_image, header_message
+from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
 from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.unlocked_publish import (
-    publish_unlocked,
+from trt_perception.ros.wire.image_message import (
+    image_start,
     serialize_in_place,
     serialize_with_room,
 )
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 __all__ = ['TASK_TOPICS']
 
@@ -85,16 +86,16 @@ class MapTopic(TaskTopic):
         if isinstance(found, KernelMaps):
             made = found.maps.get(self.kind)
             if made is not None:
-                empty = empty_image(header, made.size_wh, self.encoding, made.dtype.itemsize)
-                # The header of the message is written in front of the pixels.
-                message = serialize_in_place(empty, made.memory(), HEADER_ROOM)
+                start = image_start(header, made.size_wh, self.encoding, made.dtype.itemsize)
+                # The start of the message is written in front of the pixels.
+                message = serialize_in_place(start, made.memory(), HEADER_ROOM)
                 publish_unlocked(self._publisher, message)
             return
         size_wh = map_size_wh(self._config.map_size, found.letterbox)
         pixels: npt.NDArray[Any] | None = getattr(found, self.kind)(size_wh)
         if pixels is not None:
-            empty = empty_image(header, size_wh, self.encoding, pixels.itemsize)
-            self._message, room = serialize_with_room(empty, pixels.nbytes, self._message)
+            start = image_start(header, size_wh, self.encoding, pixels.itemsize)
+            self._message, room = serialize_with_room(start, self._message)
             np.copyto(room.view(pixels.dtype).reshape(pixels.shape), pixels)
             publish_unlocked(self._publisher, self._message)
 

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from builtin_interfaces.msg import Time
-from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from trt_perception.errors import ImageError
@@ -29,7 +28,7 @@ from trt_perception.ros.wire.cdr import (
 )
 
 __all__ = [
-    *('CompressedReader', 'FrameReader', 'empty_image', 'frame_from_compressed'),
+    *('CompressedReader', 'FrameReader', 'frame_from_compressed'),
     *('frame_from_image', 'header_message'),
 ]
 
@@ -44,27 +43,6 @@ def header_message(header: Header | HeaderFields) -> Header:
     """Return the header for a message about an image, with the image's stamp and frame_id."""
     stamp = Time(sec=header.stamp.sec, nanosec=header.stamp.nanosec)
     return Header(stamp=stamp, frame_id=header.frame_id)
-
-
-def empty_image(
-    header: Header | HeaderFields, size_wh: tuple[int, int], encoding: str, pixel_bytes: int
-) -> Image:
-    """Return an Image without data, for `serialize_with_room` and `serialize_in_place`.
-
-    Args:
-        header: header of the frame's message.
-        size_wh: width and height of the new message.
-        encoding: encoding of the new message.
-        pixel_bytes: bytes of a pixel in this encoding.
-    """
-    width, height = size_wh
-    return Image(
-        header=header_message(header),
-        height=height,
-        width=width,
-        encoding=encoding,
-        step=pixel_bytes * width,
-    )
 
 
 def frame_from_image(message: Any) -> Frame:

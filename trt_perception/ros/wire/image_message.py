@@ -1,0 +1,107 @@
+"""Serialises images whose pixels are written into the memory of the message.
+
+Format: classic CDR, little-endian, as in `serialize`. The bytes equal rclpy's serialisation,
+except that padding is zero here and undefined in rclpy. Between two images of a camera, other code
+fills the CPU's caches. rclpy then takes 0.22 ms for an Image without pixels, and `image_start`
+0.04 ms.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from std_msgs.msg import Header
+
+from trt_perception.ros.wire.cdr import HeaderFields
+
+__all__ = ['compressed_start', 'image_start', 'serialize_in_place', 'serialize_with_room']
+
+_SIZE: Final = struct.Struct('<I')
+
+
+def image_start(
+    header: Header | HeaderFields,
+    size_wh: tuple[int, int],
+    encoding: str,
+    pixel_bytes: int,
+    rows: int | None = None,
+) -> bytes:
+    """Return the bytes of a serialised Image before its pixels.
+
+    Args:
+        header: header of the image.
+        size_wh: width and height in pixels.
+        encoding: encoding of the image.
+        pixel_bytes: bytes of a pixel in this encoding.
+        rows: number of rows in the data; None for the height.
+    """
+    width, height = size_wh
+    step, rows = width * pixel_bytes, height if rows is None else rows
+    start = _padded(_header_bytes(header)) + struct.pack('<II', height, width)
+    start = _padded(start + _string(encoding) + b'\x00')  # is_bigendian
+    return start + struct.pack('<II', step, step * rows)
+
+
+def compressed_start(header: Header | HeaderFields, image_format: str, size: int) -> bytes:
+    """Return the bytes of a serialised CompressedImage before its `size` bytes of data."""
+    start = _padded(_header_bytes(header)) + _string(image_format)
+    return _padded(start) + _SIZE.pack(size)
+
+
+def serialize_with_room(
+    start: bytes, memory: npt.NDArray[np.uint8] | None = None
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Return memory for a message, with its first bytes, and the part for its data.
+
+    Args:
+        start: the result of `image_start` or `compressed_start`.
+        memory: memory of an earlier message; reused if it has the right size.
+
+    Returns:
+        The message, and a view of its data, for the caller to write; both uint8, one-dimensional.
+    """
+    size = len(start) + _SIZE.unpack(start[-_SIZE.size :])[0]
+    if memory is None or memory.size != size:
+        memory = np.empty(size, np.uint8)
+    memory[: len(start)] = np.frombuffer(start, np.uint8)
+    return memory, memory[len(start) :]
+
+
+def serialize_in_place(
+    start: bytes, memory: npt.NDArray[np.uint8], room: int
+) -> npt.NDArray[np.uint8]:
+    """Return a message whose data are in memory already, without a copy of the data.
+
+    Args:
+        start: the result of `image_start` or `compressed_start`.
+        memory: uint8, one-dimensional: `room` free bytes, then the data.
+        room: size of the room. If it is too small for `start`, the data are copied.
+
+    Returns:
+        The message, a part of `memory`.
+    """
+    values = np.frombuffer(start, np.uint8)
+    if len(values) > room:
+        return np.concatenate([values, memory[room:]])
+    message = memory[room - len(values) :]
+    message[: len(values)] = values
+    return message
+
+
+def _header_bytes(header: Header | HeaderFields) -> bytes:
+    """Return the encapsulation header and the fields of a Header."""
+    stamp = struct.pack('<4siI', b'\x00\x01\x00\x00', header.stamp.sec, header.stamp.nanosec)
+    return stamp + _string(header.frame_id)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode() + b'\x00'
+    return _SIZE.pack(len(encoded)) + encoded
+
+
+def _padded(values: bytes) -> bytes:
+    """Append zeros up to a multiple of 4, where a uint32 can follow."""
+    return values + bytes(-len(values) % 4)
