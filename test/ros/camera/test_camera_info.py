@@ -1,11 +1,18 @@
 """Test calibrations for maps of another size than the image."""
 
+import itertools
+
 import numpy as np
 import pytest
 from sensor_msgs.msg import CameraInfo, RegionOfInterest
 
-from trt_perception.ros.camera.camera_info import normalised_focal_lengths, scaled_camera_info
+from trt_perception.ros.camera.camera_info import (
+    normalised_focal_lengths,
+    scaled_camera_info,
+    subscribe_camera_info,
+)
 
+pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 POINT = np.array([0.3, -0.2, 2.0, 1.0])
 
@@ -101,3 +108,26 @@ def test_impossible_numbers_are_scaled_without_a_warning(number):
     scaled = scaled_camera_info(broken, (12800, 9600))
     np.testing.assert_array_equal(scaled.k[:6], 10 * number)
     np.testing.assert_array_equal(scaled.p[:8], 10 * number)
+
+
+@pytest.mark.parametrize(
+    ('name', 'value'),
+    [('d', [0.0] * 65), ('distortion_model', 'm' * 257), ('frame_id', 'f' * 257)],
+)
+def test_too_large_calibration_is_ignored(client, node, name, value):
+    received = []
+    subscription = subscribe_camera_info(node, '', received.append)
+    publisher = client.node.create_publisher(CameraInfo, subscription.topic_name, 10)
+    large, usual = camera_info(), camera_info()
+    setattr(large.header if name == 'frame_id' else large, name, value)
+
+    turns = itertools.cycle([usual, large])
+
+    def arrived():
+        publisher.publish(next(turns))  # one at a time, because the queue has room for one
+        return len(received) > 3
+
+    client.spin_until(arrived, 'calibrations')
+    assert all(info == usual for info in received)
+    node.destroy_subscription(subscription)
+    client.node.destroy_publisher(publisher)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from operator import le
 from typing import ClassVar, Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from trt_perception.model.tasks.depth import DEPTH_CAMERA_INFO_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CAMERA_INFO_TOPIC
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import TaskTopic
+from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.ros.topics import camera_info_topic
 from trt_perception.ros.wire.cdr import HeaderFields
 
@@ -32,6 +34,9 @@ __all__ = [
 ]
 
 _MAX_UINT32: Final = 2**32 - 1
+# Most distortion coefficients, and most characters of distortion_model and frame_id. ROS's models
+# have at most 14 coefficients.
+_MAX_SIZES: Final = (64, 256, 256)
 
 
 def scaled_camera_info(info: CameraInfo, size_wh: tuple[int, int]) -> CameraInfo | None:
@@ -90,11 +95,27 @@ def normalised_focal_lengths(info: CameraInfo) -> tuple[float, float] | None:
 def subscribe_camera_info(
     node: LifecycleNode, camera: str, on_info: Callable[[CameraInfo], None]
 ) -> Subscription:
-    """Subscribe to the calibration of a camera, next to the topic of its images."""
+    """Subscribe to the calibration of a camera, next to the topic of its images.
+
+    A calibration that is too large is ignored, because the last one is kept and copied.
+    """
+    log = camera_logger(node, camera)
+
+    def on_message(info: CameraInfo) -> None:
+        sizes = len(info.d), len(info.distortion_model), len(info.header.frame_id)
+        if all(map(le, sizes, _MAX_SIZES)):
+            on_info(info)
+            return
+        log.warning(
+            f'camera_info is ignored: its d, distortion_model and frame_id have {sizes} elements, '
+            f'but may have at most {_MAX_SIZES}: correct the driver',
+            throttle_duration_sec=30.0,
+        )
+
     return node.create_subscription(
         CameraInfo,
         camera_info_topic(node, camera),
-        on_info,
+        on_message,
         # Compatible with every publisher of this topic.
         QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT),
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
