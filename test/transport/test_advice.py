@@ -144,6 +144,19 @@ def test_topics_named_like_the_camera_are_suggested_first(golden_messages):
     golden_messages.add(printed)
 
 
+@pytest.mark.parametrize('transport', ['raw', 'compressed'])
+def test_transport_of_one_of_several_cameras_is_a_line_of_the_parameter_file(
+    transport, golden_messages
+):
+    topics = {'raw': {'/rear/image': RAW}, 'compressed': {'/rear/image/compressed': COMPRESSED}}
+    other = 'compressed' if transport == 'raw' else 'raw'
+    printed = suggest_image_topic(topics[transport], '/rear/image', other, 'rear')
+    line = f'camera.rear.image_transport: {transport} '
+    assert line in printed
+    assert '-p ' not in printed
+    golden_messages.add(printed)
+
+
 def test_empty_environment_gets_all_variables():
     added = transport_environment('/large.xml', {})
     assert set(added) == {*PROFILES, *ALLOCATOR}

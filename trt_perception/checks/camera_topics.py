@@ -94,6 +94,4 @@ def transport_fix(name: str, raw: str, transport: str) -> str:
         raw: topic of the raw images.
         transport: ``raw`` or ``compressed``.
     """
-    if name:
-        return f'camera.{name}.image_transport: {transport} (parameter file)'
-    return start_arguments(raw, transport)
+    return start_arguments('' if name else raw, transport, name)

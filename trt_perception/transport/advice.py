@@ -97,11 +97,16 @@ def _shipped_profile(path: str) -> str:
 def start_arguments(image: str = '', transport: str = '', camera: str = '') -> str:
     """Return the arguments of the start command for another image topic or transport.
 
+    The transport of one of several cameras is a line of the parameter file, which the launch file
+    and the node read.
+
     Args:
         image: the new topic; empty leaves the topic unchanged.
         transport: ``raw`` or ``compressed``; empty leaves the transport unchanged.
         camera: name of the camera; empty if the node has only one camera.
     """
+    if camera and not image:
+        return f'camera.{camera}.image_transport: {transport} (parameter file)'
     launch, node = [], ['--ros-args']
     if image:
         launch.append(f'image_topic:={image}')
