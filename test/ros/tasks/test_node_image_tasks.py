@@ -1,5 +1,7 @@
 """Tests of the topics of nodes whose models describe the whole image."""
 
+import re
+
 import cv2
 import numpy as np
 import pytest
@@ -165,6 +167,28 @@ def test_relative_depth_has_its_own_topic(client, start, halves):
     assert (message.width, message.height, message.encoding) == (WIDTH, HEIGHT, '32FC1')
     depth = np.frombuffer(bytes(message.data), '<f4').reshape(HEIGHT, WIDTH)
     np.testing.assert_allclose(depth[:, [0, -1]].mean(0), [310 / 765, 270 / 765], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'silent', 'published_topic'),
+    [('relative_depth', 'depth', 'relative_depth'), ('metric_depth', 'relative_depth', 'depth')],
+)
+def test_subscriber_of_the_other_depth_topic_causes_a_warning(
+    client, start, halves, golden_messages, decoder, silent, published_topic
+):
+    detector = start('depth', **{'model.decoder': decoder})
+    published(client, detector, halves, Image, published_topic)
+    assert 'nothing is published' not in detector.program.output
+    messages, subscription = client.subscribe(Image, detector.topic(silent))
+
+    def reported():
+        detector.camera.publish(halves)
+        return re.search(r'WARN.*: (nothing is published .*)', detector.program.output)
+
+    [line] = client.spin_until(reported, 'the warning').groups()
+    golden_messages.add(line.replace(detector.namespace, ''))
+    assert not messages
+    client.node.destroy_subscription(subscription)
 
 
 def test_first_image_decides_the_size_of_the_network(client, tmp_path, halves):

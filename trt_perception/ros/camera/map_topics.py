@@ -82,6 +82,16 @@ class MapTopic(TaskTopic):
     ) -> None:
         """Publish the map, if the result has one."""
         if self.is_metric is not None and found.is_metric != self.is_metric:
+            unit, other = (
+                ('is in metres', DEPTH_TOPIC)
+                if found.is_metric
+                else ('has no unit', RELATIVE_DEPTH_TOPIC)
+            )
+            self._node.get_logger().warning(
+                f'nothing is published on {self._publisher.topic_name}, because the depth {unit}: '
+                f'subscribe to {other.name}',
+                throttle_duration_sec=30.0,
+            )
             return
         if isinstance(found, KernelMaps):
             made = found.maps.get(self.kind)
