@@ -23,6 +23,7 @@ class Kernels(Resource):
 
     def __init__(self, cubin: bytes) -> None:
         self._library = driver_call('cuLibraryLoadData', cubin, [], [], 0, [], [], 0)
+        self._functions: dict[str, Any] = {}  # by name
 
     def launch(
         self,
@@ -42,8 +43,11 @@ class Kernels(Resource):
                 parameters. Pointers are integers with the type c_void_p.
             stream: the stream for the kernel.
         """
-        kernel = driver_call('cuLibraryGetKernel', self._library, name.encode())
-        function = driver().CUfunction(int(driver_call('cuKernelGetFunction', kernel)))
+        function = self._functions.get(name)
+        if function is None:
+            kernel = driver_call('cuLibraryGetKernel', self._library, name.encode())
+            function = driver().CUfunction(int(driver_call('cuKernelGetFunction', kernel)))
+            self._functions[name] = function
         values = tuple(value for value, _ in arguments), tuple(kind for _, kind in arguments)
         driver_call('cuLaunchKernel', function, *grid, *block, 0, stream.handle, values, 0)
 

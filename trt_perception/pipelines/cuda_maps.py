@@ -185,7 +185,9 @@ class MapDecoder:
 
         All frames share this memory, because the stream makes and copies one map after the other.
         """
-        starts = np.cumsum([0, *(-(-size // 256) * 256 for size in sizes)]).tolist()
+        starts = [0]
+        for size in sizes:
+            starts.append(starts[-1] + -(-size // 256) * 256)
         if starts[-1] > self._device_maps.size:
             larger = DeviceBuffer(starts[-1])
             self._stream.synchronize()  # copies of earlier maps may still read the old memory
