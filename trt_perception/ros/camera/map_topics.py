@@ -73,6 +73,7 @@ class MapTopic(TaskTopic):
     def _prepare(self) -> None:
         # The serialised message, reused while maps have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._has_reported = False
 
     def publish(
         self,
@@ -82,16 +83,7 @@ class MapTopic(TaskTopic):
     ) -> None:
         """Publish the map, if the result has one."""
         if self.is_metric is not None and found.is_metric != self.is_metric:
-            unit, other = (
-                ('is in metres', DEPTH_TOPIC)
-                if found.is_metric
-                else ('has no unit', RELATIVE_DEPTH_TOPIC)
-            )
-            self._node.get_logger().warning(
-                f'nothing is published on {self._publisher.topic_name}, because the depth {unit}: '
-                f'subscribe to {other.name}',
-                throttle_duration_sec=30.0,
-            )
+            self._report_wrong_unit(found.is_metric)
             return
         if isinstance(found, KernelMaps):
             made = found.maps.get(self.kind)
@@ -108,6 +100,18 @@ class MapTopic(TaskTopic):
             self._message, room = serialize_with_room(start, self._message)
             np.copyto(room.view(pixels.dtype).reshape(pixels.shape), pixels)
             publish_unlocked(self._publisher, self._message)
+
+    def _report_wrong_unit(self, is_metric: bool) -> None:
+        """Log once that the subscriber of this topic waits in vain."""
+        if self._has_reported:
+            return
+        self._has_reported = True
+        unit = 'is in metres' if is_metric else 'has no unit'
+        other = DEPTH_TOPIC if is_metric else RELATIVE_DEPTH_TOPIC
+        self._node.get_logger().info(
+            f'nothing is published on {self._publisher.topic_name}, because the depth {unit}: '
+            f'subscribe to {other.name}'
+        )
 
 
 class ClassMapTopic(MapTopic):
