@@ -95,7 +95,7 @@ class Model:
             # Reports an unknown class before the first call.
             config.thresholds(self.class_names, self._pipeline.spec.task)
             undo.pop_all()
-        for sentence in config.parameters_without_effect(self._pipeline.spec.task):
+        for sentence in config.unused_parameter_warnings(self._pipeline.spec.task):
             _LOG.warning('%s: %s', Path(path).name, sentence)
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
         self.task: str = self._pipeline.spec.task.name

@@ -35,8 +35,8 @@ from trt_perception.images import compressed
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.image_message import (
-    compressed_start,
-    image_start,
+    compressed_message_start,
+    image_message_start,
     serialize_with_room,
 )
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
@@ -72,11 +72,11 @@ def run_camera(kind, rate_hz):
     if kind == 'raw':
         topic, data = 'image', os.urandom(3 * WIDTH * HEIGHT)
         message_type = Image
-        start = image_start(Header(), (WIDTH, HEIGHT), 'bgr8', 3)
+        start = image_message_start(Header(), (WIDTH, HEIGHT), 'bgr8', 3)
     else:
         topic, data = 'image/compressed', jpeg()
         message_type = CompressedImage
-        start = compressed_start(Header(), 'jpeg', len(data))
+        start = compressed_message_start(Header(), 'jpeg', len(data))
     message, room = serialize_with_room(start)
     room[:] = np.frombuffer(data, np.uint8)
     publisher = node.create_publisher(message_type, topic, quality('reliable'))

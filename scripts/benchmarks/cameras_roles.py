@@ -34,7 +34,7 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageTopicOptions
-from trt_perception.ros.wire.image_message import image_start, serialize_with_room
+from trt_perception.ros.wire.image_message import image_message_start, serialize_with_room
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.transport.advice import node_profile_environment
 
@@ -262,7 +262,7 @@ class Relay(Receiver):
         width, height = map(int, options.size.split('x'))
         is_depth = options.topic.endswith('depth')
         encoding, pixel_bytes = ('32FC1', 4) if is_depth else ('mono8', 1)
-        start = image_start(Header(), (width, height), encoding, pixel_bytes)
+        start = image_message_start(Header(), (width, height), encoding, pixel_bytes)
         self._message, _ = serialize_with_room(start)
         self._publisher = node.create_publisher(Image, f'/{camera}/{options.topic}', 1)
 

@@ -136,7 +136,7 @@ class EmptyPipeline:
     """A pipeline that checks samples of the pixels and returns ten fixed boxes."""
 
     depth = max_in_flight = 1
-    opening = ''
+    opening_reason = ''
     batch = 1
     decodes_jpeg = False
     diagnostic_values = ()

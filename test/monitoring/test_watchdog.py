@@ -92,7 +92,10 @@ SCENES = {
     'model is opened again for the first image, and hangs then': (
         SimulatedActivation,
         [
-            {'in_flight': 1, 'pipeline': PipelineStatistics(opening='the model is opened again')},
+            {
+                'in_flight': 1,
+                'pipeline': PipelineStatistics(opening_reason='the model is opened again'),
+            },
             (20, 15, {'published': 0, 'replaced': 15}),
             {'pipeline': PipelineStatistics()},
             (3, 15),
@@ -102,7 +105,10 @@ SCENES = {
     'camera ends while the model is opened again': (
         SimulatedActivation,
         [
-            {'in_flight': 1, 'pipeline': PipelineStatistics(opening='the model is opened again')},
+            {
+                'in_flight': 1,
+                'pipeline': PipelineStatistics(opening_reason='the model is opened again'),
+            },
             (5, 15, {'published': 0, 'replaced': 15}),
             NO_PUBLISHER,
             (2, 0),

@@ -395,7 +395,7 @@ def test_only_tasks_of_objects_check_the_class_filter(name):
     else:
         task = kind()
         assert config.thresholds(names, task) == Thresholds()
-        assert config.parameters_without_effect(task)
+        assert config.unused_parameter_warnings(task)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

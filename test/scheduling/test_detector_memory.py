@@ -142,7 +142,7 @@ class Checked:
     """Compares the pixels of each frame at enqueue and collect. `wrong` counts torn frames."""
 
     spec, decodes_jpeg, allocate = None, False, NumpyMemory
-    opening = ''
+    opening_reason = ''
 
     def __init__(self, depth, batch):
         self.depth, self.max_in_flight, self.batch = depth, depth, batch

@@ -55,9 +55,9 @@ def test_each_camera_is_served_by_its_pipeline():
 def test_statistics_say_which_pipeline_opens_its_model_again():
     first, second = FakePipeline(), FakePipeline()
     with Recorder(first, second, cameras=2) as run:
-        second.opening = 'the first image is large'
+        second.opening_reason = 'the first image is large'
         statistics = run.detector.pipeline_statistics()
-        assert [part.opening for part in statistics] == ['', 'the first image is large']
+        assert [part.opening_reason for part in statistics] == ['', 'the first image is large']
 
 
 def test_hanging_pipeline_does_not_delay_others():

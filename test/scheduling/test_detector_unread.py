@@ -42,7 +42,7 @@ class Reading:
     """A pipeline that reads frames in four threads, with different durations."""
 
     spec, decodes_jpeg, allocate = None, True, NumpyMemory
-    opening = ''
+    opening_reason = ''
 
     def __init__(self, depth, batch):
         self.depth, self.max_in_flight, self.batch = depth, depth, batch

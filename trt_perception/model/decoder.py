@@ -122,15 +122,16 @@ class MapLayout:
     Attributes:
         kind: meaning of the values: logits of each class, class ids, or a depth.
         upsampling: how cells are resized to pixels.
-        second: meaning of a second output: the camera's field of view in degrees (values are
-            multiplied by 2 * tan(field of view / 2)), or the probability of the sky in each cell.
+        second_output: meaning of a second output: the camera's field of view in degrees (values
+            are multiplied by 2 * tan(field of view / 2)), or the probability of the sky in each
+            cell. Empty if only one output is read.
     """
 
     kind: Literal['logits', 'ids', 'depth']
     upsampling: Upsampling
-    second: Literal['', 'field_of_view', 'sky'] = ''
+    second_output: Literal['', 'field_of_view', 'sky'] = ''
 
-    def invalid_values(self, class_count: int, found: str = '') -> OutputError:
+    def invalid_values_error(self, class_count: int, found: str = '') -> OutputError:
         """Return the error of an image for which the output has impossible values.
 
         Args:

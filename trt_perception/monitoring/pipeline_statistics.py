@@ -22,7 +22,7 @@ class PipelineStatistics:
         worker_s: seconds in which the worker read images and published results.
         model_s: seconds in which batches were computed, as a mean over the pipeline's slots.
         depth: number of slots of the pipeline.
-        opening: why frames wait until the model is open again; empty if it is open.
+        opening_reason: why frames wait until the model is open again; empty if it is open.
     """
 
     frames: int = 0
@@ -31,7 +31,7 @@ class PipelineStatistics:
     worker_s: float = 0.0
     model_s: float = 0.0
     depth: int = 1
-    opening: str = ''
+    opening_reason: str = ''
 
     def count(self, frames: int, compute_s: float | None, read_s: float = 0.0) -> None:
         """Count a batch.
@@ -48,9 +48,9 @@ class PipelineStatistics:
             self.compute_s.append(compute_s)
             self.model_s += compute_s / self.depth
 
-    def snapshot(self, opening: str = '') -> PipelineStatistics:
-        """Return a copy that later counts do not change, with a value of `opening`."""
-        return replace(self, compute_s=self.compute_s.copy(), opening=opening)
+    def snapshot(self, opening_reason: str = '') -> PipelineStatistics:
+        """Return a copy that later counts do not change, with a value of `opening_reason`."""
+        return replace(self, compute_s=self.compute_s.copy(), opening_reason=opening_reason)
 
     @cached_property
     def compute(self) -> Percentiles | None:

@@ -155,7 +155,11 @@ class CameraWatchdog:
         return (
             self._no_output(now, counts)
             or self._no_images(now)
-            or (HealthState(Level.OK, '', pipeline.opening) if pipeline.opening else None)
+            or (
+                HealthState(Level.OK, '', pipeline.opening_reason)
+                if pipeline.opening_reason
+                else None
+            )
             or self._all_dropped(now, refusal)
             or self._slow_model(now)
             or self._lost_in_transport(now)
@@ -196,7 +200,7 @@ class CameraWatchdog:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
             self._received_s = now.time_s
-        if not counts.in_flight or now.finished > last.finished or pipeline.opening:
+        if not counts.in_flight or now.finished > last.finished or pipeline.opening_reason:
             self._last_progress_s = now.time_s
         if now.published > last.published:
             self._drops_since = now
@@ -205,7 +209,7 @@ class CameraWatchdog:
         elif now.received > last.received:
             self._sent_rate.update(now.received + now.not_delivered, counts.received_s)
         self._output_rate.update(now.published, counts.published_s)
-        if pipeline.opening:
+        if pipeline.opening_reason:
             self._snapshots.clear()  # do not report the images that are replaced in this time
         self._snapshots.append(now)
         while (

@@ -259,7 +259,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             overrides=self.model_overrides(),
         )
 
-    def parameters_without_effect(
+    def unused_parameter_warnings(
         self, task: Task, before: DetectorConfig | None = None
     ) -> list[str]:
         """Return a sentence for each changed parameter that has no effect with a task.

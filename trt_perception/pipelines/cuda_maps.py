@@ -80,8 +80,8 @@ class MapDecoder:
         self._layout = kernels.map_layout
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0]
-        self._second = read[1].name if self._layout.second else ''
-        self._scaling = spec.decoder.depth_scaling
+        self._second_output = read[1].name if self._layout.second_output else ''
+        self._scaling_for = spec.decoder.depth_scaling
         # The least recently used tables first.
         self._tables: dict[tuple[Letterbox, tuple[int, int]], _Tables] = {}
         self._made: dict[int, dict[str, KernelImage]] = {}  # by index in the batch
@@ -142,7 +142,7 @@ class MapDecoder:
         drawn = self._device_addresses([image.size_bytes for image in made.values()])
         memory, rows_offset = self._tables_of(letterbox, size_wh)
         self._kernels.make_map(
-            (outputs[self._output.name], outputs.get(self._second, 0)),
+            (outputs[self._output.name], outputs.get(self._second_output, 0)),
             (memory.pointer, memory.pointer + rows_offset),
             (drawn[0], drawn[1] if len(drawn) > 1 else 0, self._flags.device_pointer + 4 * place),
             place,
@@ -165,7 +165,7 @@ class MapDecoder:
         for place, letterbox in enumerate(letterboxes):
             maps = self._made.pop(place, {})
             if maps and flags[place]:
-                found.append(self._layout.invalid_values(len(spec.class_names)))
+                found.append(self._layout.invalid_values_error(len(spec.class_names)))
             else:
                 is_metric = self._depth_scaling(letterbox, thresholds[place]).is_metric
                 found.append(KernelMaps(maps, letterbox, is_metric))
@@ -174,7 +174,7 @@ class MapDecoder:
 
     def _depth_scaling(self, letterbox: Letterbox, thresholds: Thresholds) -> DepthScaling:
         """Return how the cells of a frame become depths."""
-        return self._scaling(thresholds.network_focal_length(letterbox), thresholds.sky)
+        return self._scaling_for(thresholds.network_focal_length(letterbox), thresholds.sky)
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return 0, because maps have no boxes."""
@@ -204,7 +204,7 @@ class MapDecoder:
             upsampling, count = self._layout.upsampling, self._kernels.taps
             taps = cell_taps(letterbox, (columns, rows), size_wh, upsampling, count)
             values = np.concatenate(taps)
-            self._free_tables(values.nbytes)
+            self._make_room_for_tables(values.nbytes)
             with ExitStack() as undo:
                 memory = undo.enter_context(DeviceBuffer(values.nbytes))
                 upload_once(values, memory.pointer, self._stream)
@@ -213,7 +213,7 @@ class MapDecoder:
         self._tables[key] = tables
         return tables
 
-    def _free_tables(self, size: int) -> None:
+    def _make_room_for_tables(self, size: int) -> None:
         """Free the least recently used tables until there is room for tables of `size` bytes."""
         used = sum(tables.memory.size for tables in self._tables.values())
         while self._tables and used + size > _MAX_TABLE_BYTES:

@@ -103,7 +103,7 @@ class CudaPipeline:
     """
 
     diagnostic_values: tuple[tuple[str, str], ...] = ()
-    opening = ''
+    opening_reason = ''
 
     def __init__(
         self,

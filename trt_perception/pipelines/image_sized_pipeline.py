@@ -66,7 +66,7 @@ class ImageSizedPipeline:
         opened: the pipeline that runs the frames.
     """
 
-    opening = ''
+    opening_reason = ''
 
     def __init__(
         self,
@@ -185,21 +185,21 @@ class ImageSizedPipeline:
             failed_s, failure = self._failures.get(wanted, (0.0, None))
             if failure is not None and time.monotonic() < failed_s + _RETRY_S:
                 return failure
-            self.opening = (
+            self.opening_reason = (
                 f'the first image has {_text(image_wh)} pixels: the network is opened again for '
                 f'{_text(wanted)}'
             )
-            _LOG.info('%s', self.opening)
+            _LOG.info('%s', self.opening_reason)
             overrides = replace(self._options.overrides, image_wh=image_wh)
             try:
                 self._open_again(replace(self._options, overrides=overrides))
-                self._try(frame)
+                self._run_once(frame)
             except (EngineError, GpuMemoryError) as error:
                 # Other cameras may have images of a size that works.
                 self._open_again(self._options)
                 if len(self._failures) == _MAX_FAILURES:
                     self._failures.clear()
-                self._failures[wanted] = time.monotonic(), _without_frames(error)
+                self._failures[wanted] = time.monotonic(), _without_traceback(error)
                 return error
             return None
         ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
@@ -217,7 +217,7 @@ class ImageSizedPipeline:
         self.opened.close()  # first, because both together may need too much memory
         self._use(self._open_model(options))
 
-    def _try(self, frame: Frame) -> None:
+    def _run_once(self, frame: Frame) -> None:
         """Run the model once, because some exports only work with the size in their files."""
         try:
             detect_one(self.opened, frame, Thresholds())
@@ -242,7 +242,8 @@ class ImageSizedPipeline:
             self._enqueue_part(slot)
             found += self.opened.collect(slot)
         self.max_in_flight = self.opened.max_in_flight
-        self.opening = ''  # not before, because a first run may be as slow as opening the model
+        # Reset here, because the first run may be as slow as opening the model.
+        self.opening_reason = ''
         results = iter(found)
         return [next(results) if error is None else error for error in errors]
 
@@ -251,7 +252,7 @@ class ImageSizedPipeline:
         self.opened.close()
 
 
-def _without_frames(error: EngineError | GpuMemoryError) -> EngineError | GpuMemoryError:
+def _without_traceback(error: EngineError | GpuMemoryError) -> EngineError | GpuMemoryError:
     """Return the error without traceback and cause, which would keep a closed pipeline."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

@@ -65,8 +65,8 @@ class Pipeline(Protocol):
         decodes_jpeg: whether frames may be JPEG files or deferred. If False, frames must be
             decoded.
         diagnostic_values: keys and values about the model's runtime for /diagnostics.
-        opening: why frames wait until the model is open again; empty if it is open. Any thread may
-            read this text.
+        opening_reason: why frames wait until the model is open again; empty if it is open. Any
+            thread may read this text.
     """
 
     depth: int
@@ -75,7 +75,7 @@ class Pipeline(Protocol):
     spec: ModelSpec
     decodes_jpeg: bool
     diagnostic_values: tuple[tuple[str, str], ...]
-    opening: str
+    opening_reason: str
 
     def allocate(self, size: int) -> HostMemory:
         """Return memory of `size` bytes. Frames in this memory are processed without a copy.

@@ -30,8 +30,8 @@ from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import requested_image_topic
 from trt_perception.ros.wire.image_message import (
-    compressed_start,
-    image_start,
+    compressed_message_start,
+    image_message_start,
     serialize_with_room,
 )
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
@@ -185,11 +185,11 @@ class ReplayImages(Node):
         encoding = self._options.encoding
         if encoding in _COMPRESSED:
             file = cv2.imencode('.jpg' if encoding == 'jpeg' else '.png', bgr)[1].reshape(-1)
-            return compressed_start(header, encoding, file.size), file
+            return compressed_message_start(header, encoding, file.size), file
         rows, pixel_format = encode_bgr(bgr, encoding), PIXEL_FORMATS[encoding]
         pixel_bytes, count = pixel_format.bytes_per_pixel, rows.shape[0]
         size_wh = rows.shape[1] // pixel_bytes, pixel_format.image_height(count)
-        return image_start(header, size_wh, encoding, pixel_bytes, count), rows.reshape(-1)
+        return image_message_start(header, size_wh, encoding, pixel_bytes, count), rows.reshape(-1)
 
 
 def _parser() -> OptionParser:

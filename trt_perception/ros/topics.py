@@ -16,8 +16,8 @@ from trt_perception.model.tasks.task import DEBUG_IMAGE, Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
 __all__ = [
-    *('LABEL_INFO', 'OUTPUT_IMAGE_NAMES', 'PUBLISHED_TOPICS', 'camera_info_topic'),
-    *('check_topics', 'compressed_topic', 'detector_images'),
+    *('LABEL_INFO', 'OUTPUT_IMAGE_SUFFIXES', 'PUBLISHED_TOPICS', 'camera_info_topic'),
+    *('check_topics', 'compressed_topic', 'detector_image_topics'),
     *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
 ]
 
@@ -31,7 +31,7 @@ PUBLISHED_TOPICS: Final = (
     *(LABEL_INFO, DEBUG_IMAGE),
 )
 #: Last parts of the topics on which detectors publish images.
-OUTPUT_IMAGE_NAMES: Final = tuple(
+OUTPUT_IMAGE_SUFFIXES: Final = tuple(
     f'/{topic.name}' for topic in PUBLISHED_TOPICS if topic.message == 'sensor_msgs/Image'
 )
 _CAMERA_TOPICS: Final = ('image', 'camera_info', *(topic.name for topic in PUBLISHED_TOPICS))
@@ -55,7 +55,7 @@ def topic_qos(topic: Topic) -> QoSProfile:
     return QoSProfile(depth=topic.depth, durability=durability)
 
 
-def detector_images(node: Node, topics: Iterable[str]) -> set[str]:
+def detector_image_topics(node: Node, topics: Iterable[str]) -> set[str]:
     """Return the topics on which a detector publishes images, such as ``/front/depth``.
 
     A camera's topic may have the same name, but no class names are published next to it.
@@ -67,7 +67,7 @@ def detector_images(node: Node, topics: Iterable[str]) -> set[str]:
     return {
         topic
         for topic in topics
-        for name in OUTPUT_IMAGE_NAMES
+        for name in OUTPUT_IMAGE_SUFFIXES
         if topic.endswith(name)
         and node.count_publishers(f'{topic.removesuffix(name)}/{LABEL_INFO.name}')
     }

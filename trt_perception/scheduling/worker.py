@@ -159,7 +159,7 @@ class PipelineWorker(Generic[Message]):
 
     def snapshot(self) -> PipelineStatistics:
         """Return the counts of the pipeline at this moment. Requires the lock."""
-        return self.statistics.snapshot(self._pipeline.opening)
+        return self.statistics.snapshot(self._pipeline.opening_reason)
 
     def submit(self, frame: PendingFrame[Message]) -> PendingFrame[Message] | None:
         """Put a frame into its camera's mailbox. Return the replaced frame. Requires the lock."""

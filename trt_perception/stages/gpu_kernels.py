@@ -366,9 +366,9 @@ def _map_constants(
         'MAP_PIXEL': 'float' if layout.kind == 'depth' else 'u8',
         'MAP_ROWS': rows,
         'MAP_COLUMNS': columns,
-        'SECOND_T': _C_TYPES[outputs[1].dtype] if layout.second else 'float',
-        'SECOND_IS_FIELD_OF_VIEW': int(layout.second == 'field_of_view'),
-        'SECOND_IS_SKY': int(layout.second == 'sky'),
+        'SECOND_T': _C_TYPES[outputs[1].dtype] if layout.second_output else 'float',
+        'SECOND_IS_FIELD_OF_VIEW': int(layout.second_output == 'field_of_view'),
+        'SECOND_IS_SKY': int(layout.second_output == 'sky'),
         'TAPS': taps,
     }
 

@@ -152,15 +152,15 @@ def test_pipeline_says_why_frames_wait_until_the_first_result(tmp_path, monkeypa
     open_model, said = pipeline._open_model, []
 
     def open_slowly(options):
-        said.append(pipeline.opening)
+        said.append(pipeline.opening_reason)
         return open_model(options)
 
     monkeypatch.setattr(pipeline, '_open_model', open_slowly)
-    assert not pipeline.opening
+    assert not pipeline.opening_reason
     pipeline.enqueue(0, [frame(WIDE)], [Thresholds()])
-    assert said == [pipeline.opening] != ['']
+    assert said == [pipeline.opening_reason] != ['']
     pipeline.collect(0)
-    assert not pipeline.opening
+    assert not pipeline.opening_reason
     depth_of(pipeline, WIDE)
     assert len(said) == 1
     pipeline.close()
@@ -173,7 +173,7 @@ class _Inner:
     batch = 8
     decodes_jpeg = True
     diagnostic_values = ()
-    opening = ''
+    opening_reason = ''
 
     def __init__(self, spec):
         self.spec = spec

@@ -7,8 +7,8 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from trt_perception.ros.wire.image_message import (
-    compressed_start,
-    image_start,
+    compressed_message_start,
+    image_message_start,
     serialize_in_place,
     serialize_with_room,
 )
@@ -48,7 +48,7 @@ def test_an_image_equals_the_message_of_rclpy(frame_id, encoding, pixel_bytes, r
     data = np.arange(width * pixel_bytes * (rows or height), dtype=np.uint8)
     expected = Image(header=header, width=width, height=height, encoding=encoding)
     expected.step, expected.data = width * pixel_bytes, data.tobytes()
-    start = image_start(header, (width, height), encoding, pixel_bytes, rows)
+    start = image_message_start(header, (width, height), encoding, pixel_bytes, rows)
     check(written(start, data), expected)
     memory = np.concatenate([np.full(200, 0xA5, np.uint8), data])
     in_place = serialize_in_place(start, memory, 200)
@@ -61,12 +61,12 @@ def test_an_image_equals_the_message_of_rclpy(frame_id, encoding, pixel_bytes, r
 def test_a_compressed_image_equals_the_message_of_rclpy(frame_id, image_format):
     header, data = header_with(frame_id), np.arange(7, dtype=np.uint8)
     expected = CompressedImage(header=header, format=image_format, data=data.tobytes())
-    check(written(compressed_start(header, image_format, len(data)), data), expected)
+    check(written(compressed_message_start(header, image_format, len(data)), data), expected)
 
 
 def test_memory_of_the_right_size_is_used_again():
-    start = image_start(Header(), (5, 3), 'mono8', 1)
+    start = image_message_start(Header(), (5, 3), 'mono8', 1)
     message, _ = serialize_with_room(start)
     assert serialize_with_room(start, message)[0] is message
-    smaller = image_start(Header(), (5, 2), 'mono8', 1)
+    smaller = image_message_start(Header(), (5, 2), 'mono8', 1)
     assert serialize_with_room(smaller, message)[0].size == message.size - 5

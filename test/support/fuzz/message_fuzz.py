@@ -140,7 +140,7 @@ class _NoWork:
     """A pipeline that accepts every frame and computes nothing."""
 
     depth = max_in_flight = 1
-    opening = ''
+    opening_reason = ''
     batch = 1
 
     def enqueue(self, slot, frames, thresholds):

@@ -33,7 +33,7 @@ class Pretended:
     batch = 1
     decodes_jpeg = False
     diagnostic_values = ()
-    opening = ''
+    opening_reason = ''
     allocate = NumpyMemory
     spec = ModelSpec(
         TensorSpec('images', (1, 3, 64, 64), 'float32'),

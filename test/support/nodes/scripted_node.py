@@ -53,7 +53,7 @@ class ScriptedPipeline:
     spec = SPEC
     decodes_jpeg = False
     diagnostic_values = ()
-    opening = ''
+    opening_reason = ''
     allocate = NumpyMemory
 
     def __init__(self, path, options):

@@ -75,7 +75,7 @@ class FakePipeline:
     spec = None
     decodes_jpeg = False
     diagnostic_values = ()
-    opening = ''
+    opening_reason = ''
     allocate = NumpyMemory
 
     def __init__(self, depth=1, *, batch=1, automatic=True):

@@ -38,7 +38,7 @@ class Message:
 class _Pipeline:
     """Computes one batch after the other, like a GPU. More slots add no throughput."""
 
-    opening = ''
+    opening_reason = ''
 
     def __init__(self, world, schedule):
         self.depth = self.max_in_flight = schedule.depth

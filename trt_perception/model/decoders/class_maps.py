@@ -50,7 +50,7 @@ class ClassLogitsDecoder(ImageDecoder):
         # A copy, because the output's memory is reused.
         logits = arrays[0].astype(np.float32)
         if not np.isfinite([logits.min(), logits.max()]).all():
-            raise self.map_layout().invalid_values(image.class_count)
+            raise self.map_layout().invalid_values_error(image.class_count)
         return ClassMap(logits, image.letterbox)
 
 
@@ -77,7 +77,7 @@ class ClassIdsDecoder(ImageDecoder):
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= image.class_count:
             found = f'class ids from {low} to {high}'
-            raise self.map_layout().invalid_values(image.class_count, found)
+            raise self.map_layout().invalid_values_error(image.class_count, found)
         return ClassMap(ids.astype(np.uint8), image.letterbox)
 
 

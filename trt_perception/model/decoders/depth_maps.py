@@ -89,7 +89,7 @@ class DepthProDecoder(ImageDecoder):
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
-        return MapLayout('depth', 'bilinear', second='field_of_view')
+        return MapLayout('depth', 'bilinear', second_output='field_of_view')
 
     def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
         """See Decoder."""
@@ -100,7 +100,7 @@ class DepthProDecoder(ImageDecoder):
         grid, degrees = _copied_grid(arrays[0]), float(arrays[1])
         if not 0 < degrees < 180:
             found = f'a field of view of {degrees:.4g} degrees'
-            raise self.map_layout().invalid_values(image.class_count, found)
+            raise self.map_layout().invalid_values_error(image.class_count, found)
         grid *= np.float32(2 * math.tan(math.radians(degrees) / 2))
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True, is_inverse=True)
 
@@ -124,7 +124,7 @@ class DepthAnything3Decoder(ImageDecoder):
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
-        return MapLayout('depth', 'bilinear', second='sky')
+        return MapLayout('depth', 'bilinear', second_output='sky')
 
     def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
         """See Decoder."""

@@ -58,7 +58,7 @@ class ArrayPipeline:
     }
     decodes_jpeg = False
     diagnostic_values: tuple[tuple[str, str], ...] = ()
-    opening = ''
+    opening_reason = ''
 
     def __init__(
         self,

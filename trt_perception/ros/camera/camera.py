@@ -76,7 +76,7 @@ class NodeCamera:
         self._pipeline = pipeline
         self._pipeline_index = pipeline_index
         self._log = camera_logger(node, name)
-        self._warn_of_parameters_without_effect()
+        self._warn_of_unused_parameters()
         spec = pipeline.spec
         # Created here, destroyed by `close_outputs`.
         outputs = DetectorOutputs(node, spec.class_names, config, spec.task, name)
@@ -155,7 +155,7 @@ class NodeCamera:
     def apply_config(self, config: DetectorConfig) -> None:
         """Apply changed parameters of the camera."""
         before, self.config = self.config, config
-        self._warn_of_parameters_without_effect(before)
+        self._warn_of_unused_parameters(before)
         self._apply_live_parameters()
         if config.enabled != before.enabled:
             self._log.info(f'switched {"on" if config.enabled else f"off: {OFF_REASON}"}')
@@ -166,8 +166,8 @@ class NodeCamera:
         if changed and self._outputs is not None:
             self._outputs.publish_label_info(config.confidence_threshold)
 
-    def _warn_of_parameters_without_effect(self, before: DetectorConfig | None = None) -> None:
-        for sentence in self.config.parameters_without_effect(self._pipeline.spec.task, before):
+    def _warn_of_unused_parameters(self, before: DetectorConfig | None = None) -> None:
+        for sentence in self.config.unused_parameter_warnings(self._pipeline.spec.task, before):
             self._log.warning(sentence)
 
     def _thresholds(self) -> Thresholds:

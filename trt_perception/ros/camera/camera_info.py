@@ -36,7 +36,7 @@ __all__ = [
 _MAX_UINT32: Final = 2**32 - 1
 # Most distortion coefficients, and most characters of distortion_model and frame_id. ROS's models
 # have at most 14 coefficients.
-_MAX_SIZES: Final = (64, 256, 256)
+_MAX_LENGTHS: Final = (64, 256, 256)
 
 
 def scaled_camera_info(info: CameraInfo, size_wh: tuple[int, int]) -> CameraInfo | None:
@@ -102,13 +102,13 @@ def subscribe_camera_info(
     log = camera_logger(node, camera)
 
     def on_message(info: CameraInfo) -> None:
-        sizes = len(info.d), len(info.distortion_model), len(info.header.frame_id)
-        if all(map(le, sizes, _MAX_SIZES)):
+        lengths = len(info.d), len(info.distortion_model), len(info.header.frame_id)
+        if all(map(le, lengths, _MAX_LENGTHS)):
             on_info(info)
             return
         log.warning(
-            f'camera_info is ignored: its d, distortion_model and frame_id have {sizes} elements, '
-            f'but may have at most {_MAX_SIZES}: correct the driver',
+            f'camera_info is ignored: its d, distortion_model and frame_id have {lengths} '
+            f'elements, but may have at most {_MAX_LENGTHS}: correct the driver',
             throttle_duration_sec=30.0,
         )
 

@@ -22,7 +22,7 @@ from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.image_message import image_start, serialize_with_room
+from trt_perception.ros.wire.image_message import image_message_start, serialize_with_room
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import frame_to_bgr
 
@@ -150,7 +150,7 @@ class DebugImage:
 
     def _draw(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
         """Draw the result into the pixels at the end of the serialised message."""
-        start = image_start(header, (frame.width, frame.height), 'bgr8', 3)
+        start = image_message_start(header, (frame.width, frame.height), 'bgr8', 3)
         self._message, pixels = serialize_with_room(start, self._message)
         bgr = pixels.reshape(frame.height, frame.width, 3)
         image = frame_to_bgr(decode_on_cpu(frame), out=bgr)

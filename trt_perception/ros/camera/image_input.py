@@ -30,7 +30,7 @@ from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.same_name import endpoint_node_name, is_on_this_machine
 from trt_perception.ros.topics import (
     compressed_topic,
-    detector_images,
+    detector_image_topics,
     image_topic,
     requested_image_topic,
 )
@@ -313,7 +313,7 @@ class ImageInput:
             for name, kind in others.items()
             if name != self.topic and node.count_publishers(name)
         }
-        for name in detector_images(node, topics):
+        for name in detector_image_topics(node, topics):
             del topics[name]
         image = image_topic(node, self.camera_name)
         if self._choice.may_change:

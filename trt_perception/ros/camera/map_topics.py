@@ -25,7 +25,7 @@ from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.camera.task_topics import OBJECT_TOPICS, TaskTopic
 from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.image_message import (
-    image_start,
+    image_message_start,
     serialize_in_place,
     serialize_with_room,
 )
@@ -88,7 +88,9 @@ class MapTopic(TaskTopic):
         if isinstance(found, KernelMaps):
             made = found.maps.get(self.kind)
             if made is not None:
-                start = image_start(header, made.size_wh, self.encoding, made.dtype.itemsize)
+                start = image_message_start(
+                    header, made.size_wh, self.encoding, made.dtype.itemsize
+                )
                 # The start of the message is written in front of the pixels.
                 message = serialize_in_place(start, made.memory(), HEADER_ROOM)
                 publish_unlocked(self._publisher, message)
@@ -96,7 +98,7 @@ class MapTopic(TaskTopic):
         size_wh = map_size_wh(self._config.map_size, found.letterbox)
         pixels: npt.NDArray[Any] | None = getattr(found, self.kind)(size_wh)
         if pixels is not None:
-            start = image_start(header, size_wh, self.encoding, pixels.itemsize)
+            start = image_message_start(header, size_wh, self.encoding, pixels.itemsize)
             self._message, room = serialize_with_room(start, self._message)
             np.copyto(room.view(pixels.dtype).reshape(pixels.shape), pixels)
             publish_unlocked(self._publisher, self._message)

@@ -25,7 +25,7 @@ from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.image_message import image_start, serialize_with_room
+from trt_perception.ros.wire.image_message import image_message_start, serialize_with_room
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
@@ -169,7 +169,7 @@ class MasksTopic(TaskTopic):
         numbered = found.pictured
         if numbered is None:
             return  # without a subscriber, no mask image was made for the frame
-        start = image_start(header, (frame.width, frame.height), 'mono16', 2)
+        start = image_message_start(header, (frame.width, frame.height), 'mono16', 2)
         self._message, pixels = serialize_with_room(start, self._message)
         numbered.number(pixels.view('<u2').reshape(frame.height, frame.width))
         publish_unlocked(self._publisher, self._message)

@@ -37,7 +37,7 @@ from trt_perception.ros.camera.messages import frame_from_compressed, frame_from
 from trt_perception.ros.diagnostics import camera_sentences
 from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.same_name import endpoint_node_name, shared_node_names
-from trt_perception.ros.topics import OUTPUT_IMAGE_NAMES, detector_images
+from trt_perception.ros.topics import OUTPUT_IMAGE_SUFFIXES, detector_image_topics
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 
@@ -184,10 +184,10 @@ def _listen(
         } - (listeners.keys() | outputs)
         # Skip debug images and maps: a subscriber would make a detector compute them.
         unclear = {
-            topic for topic in found.difference(wanted) if topic.endswith(OUTPUT_IMAGE_NAMES)
+            topic for topic in found.difference(wanted) if topic.endswith(OUTPUT_IMAGE_SUFFIXES)
         }
         if now - started >= _DISCOVERY_LIMITS_S[0]:  # all publishers are known
-            unclear = detector_images(node, unclear)
+            unclear = detector_image_topics(node, unclear)
             outputs |= unclear
         for topic in found - unclear:
             listeners[topic] = _TopicListener(node, topic)
