@@ -36,8 +36,8 @@ LAYOUTS: Final = ('nchw', 'nhwc')
 _ALLOWED_RANGES: Final = {'scale': (1e-6, 1e3), 'mean': (-1e6, 1e6), 'std': (1e-6, 1e6)}
 
 _MAX_INPUT_PIXELS: Final = MAX_TENSOR_VALUES // 3
-# Largest input that an image may require, as a multiple of the pixels of `input_size`, because the
-# memory of attention grows with their square. With a square `input_size`, it allows images of 4:1.
+# Largest input that an image may need, as a multiple of the pixels of `input_size`. The memory of
+# attention grows with the square of the pixels. A square `input_size` allows images up to 4:1.
 _MAX_DERIVED_FACTOR: Final = 4
 
 
@@ -201,7 +201,8 @@ class Preprocessing:
             return None
         return Mistake(
             found='{} x {}, which needs a network of {} x {}'.format(*source_wh, *size),
-            expected=f'an image for a network of at most {most} pixels, and {MAX_SIDE} a side',
+            expected=f'an image that needs a network of at most {most} pixels, with sides of '
+            f'at most {MAX_SIDE}',
         )
 
     def letterbox(self, source_wh: tuple[int, int]) -> Letterbox:

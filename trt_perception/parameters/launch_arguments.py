@@ -67,7 +67,7 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 }
 # Placeholder for the camera's name in image_topic.
 _CAMERA_PLACEHOLDER: Final = '{camera}'
-# The lexer of rcl allows no other topics in a remapping.
+# The topic names that rcl accepts in a remapping.
 _TOPIC_NAME: Final = re.compile(r'(?!.*__)(~?/)?[A-Za-z_]\w*(/[A-Za-z_]\w*)*', re.ASCII)
 
 # Names in other packages, and the arguments here with the same meaning.
@@ -150,7 +150,7 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
 
     Raises:
         ConfigError: the topic has no ``{camera}`` but there are several cameras, or it has
-            ``{camera}`` but the camera has no name, or ROS 2 allows no such name.
+            ``{camera}`` but the camera has no name, or it is not a topic name.
     """
     braces = [
         part for part in re.findall(r'\{[^{}]*\}|[{}]', topic) if part != _CAMERA_PLACEHOLDER
@@ -160,8 +160,8 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     if topic and not _TOPIC_NAME.fullmatch(topic.replace(_CAMERA_PLACEHOLDER, 'camera')):
         expected = (
-            'a name of a topic such as /front/image_raw: letters, digits and single underscores '
-            'between single slashes, without a digit after a slash'
+            'a topic name such as /front/image_raw: parts of letters, digits and single '
+            'underscores, separated by single slashes; a part must not start with a digit'
         )
         raise ConfigError('image_topic', short_repr(topic), expected=expected)
     several = len(cameras) > 1

@@ -34,8 +34,8 @@ __all__ = [
 ]
 
 _MAX_UINT32: Final = 2**32 - 1
-# Most distortion coefficients, and most characters of distortion_model and frame_id. ROS's models
-# have at most 14 coefficients.
+# Largest lengths of d, distortion_model and frame_id. The distortion models of ROS have at most 14
+# coefficients in d.
 _MAX_LENGTHS: Final = (64, 256, 256)
 
 
@@ -97,7 +97,8 @@ def subscribe_camera_info(
 ) -> Subscription:
     """Subscribe to the calibration of a camera, next to the topic of its images.
 
-    A calibration that is too large is ignored, because the last one is kept and copied.
+    A calibration that is too large is ignored, because the last calibration is stored and copied
+    for each map.
     """
     log = camera_logger(node, camera)
 
@@ -107,8 +108,8 @@ def subscribe_camera_info(
             on_info(info)
             return
         log.warning(
-            f'camera_info is ignored: its d, distortion_model and frame_id have {lengths} '
-            f'elements, but may have at most {_MAX_LENGTHS}: correct the driver',
+            f'camera_info is ignored: d, distortion_model and frame_id have the lengths '
+            f'{lengths}, but at most {_MAX_LENGTHS} are allowed: correct the driver',
             throttle_duration_sec=30.0,
         )
 
