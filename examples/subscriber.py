@@ -25,7 +25,7 @@ MAX_WAITING = 10  # images
 
 
 class Subscriber(Node):
-    """Prints the results of the whole image at once, and the objects once they are complete.
+    """Prints results of the whole image as they arrive, and objects when they are complete.
 
     It collects the messages of each image until each topic of objects has sent one.
     """
@@ -35,7 +35,7 @@ class Subscriber(Node):
         self._waiting = {}  # maps a stamp to messages by topic, in the order of arrival
         self._class_names = {}
         # The model's task decides which topics exist.
-        # The depth 10 requests reliable, volatile messages. The node publishes such messages.
+        # A queue depth as QoS requests reliable, volatile messages, as the node publishes them.
         for topic, kind in OBJECT_TOPICS.items():
             self.create_subscription(kind, topic, partial(self._add, topic), 10)
         self.create_subscription(Classification, 'classification', show_classes, 10)
@@ -86,12 +86,12 @@ def show_classes(message):
 
 
 def show_depth(what, message):
-    """Print the range of a depth map. Relative depth is larger when nearer. NaN is unknown."""
+    """Print the range of a depth map. NaN is unknown. Larger relative depth is nearer."""
     depth = np.frombuffer(message.data, '<f4')
     known = depth[np.isfinite(depth)]
     if known.size:
-        low, middle, high = np.quantile(known, (0, 0.5, 1))
-        print(f'{title(message)}: {what}: {low:.2f} to {high:.2f}, median {middle:.2f}')
+        low, median, high = np.quantile(known, (0, 0.5, 1))
+        print(f'{title(message)}: {what}: {low:.2f} to {high:.2f}, median {median:.2f}')
     else:
         print(f'{title(message)}: {what}: unknown')
 

@@ -17,7 +17,7 @@ from sensor_msgs.msg import Image
 capture = cv2.VideoCapture(0)
 if not capture.isOpened():
     raise SystemExit('camera 0 cannot be opened: ls /dev/video* lists the devices')
-# Ctrl-C and SIGTERM end the loop below. rclpy's handlers would let `publish` fail instead.
+# Ctrl-C and SIGTERM end the loop below. With rclpy's handlers, `publish` would raise an error.
 rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 node = rclpy.create_node('webcam')

@@ -43,14 +43,14 @@ _NOT_IMAGES: Final = (str, bytes, bytearray, memoryview)
 def load(path: str | Path, **parameters: Any) -> Model:
     """Open a model: a TensorRT engine, or an ONNX file with ONNX Runtime.
 
+    A warning is logged for each parameter that has no effect on the model's task.
+
     Args:
         path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).
         parameters: parameters of the node, with ``_`` for ``.`` in their names, such as
             ``confidence_threshold=0.4`` or ``model_class_names=['person', 'forklift']``. The
             prefix ``model_`` may be left out. NumPy scalars and arrays are accepted as numbers
             and lists.
-
-    Parameters without effect on the model's task are logged as warnings.
 
     Raises:
         ConfigError: a parameter is unknown, given twice, out of range or useful only in a node,

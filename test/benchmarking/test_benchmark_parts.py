@@ -108,7 +108,7 @@ class MapPipeline(RecordingPipeline):
 
 
 def test_only_some_of_the_maps_are_kept_and_compared(monkeypatch):
-    monkeypatch.setattr(measure, '_MAX_KEPT_BYTES', 4 * 2**20)  # three maps with their records
+    monkeypatch.setattr(measure, '_MAX_KEPT_BYTES', 4 * 2**20)  # three results of 1 MiB + 1 KiB
     frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in range(10, 22)]
     pipeline, control = MapPipeline(2), MeasurementControl(40)
     expected = detect_all(pipeline, frames, Thresholds(), control)

@@ -34,9 +34,9 @@ __all__ = [
 ]
 
 
-#: Largest memory in bytes of the results that are kept, for each run: 16 depth maps of 1080p.
+#: Largest memory in bytes of the results that each run keeps: 16 depth maps of 1080p.
 _MAX_KEPT_BYTES: Final = 128 * 2**20
-# Memory of a result without arrays, at most.
+# Upper bound of the memory in bytes of a result, without its arrays.
 _RESULT_BYTES: Final = 1024
 
 
@@ -154,7 +154,7 @@ def measure_pipeline(
         pipeline: pipeline with no frames in flight.
         frames: used in order, repeatedly; at least as many batches as are in flight.
         thresholds: thresholds of all frames.
-        expected: results of the first frames or of all, from ``detect_all``.
+        expected: result of ``detect_all``. Frames without an expected result are not compared.
         control: ends each of the two runs, and the warm-up before each.
         batch: frames per batch, at most ``pipeline.batch``.
     """
@@ -194,7 +194,7 @@ def detect_all(
     control: MeasurementControl,
     batch: int = 1,
 ) -> list[TaskResult] | None:
-    """Run all frames in order and return the first 128 MiB of their results; None after a stop.
+    """Run all frames in order, and return the first 128 MiB of their results.
 
     Args:
         pipeline: pipeline with no frames in flight.
@@ -202,6 +202,9 @@ def detect_all(
         thresholds: thresholds of all frames.
         control: can stop the run.
         batch: frames per batch.
+
+    Returns:
+        The results in the order of the frames; None if the run was stopped before its end.
     """
     feeder = _BatchFeeder(pipeline, frames, thresholds, batch)
     control.begin('each image once', len(frames))
@@ -217,7 +220,7 @@ class _KeptResults:
     """The first results of a run, in the order of the frames, to compare after the run.
 
     Attributes:
-        results: at least one result after `add`, else as many as fit into ``_MAX_KEPT_BYTES``.
+        results: the results that fit into ``_MAX_KEPT_BYTES``, but at least the first one.
     """
 
     def __init__(self) -> None:
@@ -225,7 +228,7 @@ class _KeptResults:
         self._free_bytes = _MAX_KEPT_BYTES
 
     def add(self, found: Iterable[TaskResult]) -> None:
-        """Keep results if there is room for all of them."""
+        """Keep results in order, until one does not fit. Later results are not kept."""
         for result in found:
             if self._free_bytes > 0:
                 self._free_bytes -= _RESULT_BYTES + _array_bytes(result)

@@ -65,9 +65,8 @@ def measure_model(
         encodings: one frame of each encoding to compare; used only for engines.
 
     Returns:
-        The report, and the results of the first frames or of all, which are empty if no pipeline
-        was measured.
-        None if nothing was measured.
+        The report, and the results that ``detect_all`` kept, which are empty if no pipeline was
+        measured. None if nothing was measured.
 
     Raises:
         EngineError: the model cannot be run.

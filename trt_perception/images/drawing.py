@@ -18,8 +18,8 @@ _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _MIN_KEYPOINT_SCORE = 0.25
 # The legend of a map of classes lists at most this many classes.
 _MAX_LEGEND_CLASSES = 12
-# BGR colours of the first classes. The smallest distance of two colours in CIELAB is 32, and 47
-# within the first 11. The lightness is at least 60, for black text on the colours.
+# BGR colours of the first classes. In CIELAB, two colours differ by at least 32, and within the
+# first 11 by at least 47. The lightness is at least 60, so that black text is readable on them.
 _FIRST_COLORS = (
     *((0, 90, 255), (255, 150, 0), (45, 255, 75), (255, 0, 255), (165, 255, 225)),
     *((255, 240, 30), (240, 150, 255), (0, 255, 255), (120, 90, 255), (120, 180, 255)),

@@ -136,7 +136,7 @@ class MapLayout:
 
         Args:
             class_count: number of the model's classes.
-            found: the values; empty if a kernel found them, because kernels only set a flag.
+            found: the values, in words; empty if unknown, because kernels only set a flag.
         """
         subject = "the model's output"
         if self.kind == 'logits':
@@ -157,10 +157,10 @@ class DepthScaling(NamedTuple):
 
     Attributes:
         is_metric: whether depths are in metres. Otherwise larger values are nearer.
-        is_inverse: whether the product is 1 / depth, which is resized before it is inverted.
-        factor: factor of each cell.
-        sky_threshold: cells whose probability of the sky is not below this are sky.
-        sky_depth: the value of sky cells, which is not multiplied by the factor.
+        is_inverse: whether cell * factor is 1 / depth. It is resized before it is inverted.
+        factor: the value of each cell is multiplied by this.
+        sky_threshold: cells with at least this probability of the sky are sky.
+        sky_depth: the value of sky cells, instead of cell * factor.
     """
 
     is_metric: bool = False

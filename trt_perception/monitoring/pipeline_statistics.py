@@ -49,7 +49,7 @@ class PipelineStatistics:
             self.model_s += compute_s / self.depth
 
     def snapshot(self, opening_reason: str = '') -> PipelineStatistics:
-        """Return a copy that later counts do not change, with a value of `opening_reason`."""
+        """Return a copy that later counts do not change, with this `opening_reason`."""
         return replace(self, compute_s=self.compute_s.copy(), opening_reason=opening_reason)
 
     @cached_property

@@ -210,7 +210,7 @@ class CameraWatchdog:
             self._sent_rate.update(now.received + now.not_delivered, counts.received_s)
         self._output_rate.update(now.published, counts.published_s)
         if pipeline.opening_reason:
-            self._snapshots.clear()  # do not report the images that are replaced in this time
+            self._snapshots.clear()  # do not report images that were replaced while it opens
         self._snapshots.append(now)
         while (
             len(self._snapshots) > 2 and now.time_s - self._snapshots[1].time_s >= _WINDOW_S - 0.1

@@ -84,7 +84,7 @@ def unknown_parameter(name: str, cameras: Sequence[str], line: LineOf) -> Config
         of_cameras = camera_rows(cameras)
         meant = _PREFIX + name.removeprefix('cameras.')
         if meant not in of_cameras:
-            meant = parameter_named(name)  # such as task for model.task
+            meant = parameter_named(name)  # such as model.task for task
         known = [*_ROWS, *of_cameras]
         close = [meant] if meant in known else closest_words(name, known)
         near = f'did you mean {line(close[0])}' if close else 'see the list in docs/parameters.md'

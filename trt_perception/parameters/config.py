@@ -262,7 +262,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
     def unused_parameter_warnings(
         self, task: Task, before: DetectorConfig | None = None
     ) -> list[str]:
-        """Return a sentence for each changed parameter that has no effect with a task.
+        """Return a warning for each changed parameter that has no effect with a task.
 
         Args:
             task: task of the model.
@@ -281,7 +281,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
 
         Args:
             class_names: class names of the model.
-            task: task of the model; None for any task of objects. Other tasks ignore the filter.
+            task: task of the model; None for a task of objects. Other tasks ignore the filter.
 
         Raises:
             ConfigError: the class filter names a class that the model does not have.

@@ -82,8 +82,8 @@ _SCALAR_TYPES: Final[dict[str, set[type]]] = {
 def parameter_value(parameter: Parameter, value: Any) -> Any:
     """Return a value in the type of its parameter.
 
-    A double also accepts an integer. A choice ``nan`` also accepts NaN, which YAML reads from an
-    unquoted nan.
+    A double also accepts an integer. A choice ``nan`` also accepts NaN, because rcl reads an
+    unquoted nan as a number.
 
     Raises:
         ConfigError: the value has another type, or too many items.

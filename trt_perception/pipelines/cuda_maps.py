@@ -35,8 +35,8 @@ _TOPICS: Final = {
     'confidence': {CLASS_CONFIDENCE_TOPIC.name},
     'depth': {DEPTH_TOPIC.name, RELATIVE_DEPTH_TOPIC.name, DEBUG_IMAGE.name},
 }
-#: Largest memory in bytes of tables that stay on the device for later frames. The tables of a
-#: 1080p image have 24 to 384 KB, so the tables of 64 cameras have room.
+#: Largest size in bytes of all tables that stay in device memory for later frames. The tables of
+#: a 1080p image have 24 to 384 KB, so the tables of 64 cameras fit.
 _MAX_TABLE_BYTES: Final = 32 * 2**20
 
 
@@ -82,7 +82,7 @@ class MapDecoder:
         self._output = read[0]
         self._second_output = read[1].name if self._layout.second_output else ''
         self._scaling_for = spec.decoder.depth_scaling
-        # The least recently used tables first.
+        # In the order of their last use, the oldest first.
         self._tables: dict[tuple[Letterbox, tuple[int, int]], _Tables] = {}
         self._made: dict[int, dict[str, KernelImage]] = {}  # by index in the batch
         self._closing = ExitStack()
@@ -214,7 +214,7 @@ class MapDecoder:
         return tables
 
     def _make_room_for_tables(self, size: int) -> None:
-        """Free the least recently used tables until there is room for tables of `size` bytes."""
+        """Free the least recently used tables until further tables of `size` bytes fit."""
         used = sum(tables.memory.size for tables in self._tables.values())
         while self._tables and used + size > _MAX_TABLE_BYTES:
             oldest = self._tables.pop(next(iter(self._tables))).memory

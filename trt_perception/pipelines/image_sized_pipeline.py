@@ -2,9 +2,9 @@
 
 A model with dynamic height and width is first opened for the size in its files. The first image
 decides the final size, and the model is opened again for it. Later images that need another size
-are refused. Images for too large a network, or for a size with which the model does not work, are
-refused, too, and decide nothing. A model of fixed size stretches all images. If this changes
-their aspect ratio, the log has a warning.
+are refused. An image is also refused, and does not decide the size, if it needs too large a
+network, or a size with which the model does not work. A model of fixed size stretches all images.
+If this changes their aspect ratio, the log has a warning.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ['ImageSizedPipeline', 'follow_image_size']
 _LOG: Final = logging.getLogger(__name__)
 # Largest change of the aspect ratio without a warning, as a share.
 _MAX_STRETCH: Final = 0.05
-# If the model does not work with a size, it is not opened again for this size during this time.
+# After a size failed, the model is not opened again for this size during this time.
 _RETRY_S: Final = 30.0
-# Largest number of sizes that are remembered because the model does not work with them.
+# Largest number of sizes whose failures are remembered.
 _MAX_FAILURES: Final = 64
 
 
@@ -106,7 +106,7 @@ class ImageSizedPipeline:
         Raises:
             EngineError: the model can be opened neither for the first image, nor for the size in
                 its files.
-            CudaError: the same, or the GPU is lost.
+            CudaError: GPU memory is not sufficient for either size, or the GPU is lost.
         """
         if not self.spec.derives_size and self._first_wh is not None:
             self._errors[slot] = [None] * len(frames)
@@ -162,7 +162,7 @@ class ImageSizedPipeline:
     def _refusal(
         self, image_wh: tuple[int, int], failure: EngineError | GpuMemoryError
     ) -> ImageError:
-        """Return the error of an image with whose size the model does not work."""
+        """Return the error of an image whose size makes the model fail."""
         return ImageError(
             'too_large' if isinstance(failure, GpuMemoryError) else 'changed_size',
             f'an image of {_text(image_wh)} pixels',
@@ -175,7 +175,8 @@ class ImageSizedPipeline:
         """Open the model for the size of the first image, or report that it is stretched.
 
         Returns:
-            Why the model does not work with this size. It is open for the size in its files.
+            None, or why the model does not work with this size. In this case, it is open for the
+            size in its files.
         """
         image_wh, size = (frame.width, frame.height), self.spec.preprocessing.input_size
         if self.spec.derives_size:
@@ -222,7 +223,7 @@ class ImageSizedPipeline:
         try:
             detect_one(self.opened, frame, Thresholds())
         except (ImageError, OutputError):
-            pass  # an error of this image, which its own run reports
+            pass  # the image itself is wrong; its run in the batch reports the error
         except TrtPerceptionError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
@@ -253,7 +254,7 @@ class ImageSizedPipeline:
 
 
 def _without_traceback(error: EngineError | GpuMemoryError) -> EngineError | GpuMemoryError:
-    """Return the error without traceback and cause, which would keep a closed pipeline."""
+    """Return the error without traceback and cause, which would keep a closed pipeline alive."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 

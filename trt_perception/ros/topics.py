@@ -58,7 +58,7 @@ def topic_qos(topic: Topic) -> QoSProfile:
 def detector_image_topics(node: Node, topics: Iterable[str]) -> set[str]:
     """Return the topics on which a detector publishes images, such as ``/front/depth``.
 
-    A camera's topic may have the same name, but no class names are published next to it.
+    A camera's topic may end in the same way, but no class names are published next to it.
 
     Args:
         node: reads the ROS graph.

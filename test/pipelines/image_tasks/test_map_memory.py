@@ -28,7 +28,7 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 NETWORK_WH = (96, 64)
 SMALL = (64, 48)
-TWO_TABLES = 100_000  # bytes of the tables of two of these sizes
+TWO_TABLES = 100_000  # bytes: room for the tables of two sizes of MANY_SIZES
 MANY_SIZES = [(640 + 16 * index, 480) for index in range(64)]
 FULL = fake_cuda.cudaError_t.cudaErrorMemoryAllocation, 0
 
@@ -52,7 +52,7 @@ class LateKernels:
 
 @pytest.fixture
 def late(monkeypatch):
-    """Return a decoder of depth maps in the size of the image, its kernels and its GPU."""
+    """Yield a decoder that makes depth maps in the size of the image, with its kernels and GPU."""
     gpu = LateGpu(None)
     monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
     spec = map_spec('relative depth', 'stretch', NETWORK_WH, 0, batch=1)

@@ -23,7 +23,8 @@ MAX_MAP_CLASSES = 256
 class ClassMap(ShortRepr):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
-    Several threads may call the methods. The best classes of a size are computed once, and kept.
+    Several threads may call the methods. The best classes are computed once for each map size, and
+    kept.
 
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
@@ -33,6 +34,7 @@ class ClassMap(ShortRepr):
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     letterbox: Letterbox
+    # By map size: the best class of each pixel, and its logit.
     _best: dict[tuple[int, int], tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -41,7 +43,7 @@ class ClassMap(ShortRepr):
     )
 
     def __reduce__(self) -> tuple[type[ClassMap], tuple[npt.NDArray[Any], Letterbox]]:
-        return type(self), (self.grid, self.letterbox)  # a lock cannot be copied
+        return type(self), (self.grid, self.letterbox)  # a lock cannot be pickled
 
     @property
     def has_confidence(self) -> bool:

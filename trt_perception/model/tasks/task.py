@@ -90,7 +90,7 @@ class Task:
         is_oriented: whether boxes are rotated. Their rows hold centre, size and an angle.
         finds_objects: whether the result is a Detections.
         has_classes: whether the model has classes. Other models need no class names.
-        parameters: names of the node's parameters that this task reads, but some tasks do not.
+        parameters: names of the node's parameters that only some tasks read, this task included.
     """
 
     name: ClassVar[str]

@@ -115,9 +115,10 @@ class FramePlace:
     Attributes:
         address: device address of the header; 0 before the first frame.
         pixels: device address of the pixels of a JPEG file.
-        letterbox: position of the last frame in the network's input; one pixel before the first.
+        letterbox: position of the last frame in the network's input; before the first frame, of an
+            image of one pixel.
         thresholds: thresholds of the last frame.
-        error: why the frame of the last batch could not be read; None if it was read.
+        error: why the frame of the last batch has no result; None if it was read.
     """
 
     letterbox: Letterbox = Letterbox.fit((1, 1), (1, 1), 'stretch')
@@ -266,7 +267,7 @@ class FramePlace:
         self.upload()
 
     def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
-        """Store the error of a frame that cannot be read. The place may have no memory."""
+        """Store why a frame has no result. The place may have no memory."""
         self.thresholds = thresholds
         # Traceback and cause would keep the image in memory while the caller stores the error.
         error.__cause__ = error.__context__ = None

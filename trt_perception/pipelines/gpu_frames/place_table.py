@@ -14,7 +14,7 @@ __all__ = ['PlaceTable']
 
 
 class PlaceTable(Resource):
-    """The number of frames and the header address of each place. It needs no memory later.
+    """The number of frames and the header address of each place. Writing allocates no memory.
 
     Args:
         places: the places of a slot.

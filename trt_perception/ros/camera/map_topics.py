@@ -59,10 +59,10 @@ class MapTopic(TaskTopic):
 
     Attributes:
         encoding: encoding of the image.
-        kind: key of the map in ``KernelMaps.maps``, and the method of other results that returns
-            the map: ``class_ids``, ``confidence`` or ``depth``.
-        is_metric: whether only maps in metres, or only maps without unit, are published; None for
-            maps that are not depth.
+        kind: key of the map in ``KernelMaps.maps``, and name of the method that returns the map of
+            other results: ``class_ids``, ``confidence`` or ``depth``.
+        is_metric: True to publish only depth in metres, False to publish only relative depth; None
+            for maps that are not depth.
     """
 
     message_type = Image
@@ -104,7 +104,7 @@ class MapTopic(TaskTopic):
             publish_unlocked(self._publisher, self._message)
 
     def _report_wrong_unit(self, is_metric: bool) -> None:
-        """Log once that the subscriber of this topic waits in vain."""
+        """Log once that nothing is published here, and which topic to subscribe to."""
         if self._has_reported:
             return
         self._has_reported = True

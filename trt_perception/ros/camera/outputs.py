@@ -120,7 +120,7 @@ class DetectorOutputs:
         return any(isinstance(topic, CameraInfoTopic) for topic in self._topics)
 
     def use_camera_info(self, info: CameraInfo) -> None:
-        """Use a new calibration of the camera for the next images."""
+        """Publish this calibration of the camera with the next maps."""
         for topic in self._topics:
             if isinstance(topic, CameraInfoTopic):
                 topic.info = info

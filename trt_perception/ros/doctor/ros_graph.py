@@ -186,7 +186,7 @@ def _listen(
         unclear = {
             topic for topic in found.difference(wanted) if topic.endswith(OUTPUT_IMAGE_SUFFIXES)
         }
-        if now - started >= _DISCOVERY_LIMITS_S[0]:  # all publishers are known
+        if now - started >= _DISCOVERY_LIMITS_S[0]:  # nearly all publishers are known
             unclear = detector_image_topics(node, unclear)
             outputs |= unclear
         for topic in found - unclear:

@@ -59,14 +59,14 @@ def compressed_message_start(header: Header | HeaderFields, image_format: str, s
 def serialize_with_room(
     start: bytes, memory: npt.NDArray[np.uint8] | None = None
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    """Return memory for a message, with its first bytes, and the part for its data.
+    """Return memory for a message that begins with `start`, and a view of the part for its data.
 
     Args:
         start: the result of `image_message_start` or `compressed_message_start`.
         memory: memory of an earlier message; reused if it has the right size.
 
     Returns:
-        The message, and a view of its data, for the caller to write; both uint8, one-dimensional.
+        The message, and the view, for the caller to write; both uint8, one-dimensional.
     """
     size = len(start) + _SIZE.unpack(start[-_SIZE.size :])[0]
     if memory is None or memory.size != size:
@@ -83,7 +83,7 @@ def serialize_in_place(
     Args:
         start: the result of `image_message_start` or `compressed_message_start`.
         memory: uint8, one-dimensional: `room` free bytes, then the data.
-        room: size of the room. If it is too small for `start`, the data are copied.
+        room: number of free bytes. If it is too small for `start`, the data are copied.
 
     Returns:
         The message, a part of `memory`.

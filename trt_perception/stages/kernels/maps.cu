@@ -5,7 +5,7 @@
 // The cells of one column or row of the map, and their weights.
 struct CellTaps { int place[TAPS]; float weight[TAPS]; };
 
-// Returns a pixel's value. cell: returns the value of the cell with an index in the grid.
+// Returns the value of a pixel. cell: a function that returns the value of a cell, given its index in the grid.
 template <typename Cell>
 __device__ __forceinline__ float value_at(Cell cell, const CellTaps& column, const CellTaps& row) {
     float sum = 0.0f;
