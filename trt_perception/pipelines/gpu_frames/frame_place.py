@@ -118,7 +118,7 @@ class FramePlace:
         letterbox: position of the last frame in the network's input; before the first frame, of an
             image of one pixel.
         thresholds: thresholds of the last frame.
-        error: why the frame of the last batch has no result; None if it was read.
+        error: why the frame of the last batch is dropped; None if it is not.
     """
 
     letterbox: Letterbox = Letterbox.fit((1, 1), (1, 1), 'stretch')
@@ -267,7 +267,7 @@ class FramePlace:
         self.upload()
 
     def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
-        """Store why a frame has no result. The place may have no memory."""
+        """Store why a frame is dropped. The place may have no memory."""
         self.thresholds = thresholds
         # Traceback and cause would keep the image in memory while the caller stores the error.
         error.__cause__ = error.__context__ = None
