@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+from dataclasses import asdict
 
 import numpy as np
 import onnx
@@ -96,6 +97,12 @@ def test_both_maps_resize_the_logits_for_the_best_class_once(monkeypatch):
     assert (found.class_ids() == expected).all()
     assert (pickle.loads(pickle.dumps(found)).class_ids() == expected).all()
     assert len(resized) == 3 * len(logits)
+
+
+def test_used_classes_are_converted_to_a_dictionary():
+    found = ClassMap(np.ones((2, 30, 40), 'f4'), stretched((60, 50)))
+    found.class_ids()
+    assert list(asdict(found)) == ['grid', 'letterbox']
 
 
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left'])

@@ -355,5 +355,5 @@ def _are_equal(one: TaskResult, other: TaskResult) -> bool:
         )
     names = ['xyxy', 'scores', 'class_ids']
     if not isinstance(one, Detections):
-        names = [field.name for field in fields(one) if field.compare]
+        names = [field.name for field in fields(one)]
     return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)

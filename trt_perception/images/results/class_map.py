@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,20 @@ __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
 MAX_MAP_CLASSES = 256
 
 
+class _BestClasses:
+    """Attributes that are no fields of the dataclass, because ``asdict`` cannot copy a lock.
+
+    Attributes:
+        _best: by map size, the best class of each pixel, and its logit.
+        _lock: protects ``_best``.
+    """
+
+    _best: dict[tuple[int, int], tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]]
+    _lock: threading.Lock
+
+
 @dataclass(frozen=True, repr=False)
-class ClassMap(ShortRepr):
+class ClassMap(ShortRepr, _BestClasses):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
     Several threads may call the methods. The best classes are computed once for each map size, and
@@ -34,13 +46,10 @@ class ClassMap(ShortRepr):
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     letterbox: Letterbox
-    # By map size: the best class of each pixel, and its logit.
-    _best: dict[tuple[int, int], tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
-    _lock: threading.Lock = field(
-        default_factory=threading.Lock, init=False, repr=False, compare=False
-    )
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, '_best', {})
+        object.__setattr__(self, '_lock', threading.Lock())
 
     def __reduce__(self) -> tuple[type[ClassMap], tuple[npt.NDArray[Any], Letterbox]]:
         return type(self), (self.grid, self.letterbox)  # a lock cannot be pickled
