@@ -200,8 +200,8 @@ class Preprocessing:
         if math.prod(size) <= most and max(size) <= MAX_SIDE:
             return None
         return Mistake(
-            found='{} x {}, which needs a network of {} x {}'.format(*source_wh, *size),
-            expected=f'an image that needs a network of at most {most} pixels, with sides of '
+            found='{} x {}, which needs an input of {} x {}'.format(*source_wh, *size),
+            expected=f'an image that needs an input of at most {most} pixels, with sides of '
             f'at most {MAX_SIDE}',
         )
 

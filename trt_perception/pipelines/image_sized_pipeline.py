@@ -2,8 +2,8 @@
 
 A model with dynamic height and width is first opened for the size in its files. The first image
 decides the final size, and the model is opened again for it. Later images that need another size
-are refused. An image is also refused, and does not decide the size, if it needs too large a
-network, or a size with which the model does not work. A model of fixed size stretches all images.
+are refused. An image is also refused, and does not decide the size, if it needs too large an
+input, or a size with which the model fails. A model of fixed size stretches all images.
 If this changes their aspect ratio, the log has a warning.
 """
 
@@ -153,8 +153,8 @@ class ImageSizedPipeline:
         return ImageError(
             'changed_size',
             'size of the image',
-            f'{_text(image_wh)}, which needs a network of {_text(wanted)}',
-            expected=f'images for a network of {_text(size)}, like the first image, '
+            f'{_text(image_wh)}, which needs an input of {_text(wanted)}',
+            expected=f'images for an input of {_text(size)}, like the first image, '
             f'{_text(self._first_wh)}',
             fix=f'use another node for images of another size, or set {name}',
         )
@@ -166,7 +166,7 @@ class ImageSizedPipeline:
         return ImageError(
             'too_large' if isinstance(failure, GpuMemoryError) else 'changed_size',
             f'an image of {_text(image_wh)} pixels',
-            f'the model does not work with {_text(self._original.size_for(image_wh))}: '
+            f'the model fails with an input of {_text(self._original.size_for(image_wh))}: '
             f'{failure.statement}',
             fix=failure.fix or f'set {self._options.overrides.syntax.name("input_size")}',
         )
@@ -175,8 +175,8 @@ class ImageSizedPipeline:
         """Open the model for the size of the first image, or report that it is stretched.
 
         Returns:
-            None, or why the model does not work with this size. In this case, it is open for the
-            size in its files.
+            None, or why the model fails with this size. In this case, the model is open for
+            the size in its files.
         """
         image_wh, size = (frame.width, frame.height), self.spec.preprocessing.input_size
         if self.spec.derives_size:
@@ -187,8 +187,8 @@ class ImageSizedPipeline:
             if failure is not None and time.monotonic() < failed_s + _RETRY_S:
                 return failure
             self.opening_reason = (
-                f'the first image has {_text(image_wh)} pixels: the network is opened again for '
-                f'{_text(wanted)}'
+                f'the first image has {_text(image_wh)} pixels: the model is opened again for an '
+                f'input of {_text(wanted)}'
             )
             _LOG.info('%s', self.opening_reason)
             overrides = replace(self._options.overrides, image_wh=image_wh)
@@ -206,7 +206,7 @@ class ImageSizedPipeline:
         ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
         if max(ratio, 1 / ratio) > 1 + _MAX_STRETCH:
             _LOG.warning(
-                "images of %s pixels are stretched to the network of %s, but this model's "
+                "images of %s pixels are stretched to the input of %s, but this model's "
                 'own processing keeps the aspect ratio: export or build it for %s',
                 *map(_text, (image_wh, size, self._original.size_for(image_wh))),
                 extra={'show': True},
