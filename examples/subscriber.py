@@ -4,7 +4,7 @@
     python3 examples/subscriber.py --ros-args -r __ns:=/front
 
 Boxes, keypoints and masks of one image have equal stamps. A mask image may be missing, because
-the node skips mask images that it cannot make in time. The node makes maps of classes and depth
+the node skips mask images that it cannot make in time. The node makes class and depth maps
 only because this program subscribes to them.
 """
 

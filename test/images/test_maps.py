@@ -1,4 +1,4 @@
-"""Tests of resized maps of classes and depth, against ONNX Runtime's operator Resize."""
+"""Tests of resized class and depth maps, against ONNX Runtime's operator Resize."""
 
 import pickle
 import threading

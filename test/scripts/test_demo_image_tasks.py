@@ -1,4 +1,4 @@
-"""Test the crops of scripts/demo.py, and its figures for classes and maps of classes."""
+"""Test the crops of scripts/demo.py, and its figures for classes and class maps."""
 
 import json
 import sys

@@ -62,7 +62,7 @@ def measure_steps(
         Times by step. The engine alone: ``engine_graph`` from a CUDA graph and
         ``engine_enqueue`` without a graph. Single steps from CUDA graphs: ``upload``,
         ``letterbox``, ``decode``, and ``masks`` for models with masks. ``maps`` replaces
-        ``decode`` for maps of classes or depth. If the host decodes, ``download`` and
+        ``decode`` for class or depth maps. If the host decodes, ``download`` and
         ``host_decode`` replace ``decode``. ``graph`` is the time of one graph with all steps
         except the upload. ``upload_graph`` also includes the upload.
     """

@@ -37,7 +37,7 @@ def measure_host_steps(
             unless the run was stopped.
 
     Returns:
-        Times of ``preprocess``, ``inference`` and ``decode``; for maps of classes or depth also of
+        Times of ``preprocess``, ``inference`` and ``decode``; for class or depth maps also of
         ``maps``, which a node makes for a subscriber. For each frame, the number of boxes above
         the threshold before NMS.
 

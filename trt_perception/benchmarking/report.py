@@ -33,7 +33,7 @@ _STEP_TITLES: Final = {
     'letterbox': 'letterbox kernel',
     'decode': 'filter and NMS',
     'masks': 'mask image, if subscribed',
-    'maps': 'map of classes or depth',
+    'maps': 'class or depth map',
     'download': 'download of the outputs',
     'host_decode': 'decoding on the host',
     'graph': 'whole graph',

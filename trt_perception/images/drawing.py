@@ -16,7 +16,7 @@ __all__ = ['draw_box', 'draw_class_list', 'draw_class_map', 'draw_depth', 'draw_
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 # The positions of keypoints with lower scores are arbitrary.
 _MIN_KEYPOINT_SCORE = 0.25
-# The legend of a map of classes lists at most this many classes.
+# The legend of a class map lists at most this many classes.
 _MAX_LEGEND_CLASSES = 12
 # BGR colours of the first classes. In CIELAB, two colours differ by at least 32, and within the
 # first 11 by at least 47. The lightness is at least 60, so that black text is readable on them.

@@ -23,7 +23,7 @@ class TaskParameters:
     )
     map_size: str = parameter_field(
         'source',
-        'Size of published maps of classes and depth. source: the size of the image. network: of '
+        'Size of published class and depth maps. source: the size of the image. network: of '
         "the network's input, without padding. 400x200: width and height. Nav2's semantic layer "
         'needs the size of its point cloud.',
         find_mistake=map_size_mistake,

@@ -1,4 +1,4 @@
-"""Page-locked memory for the images that kernels make: masks, maps of classes and depth.
+"""Page-locked memory for the images that kernels make: masks, class and depth maps.
 
 These images are made only on request. The result of a frame refers to its images. The memory is
 reused when the last reference is gone.

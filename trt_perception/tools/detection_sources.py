@@ -28,7 +28,7 @@ __all__ = [
 DETECTIONS_FILE: Final = 'detections.json'
 RESULTS_FILE: Final = 'results.json'
 SUMMARY_FILE: Final = 'summary.json'
-#: Folder of maps of classes or depth, in the output folder.
+#: Folder of class or depth maps, in the output folder.
 MAPS_FOLDER: Final = 'maps'
 # Images of other formats are written as PNG, because not every OpenCV can write these formats.
 _KEPT_IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png')

@@ -1,4 +1,4 @@
-"""Maps of classes and depth, made by kernels that are emulated on the CPU, equal the host's."""
+"""Class and depth maps, made by kernels that are emulated on the CPU, equal the host's."""
 
 import dataclasses
 

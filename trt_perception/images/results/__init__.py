@@ -1,1 +1,1 @@
-"""Results of tasks that describe the whole image: classes, maps of classes, maps of depth."""
+"""Results of tasks that describe the whole image: classes, class maps, depth maps."""

@@ -15,7 +15,7 @@ from trt_perception.images.results.short_repr import ShortRepr
 
 __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
 
-#: A pixel of a map of classes has 8 bits.
+#: A pixel of a class map has 8 bits.
 MAX_MAP_CLASSES = 256
 
 

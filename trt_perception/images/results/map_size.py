@@ -1,4 +1,4 @@
-"""The size of published maps of classes and depth, as the parameter ``map_size`` gives it."""
+"""The size of published class and depth maps, as the parameter ``map_size`` gives it."""
 
 from __future__ import annotations
 

@@ -150,12 +150,12 @@ class CameraInfoTopic(TaskTopic):
 
 
 class ClassCameraInfoTopic(CameraInfoTopic):
-    """Publishes the calibration for maps of classes."""
+    """Publishes the calibration for class maps."""
 
     topic = CLASS_CAMERA_INFO_TOPIC
 
 
 class DepthCameraInfoTopic(CameraInfoTopic):
-    """Publishes the calibration for maps of depth."""
+    """Publishes the calibration for depth maps."""
 
     topic = DEPTH_CAMERA_INFO_TOPIC

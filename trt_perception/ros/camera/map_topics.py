@@ -1,4 +1,4 @@
-"""The topics of tasks that describe the whole image: classification, maps of classes and depth."""
+"""The topics of tasks that describe the whole image: classification, class and depth maps."""
 
 from __future__ import annotations
 
