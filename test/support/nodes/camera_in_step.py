@@ -28,7 +28,7 @@ class CameraInStep(replay_images.ReplayImages):
 
     def __init__(self, options):
         super().__init__(options)
-        self._message = None  # the message that was sent last
+        self._stamp = None  # the stamp of the image that was sent last
         self._sent_s = 0.0
         self._answers = []
         for name, kind in TOPICS.items():
@@ -41,15 +41,15 @@ class CameraInStep(replay_images.ReplayImages):
         for self._latest in super()._all_images():
             yield self._latest
 
-    def _encoded(self, bgr):
+    def _encoded(self, bgr, header):
         self._sent_s = time.monotonic()
-        self._message, encoded = super()._encoded(bgr)
-        return self._message, encoded
+        self._stamp = header.stamp
+        return super()._encoded(bgr, header)
 
     def _on_timer(self):
         if not any(map(self.count_publishers, TOPICS)):
             return
-        if self._message is not None and self._message.header.stamp not in self._answers:
+        if self._stamp is not None and self._stamp not in self._answers:
             if time.monotonic() < self._sent_s + AGAIN_S:
                 return
             self._images = itertools.chain([self._latest], self._images)
