@@ -86,7 +86,7 @@ def test_corners_reach_oks_0_5():
     assert np.mean(right) > SHARE
 
 
-def test_maps_of_classes_reach_a_mean_iou_of_0_9():
+def test_class_maps_reach_a_mean_iou_of_0_9():
     from pycocotools import mask as coco_masks
 
     with load_model('semantic') as model:

@@ -222,7 +222,7 @@ def test_list_of_classes_shows_the_colour_of_each_class():
     assert len(colors[bright & (counts > 300)]) == 5
 
 
-def test_map_of_classes_tints_each_pixel_and_lists_only_its_classes():
+def test_class_map_tints_each_pixel_and_lists_only_its_classes():
     bgr = np.full((480, 640, 3), 100, np.uint8)
     class_ids = np.zeros((480, 640), np.uint8)
     class_ids[240:] = 3

@@ -156,7 +156,7 @@ def test_classes_of_crops_are_accurate(tmp_path):
     assert (tmp_path / 'out' / 'overview.jpg').is_file()
 
 
-def test_maps_of_classes_arrive_without_changes(tmp_path):
+def test_class_maps_arrive_without_changes(tmp_path):
     file = tmp_path / 'semantic.onnx'
     names = ['background', '0', '1', '2']
     words = tool_arguments('semantic', file, model_class_names=names)
