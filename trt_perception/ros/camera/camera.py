@@ -85,12 +85,12 @@ class NodeCamera:
         self._focal_lengths: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
         self._info_subscription: Subscription | None = None
-        if self._needs_focal_length or outputs.needs_camera_info:
-            try:
+        try:
+            if self._needs_focal_length or outputs.needs_camera_info:
                 self._info_subscription = subscribe_camera_info(node, name, self._on_camera_info)
-            except BaseException:
-                self.close_outputs()
-                raise
+        except BaseException:
+            self.close_outputs()
+            raise
         # Set by `create_detector_camera`.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
