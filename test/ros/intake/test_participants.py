@@ -94,7 +94,9 @@ def resources(pid):
 def test_each_raw_camera_has_a_participant_with_a_hidden_node(start_connected):
     detector, cameras = start_connected()
     hidden = [f'_detector_images_{index}' for index in range(3)]
-    assert nodes_of(detector) == [*hidden, 'detector']
+    detector.client.spin_until(
+        lambda: nodes_of(detector) == [*hidden, 'detector'], 'the names of all nodes'
+    )
     assert sorted(name for camera in cameras for name in subscriber_of(camera)) == hidden
     node = detector.client.node
     for name in hidden:
