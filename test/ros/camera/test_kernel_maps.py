@@ -1,16 +1,20 @@
 """Maps from the kernels of a GPU are published from their own memory."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
+from support.oracles.map_outputs import map_spec
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.outputs import DetectorOutputs
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -74,3 +78,16 @@ def test_a_map_that_was_not_made_is_not_published(client, node):
     assert [message.header.frame_id for message in messages] == ['with']
     outputs.close()
     client.node.destroy_subscription(subscription)
+
+
+@pytest.mark.parametrize('is_metric', [True, False])
+def test_only_a_missing_focal_length_is_reported(node, is_metric):
+    spec = map_spec('depth and sky', 'stretch', (96, 64), 0, batch=1)
+    camera = NodeCamera(node, '', DetectorConfig(), SimpleNamespace(spec=spec))
+    warnings = []
+    camera._log = SimpleNamespace(warning=lambda text, **_: warnings.append(text))
+    frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
+    found = KernelMaps({}, LETTERBOX, is_metric)
+    camera.publish_detections(SimpleNamespace(header=Header()), frame, found)
+    camera.close_outputs()
+    assert len(warnings) == (not is_metric)
