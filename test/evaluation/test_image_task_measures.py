@@ -1,5 +1,7 @@
 """Measures of models that describe the whole image, against straightforward calculations."""
 
+from types import SimpleNamespace
+
 import cv2
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 
 SIZE = (12, 7)
 LETTERBOX = Letterbox.fit(SIZE, SIZE, 'stretch')
@@ -29,6 +32,13 @@ def class_map(ids):
 
 def depth_map(values, is_metric=True):
     return DepthMap(np.asarray(values, np.float32), LETTERBOX, 'nearest', is_metric)
+
+
+def kernel_maps(kind, pixels):
+    room = np.zeros(HEADER_ROOM, np.uint8)
+    content = np.concatenate([room, pixels.reshape(-1).view(np.uint8)])
+    made = SimpleNamespace(size_wh=SIZE, dtype=pixels.dtype, memory=lambda: content)
+    return KernelMaps({kind: made}, LETTERBOX)
 
 
 def filled(measure, *pairs, class_names=(), folders=None):
@@ -165,9 +175,13 @@ def test_agreement_of_two_models():
     others = ids.copy()
     others[:, :3] = 1
     assert image_agreement(class_map(ids), class_map(others)) == pytest.approx(9 / 12)
+    made = [kernel_maps('class_ids', one) for one in (ids, others)]
+    assert image_agreement(*made) == pytest.approx(9 / 12)
     depth = np.full(SIZE[::-1], 2.0)
     nearer = depth * 0.9
     assert image_agreement(depth_map(depth), depth_map(nearer)) == pytest.approx(0.9)
+    made = [kernel_maps('depth', one.astype(np.float32)) for one in (depth, nearer)]
+    assert image_agreement(*made) == pytest.approx(0.9)
     far = depth_map(depth * 5)
     assert image_agreement(depth_map(depth), far) == 0
     unknown = np.full(SIZE[::-1], np.nan)

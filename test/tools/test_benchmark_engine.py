@@ -35,6 +35,8 @@ from trt_perception.benchmarking.measure import (
 from trt_perception.benchmarking.model_report import EngineComparison, ModelReport
 from trt_perception.benchmarking.report import comparison_text, model_text
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.tools import benchmark_engine
 from trt_perception.tools.benchmark_arguments import parse_encodings
@@ -234,6 +236,12 @@ def test_equal_encodings_are_measured_once():
     names = parse_encodings('all')
     assert names[0] == 'bgr8'
     assert len(names) == len({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
+
+
+def test_maps_of_different_kinds_are_not_compared():
+    letterbox = Letterbox.fit((4, 3), (4, 3), 'stretch')
+    kinds = [[KernelMaps({kind: None}, letterbox)] for kind in ('class_ids', 'depth')]
+    assert benchmark_engine._compare(*kinds) is None
 
 
 def test_two_models_are_compared(model, tmp_path, capsys):

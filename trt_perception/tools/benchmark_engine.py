@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any, Final
@@ -28,6 +28,7 @@ from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.process.option_parser import OptionParser
@@ -250,12 +251,17 @@ def _compare(
     reference: Sequence[TaskResult], others: Sequence[TaskResult]
 ) -> Agreement | ImageAgreement | None:
     """Return the agreement of two models; None if a result is missing, or of another type."""
-    if not reference or not others or type(reference[0]) is not type(others[0]):
+    if not reference or not others or _kind(reference[0]) != _kind(others[0]):
         return None
     if isinstance(reference[0], Detections):
         count = min(len(reference), len(others))
         return compare_detections(reference[:count], others[:count], ())
     return ImageAgreement.of_images(list(map(image_agreement, reference, others)))
+
+
+def _kind(result: TaskResult) -> tuple[type, Collection[str]]:
+    """Return the type of a result, and the names of its maps if kernels made them."""
+    return type(result), result.maps.keys() if isinstance(result, KernelMaps) else ()
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
@@ -58,13 +59,13 @@ def image_agreement(one: TaskResult, other: TaskResult) -> float:
     depth that is not finite counts as 0.
 
     Args:
-        one: result of the reference: a ClassScores, ClassMap or DepthMap.
-        other: result of the same type for the same image.
+        one: result of the reference: a ClassScores, ClassMap, DepthMap or KernelMaps.
+        other: result of the same type for the same image. KernelMaps have the same maps.
     """
     if isinstance(one, ClassScores):
         return float(one.best(1)[0][0] == other.best(1)[0][0])
-    if isinstance(one, ClassMap):
-        return float(np.mean(one.class_ids() == other.class_ids()))
+    if isinstance(one, ClassMap | KernelMaps) and (ids := one.class_ids()) is not None:
+        return float(np.mean(ids == other.class_ids()))
     # An unknown depth counts as 0, so that a pixel that only one map knows is different.
     values, others = (
         np.nan_to_num(found.depth().astype(np.float64), posinf=0, neginf=0)
