@@ -89,7 +89,7 @@ def test_batches_repeat_the_frames_in_the_same_order(batch, depth):
 
 
 class MapPipeline(RecordingPipeline):
-    """Returns a depth map of 1 MiB with the width of its frame, and counts the live maps."""
+    """Returns a depth map of 1 MiB with the width of its frame or NaN, and counts live maps."""
 
     def __init__(self, depth):
         super().__init__(depth)
@@ -100,6 +100,7 @@ class MapPipeline(RecordingPipeline):
         found = []
         for result in super().collect(slot):
             grid = np.full((512, 512), result.frame.width, np.float32)
+            grid[-1] = np.nan
             self.live.append(weakref.ref(grid))
             letterbox = Letterbox.fit((512, 512), (512, 512), 'stretch')
             found.append(Result(DepthMap(grid, letterbox, 'bilinear', True), 0.0, result.frame))
