@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from support.gpu.gpu_standins import PIPELINE_DEPTH, assert_nothing_is_left, grey_frame
 from support.models.open_model import open_by_parameters
+from trt_perception.gpu import Kernels
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
@@ -93,3 +96,16 @@ def test_cuda_graphs_can_be_switched_off(install_standins, config, caplog):
     assert 'cudaStreamBeginCapture' not in recorder.calls
     pipeline.close()
     assert not [record for record in caplog.records if record.levelname == 'WARNING']
+
+
+def test_function_of_an_unloaded_kernel_is_not_launched(install_standins):
+    recorder, _ = install_standins()
+    stream = SimpleNamespace(handle=0)
+
+    def launch():
+        kernels.launch('letterbox', (1, 1, 1), (1, 1, 1), [], stream)
+        return recorder.calls.count('cuLibraryGetKernel')
+
+    with Kernels(b'') as kernels:
+        assert [launch(), launch()] == [1, 1]
+    assert launch() == 2  # CUDA refuses this call, because the library is unloaded

@@ -55,6 +55,7 @@ class Kernels(Resource):
         """Unload the kernels."""
         if self._library is not None:
             library, self._library = self._library, None
+            self._functions.clear()
             driver_call('cuLibraryUnload', library)
 
 
