@@ -196,13 +196,16 @@ class ImageSizedPipeline:
                 self._open_again(replace(self._options, overrides=overrides))
                 self._run_once(frame)
             except (EngineError, GpuMemoryError) as error:
-                # Other cameras may have images of a size that works.
-                self._open_again(self._options)
-                if len(self._failures) == _MAX_FAILURES:
-                    self._failures.clear()
-                self._failures[wanted] = time.monotonic(), _without_traceback(error)
-                return error
-            return None
+                failure = _without_traceback(error)
+            else:
+                return None
+            # Other cameras may have images of a size that works. Outside of `except`, because the
+            # handled exception keeps the model that failed in memory.
+            self._open_again(self._options)
+            if len(self._failures) == _MAX_FAILURES:
+                self._failures.clear()
+            self._failures[wanted] = time.monotonic(), failure
+            return failure
         ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
         if max(ratio, 1 / ratio) > 1 + _MAX_STRETCH:
             _LOG.warning(

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import weakref
 
 import cv2
 import numpy as np
@@ -128,7 +129,9 @@ def test_image_for_which_memory_is_missing_is_refused(tmp_path, monkeypatch, gol
 
 
 @pytest.mark.parametrize('described_by_manifest', [False, True])
-def test_image_for_which_the_network_fails_is_refused(described_by_manifest, tmp_path):
+def test_image_for_which_the_network_fails_is_refused(
+    described_by_manifest, tmp_path, monkeypatch
+):
     """Exports often fix the size of the position embedding, although the sides are open."""
     path = write_depth_anything(tmp_path)
     model = onnx.load(path)
@@ -140,9 +143,19 @@ def test_image_for_which_the_network_fails_is_refused(described_by_manifest, tmp
     if described_by_manifest:
         assert write_manifest([str(path)]) == 0
     pipeline = opened(path)
+    open_model, models, live = pipeline._open_model, [], []
+
+    def open_and_count(options):
+        live.append(sum(model() is not None for model in models))
+        made = open_model(options)
+        models.append(weakref.ref(made._model))
+        return made
+
+    monkeypatch.setattr(pipeline, '_open_model', open_and_count)
     with pytest.raises(ImageError) as caught:
         depth_of(pipeline, WIDE)
     assert caught.value.reason == 'changed_size'
+    assert live == [0, 0]  # two models may need too much memory
     assert depth_of(pipeline, SQUARE).grid.shape == (56, 56)
     pipeline.close()
 
