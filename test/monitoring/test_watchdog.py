@@ -102,6 +102,16 @@ SCENES = {
             (2, 15, {'published': 0, 'replaced': 15}),
         ],
     ),
+    'opening the model again never ends': (
+        SimulatedActivation,
+        [
+            {
+                'in_flight': 1,
+                'pipeline': PipelineStatistics(opening_reason='the model is opened again'),
+            },
+            (610, 1, {'published': 0, 'replaced': 1}),
+        ],
+    ),
     'camera ends while the model is opened again': (
         SimulatedActivation,
         [

@@ -62,6 +62,8 @@ _SILENCE_S: Final = 2 * PERIOD_S - 0.1
 _WINDOW_S: Final = 2.0
 _MIN_SHARE: Final = 0.1
 _MIN_IMAGES: Final = 3
+# Opening a model again takes less time than this, also if TensorRT first builds its engine.
+_MAX_OPENING_S: Final = 600.0
 # If all outputs are invalid for this time, the decoder is wrong, not the images.
 _BAD_OUTPUT_LIMIT_S: Final = 10.0
 # A frame is late after this many times its usual time, an image after this many camera periods.
@@ -131,8 +133,10 @@ class CameraWatchdog:
         self._received_s = start_s
         # The median of the last periods is used, so that one long pause does not count as usual.
         self._periods: deque[float] = deque(maxlen=5)
-        # The last time when a frame was finished, or no frame was in flight.
+        # The last time when a frame was finished, opening the model again began or ended, or no
+        # frame was in flight.
         self._last_progress_s = start_s
+        self._is_opening = False
         # Drops are counted since this snapshot: the last output, or the end of a silence.
         self._drops_since = self._snapshots[0]
 
@@ -200,7 +204,9 @@ class CameraWatchdog:
                 came = now.received - last.received
                 self._periods.append((now.time_s - self._received_s) / came)
             self._received_s = now.time_s
-        if not counts.in_flight or now.finished > last.finished or pipeline.opening_reason:
+        was_opening, self._is_opening = self._is_opening, bool(pipeline.opening_reason)
+        changed = now.finished > last.finished or self._is_opening != was_opening
+        if changed or not counts.in_flight:
             self._last_progress_s = now.time_s
         if now.published > last.published:
             self._drops_since = now
@@ -227,7 +233,8 @@ class CameraWatchdog:
     def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> HealthState | None:
         waited_s = now.time_s - self._last_progress_s
         # A late answer is a dropped frame. Each frame before it may have been late, too.
-        if waited_s < _SILENCE_S + self._batches_per_turn * self._answer_limit_s:
+        limit_s = _SILENCE_S + self._batches_per_turn * self._answer_limit_s
+        if waited_s < (_MAX_OPENING_S if self._is_opening else limit_s):
             return None
         if waited_s < _LATE_FRAME_FACTOR * self._expected_frame_s(counts):
             return None
