@@ -130,6 +130,9 @@ def test_old_stamps_without_simulated_time_are_reported(start_detector, model):
     picture = picture_of((0, 0, 0), stamp=(1_600_000_000, 0))
     detector.connect(picture)
     assert_warns_of_clock(detector, picture)
+    # A camera that is switched off has no problems.
+    detector.set_or_fail(enabled=False)
+    detector.wait_for_status(lambda status, _: status.level == DiagnosticStatus.OK, 'no problem')
 
 
 def test_node_works_while_simulated_time_stops_and_jumps(start_detector, model):

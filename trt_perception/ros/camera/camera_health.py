@@ -261,10 +261,10 @@ class CameraHealth:
             if maps := [topic.name for topic in _MAP_TOPICS if topic.name in wanted]:
                 fix = f'or set a smaller map_size, or unsubscribe from {" and ".join(maps)}'
                 state = replace(state, message=f'{state.message}; {fix}')
+            state = with_clock_problem(state, self._age.clock_problem(now_s))
         else:
             self._watchdog.skip(now_s, counts, pipeline)
             state = HealthState(Level.OK, '', f'switched off: {OFF_REASON}')
-        state = with_clock_problem(state, self._age.clock_problem(now_s))
         state = with_notes(state, same_name_note, notes)
         state = with_unnamed_class(state, self._unnamed_class)
         if not self.enabled and not state.kind:
