@@ -268,12 +268,11 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             task: task of the model.
             before: the earlier values; None for the defaults.
         """
-        before = before or DetectorConfig()
+        before, unused = before or DetectorConfig(), task.unused_parameters
         return [
             f'{row.name} has no effect with the task {task}'
             for row in PARAMETERS
-            if row.name in task.unused_parameters
-            and getattr(self, row.field) != getattr(before, row.field)
+            if row.name in unused and getattr(self, row.field) != getattr(before, row.field)
         ]
 
     def thresholds(self, class_names: tuple[str, ...], task: Task | None = None) -> Thresholds:

@@ -168,7 +168,7 @@ class Detector(Generic[Message]):
     def on_worker_failed(self, worker: PipelineWorker[Message], error: BaseException) -> None:
         """Stop all workers, and report the first failure. Called in the failed worker's thread.
 
-        A signal may stop opening a model again. This is no failure, because the process ends.
+        If a signal stopped opening a model again, nothing is reported, because the process ends.
         """
         with self._state.lock:
             self._stop_accepting()

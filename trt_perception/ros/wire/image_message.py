@@ -16,6 +16,7 @@ import numpy.typing as npt
 from std_msgs.msg import Header
 
 from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.ros.wire.serialize import CDR_ENCAPSULATION, cdr_string, pad_cdr
 
 __all__ = [
     'compressed_message_start',
@@ -45,15 +46,15 @@ def image_message_start(
     """
     width, height = size_wh
     step, rows = width * pixel_bytes, height if rows is None else rows
-    start = _padded(_header_bytes(header)) + struct.pack('<II', height, width)
-    start = _padded(start + _string(encoding) + b'\x00')  # is_bigendian
+    start = pad_cdr(_header_bytes(header), 4) + struct.pack('<II', height, width)
+    start = pad_cdr(start + cdr_string(encoding) + b'\x00', 4)  # is_bigendian
     return start + struct.pack('<II', step, step * rows)
 
 
 def compressed_message_start(header: Header | HeaderFields, image_format: str, size: int) -> bytes:
     """Return the bytes of a serialised CompressedImage before its `size` bytes of data."""
-    start = _padded(_header_bytes(header)) + _string(image_format)
-    return _padded(start) + _SIZE.pack(size)
+    start = pad_cdr(_header_bytes(header), 4) + cdr_string(image_format)
+    return pad_cdr(start, 4) + _SIZE.pack(size)
 
 
 def serialize_with_room(
@@ -98,15 +99,5 @@ def serialize_in_place(
 
 def _header_bytes(header: Header | HeaderFields) -> bytes:
     """Return the encapsulation header and the fields of a Header."""
-    stamp = struct.pack('<4siI', b'\x00\x01\x00\x00', header.stamp.sec, header.stamp.nanosec)
-    return stamp + _string(header.frame_id)
-
-
-def _string(text: str) -> bytes:
-    encoded = text.encode() + b'\x00'
-    return _SIZE.pack(len(encoded)) + encoded
-
-
-def _padded(values: bytes) -> bytes:
-    """Append zeros up to a multiple of 4, where a uint32 can follow."""
-    return values + bytes(-len(values) % 4)
+    stamp = struct.pack('<4siI', CDR_ENCAPSULATION, header.stamp.sec, header.stamp.nanosec)
+    return stamp + cdr_string(header.frame_id)

@@ -22,9 +22,10 @@ from std_msgs.msg import Header
 from trt_perception.images.detections import Detections
 from trt_perception.ros.wire.cdr import HeaderFields
 
-__all__ = ['DetectionsSerializer']
+__all__ = ['CDR_ENCAPSULATION', 'DetectionsSerializer', 'cdr_string', 'pad_cdr']
 
-_ENCAPSULATION: Final = b'\x00\x01\x00\x00'
+#: Says that a message is little-endian CDR.
+CDR_ENCAPSULATION: Final = b'\x00\x01\x00\x00'
 _STAMP: Final = struct.Struct('<iI')
 _COUNT: Final = struct.Struct('<I')
 _POSE: Final = struct.pack('<7d', 0, 0, 0, 0, 0, 0, 1) + bytes(
@@ -58,7 +59,7 @@ class DetectionsSerializer:
     """
 
     def __init__(self, class_names: Sequence[str], array_from: int = 64) -> None:
-        self._class_names = [_cdr_string(name) for name in class_names]
+        self._class_names = [cdr_string(name) for name in class_names]
         self._array_from = array_from
         # By class id and by the offset modulo 8, which determines the padding.
         self._templates: dict[tuple[int, int], _Template] = {}
@@ -79,10 +80,10 @@ class DetectionsSerializer:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
         pack, text = self._start_template
-        start = pack(_ENCAPSULATION, sec, nanosec, text, len(detections))
+        start = pack(CDR_ENCAPSULATION, sec, nanosec, text, len(detections))
         if len(detections) >= self._array_from:
             return self._serialize_with_arrays((sec, nanosec), start, detections)
-        parts, end = [start], (len(start) - len(_ENCAPSULATION)) % 8
+        parts, end = [start], (len(start) - len(CDR_ENCAPSULATION)) % 8
         class_ids, scores = detections.class_ids.tolist(), detections.scores.tolist()
         boxes = _box_numbers(detections)
         for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
@@ -103,11 +104,11 @@ class DetectionsSerializer:
         """
         class_ids = detections.class_ids
         entries = self._zero_entries.take(class_ids).tolist()
-        offset = (len(start) - len(_ENCAPSULATION)) % 8
+        offset = (len(start) - len(CDR_ENCAPSULATION)) % 8
         entries[0] = self._zero_entry(int(class_ids[0]), offset, stamp)
         # With this padding, multiples of 8 in the message are multiples of 8 in memory. Behind the
         # last id, there is room for the rest of its word, and for the stamp that follows each id.
-        padding, room = bytes(-len(_ENCAPSULATION) % 8), bytes(8 - len(_NO_ID) + 8)
+        padding, room = bytes(-len(CDR_ENCAPSULATION) % 8), bytes(8 - len(_NO_ID) + 8)
         try:
             message = bytearray().join((padding, start, *entries, room))
         except TypeError:  # None is the entry of a new class
@@ -135,7 +136,7 @@ class DetectionsSerializer:
 
     def _set_frame_id(self, frame_id: str) -> None:
         self._frame_id = frame_id
-        text = _pad(_cdr_string(frame_id), 4)
+        text = pad_cdr(cdr_string(frame_id), 4)
         self._start_template = struct.Struct(f'<4siI{len(text)}sI').pack, text
         self._templates.clear()
         self._zero_entries.fill(None)
@@ -143,8 +144,10 @@ class DetectionsSerializer:
     def _make_template(self, class_id: int, offset: int) -> _Template:
         """Create the template of a detection at byte `offset` (modulo 8)."""
         padding = -offset % 4
-        text = _pad(_cdr_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
-        text = _pad(text, 8, offset + padding + _STAMP.size)
+        text = (
+            pad_cdr(cdr_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
+        )
+        text = pad_cdr(text, 8, offset + padding + _STAMP.size)
         numbers = f'd{len(_POSE)}s{_BOX_NUMBER_COUNT}d'
         layout = f'<{padding}xiI{len(text)}s{numbers}{len(_NO_ID)}s'
         template = self._templates[class_id, offset] = struct.Struct(layout).pack, text
@@ -185,11 +188,12 @@ def _number_array(detections: Detections, stamp: tuple[int, int]) -> npt.NDArray
     return numbers
 
 
-def _cdr_string(text: str) -> bytes:
+def cdr_string(text: str) -> bytes:
+    """Return a serialised string."""
     encoded = text.encode() + b'\x00'
     return _COUNT.pack(len(encoded)) + encoded
 
 
-def _pad(text: bytes, size: int, offset: int = 0) -> bytes:
+def pad_cdr(text: bytes, size: int, offset: int = 0) -> bytes:
     """Append zeros so that `offset` bytes and the text end at a multiple of `size`."""
     return text + bytes(-(offset + len(text)) % size)
