@@ -30,7 +30,7 @@ import torch
 import transformers
 import ultralytics
 import yaml
-from record_processors import SIZES, picture
+from noise import SIZES, picture
 
 PIXEL_STEP, DEPTH_STEP = 97, 1499  # primes, so that the values are spread over rows and columns
 BACKBONE = {

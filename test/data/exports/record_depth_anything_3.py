@@ -29,10 +29,10 @@ import torch
 import yaml
 from depth_anything_3.cfg import create_object
 from depth_anything_3.utils.alignment import apply_metric_scaling
+from noise import SIZES, picture
 from omegaconf import OmegaConf
 from onnx import numpy_helper
 from PIL import Image
-from record_processors import SIZES, picture
 from torchvision import transforms
 
 PIXEL_STEP, STEP = 13, 7

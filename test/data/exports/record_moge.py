@@ -26,9 +26,9 @@ import numpy as np
 import onnxruntime
 import torch
 from moge.model.v2 import MoGeModel
+from noise import SIZES, picture
 from torch.nn.functional import interpolate
 
-SIZES = ((517, 333), (1920, 1080), (333, 517))  # as in record_processors.py
 PIXEL_STEP, STEP = 13, 3
 #: Width, height and tokens of the network. Tokens have 14 x 14 pixels.
 NETWORK, TOKENS = (70, 42), 15
@@ -48,15 +48,6 @@ class Recorded(MoGeModel):
 
     def forward(self, image, num_tokens):
         return {name: value.clone() for name, value in self.recorded.items()}
-
-
-def picture(size):
-    """Return the image of record_processors.py, uint8 (height, width, 3)."""
-    width, height = size
-    rng = np.random.default_rng(11)
-    coarse = rng.integers(20, 236, (height // 8 + 1, width // 8 + 1, 3))
-    fine = rng.integers(-40, 41, (height, width, 3))
-    return (coarse.repeat(8, 0).repeat(8, 1)[:height, :width] + fine).clip(0, 255).astype(np.uint8)
 
 
 def tensor_of(size):

@@ -22,12 +22,12 @@ import numpy as np
 import timm.data
 import torch
 import transformers
+from noise import SIZES, picture
 from PIL import Image
 from torchvision import transforms
 from transformers.models.dpt.image_processing_dpt import get_resize_output_image_size
 from ultralytics.data.augment import classify_transforms
 
-SIZES = ((517, 333), (1920, 1080), (333, 517))
 STEP = 499  # a prime, so that the values are spread over rows and columns
 #: Class and arguments of image processors of transformers.
 PROCESSORS = {
@@ -53,15 +53,6 @@ PROCESSORS = {
     ),
 }
 BICUBIC = transforms.InterpolationMode.BICUBIC
-
-
-def picture(size):
-    """Return RGB noise of two scales, uint8 (height, width, 3)."""
-    width, height = size
-    rng = np.random.default_rng(11)
-    coarse = rng.integers(20, 236, (height // 8 + 1, width // 8 + 1, 3))
-    fine = rng.integers(-40, 41, (height, width, 3))
-    return (coarse.repeat(8, 0).repeat(8, 1)[:height, :width] + fine).clip(0, 255).astype(np.uint8)
 
 
 def outside_transformers():

@@ -69,7 +69,7 @@ def frame_of(data, encoding, width, height, step, big_endian=False):
 
 
 def recorded_noise(size, recorded):
-    """Return the frame of RGB noise that record_processors.py gave to the exporters' processors.
+    """Return the frame of RGB noise that recordings were made from: test/data/exports/noise.py.
 
     Args:
         size: width and height, such as ``517x333``.
