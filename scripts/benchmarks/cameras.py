@@ -134,7 +134,7 @@ def parse_arguments():
     )
     choices(
         *(parser, '--nodes', ['one', 'many', 'relay'], ['one', 'many']),
-        'one node, one per camera, or a program that answers each image with an empty map',
+        'one node, one per camera, or a program that answers each image with a constant map',
     )
     parser.add_argument(
         '--topic',

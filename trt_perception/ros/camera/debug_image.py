@@ -50,7 +50,12 @@ class DebugImage:
         max_rate_hz: largest rate in Hz; 0 disables the topic.
         task: task of the model, which draws the results.
         camera: name of the camera; empty if the node has only one camera.
+
+    Attributes:
+        name: name of the topic.
     """
+
+    name: Final = DEBUG_IMAGE.name
 
     def __init__(
         self,

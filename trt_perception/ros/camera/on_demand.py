@@ -50,13 +50,11 @@ class OnDemandPublisher:
         return self._topic.has_subscriber
 
     def put(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> bool:
-        """Start publishing a result, if the topic has a subscriber.
+        """Start publishing a result.
 
         Returns:
             False if the result is skipped, because the thread is busy with an earlier one.
         """
-        if not self.has_subscriber:
-            return True
         with self._changed:
             if self._result is not None:
                 return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from vision_msgs.msg import LabelInfo, VisionClass
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
+from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera.camera_info import CameraInfoTopic
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
@@ -30,6 +31,8 @@ from trt_perception.ros.wire.cdr import HeaderFields
 __all__ = ['DetectorOutputs']
 
 _RETRY_S: Final = 0.05
+# Asking a publisher for its number of subscribers takes 10 µs, for up to four topics per image.
+_SUBSCRIBERS_KEPT_S: Final = 0.1
 
 
 class DetectorOutputs:
@@ -59,6 +62,8 @@ class DetectorOutputs:
         ]
         self._topics: list[TaskTopic] = []
         self._on_demand: list[OnDemandPublisher] = []
+        self._wanted_topics: frozenset[str] = frozenset()
+        self._next_count_s = 0.0
         self._finds_objects = task.finds_objects
         self._label_infos: list[Any] = []
         self._debug_image: DebugImage | None = None
@@ -110,7 +115,10 @@ class DetectorOutputs:
                     f'the middleware refused the message: {error}',
                     fix='find a subscriber that is too slow or has a slow network',
                 ) from error
-        accepted = [topic.put(header, frame, found) for topic in self._on_demand]
+        wanted = self.wanted_topics()
+        accepted = [
+            topic.put(header, frame, found) for topic in self._on_demand if topic.name in wanted
+        ]
         self._debug_image.put(header, frame, found)
         return all(accepted)
 
@@ -129,15 +137,15 @@ class DetectorOutputs:
         """Return the names of the topics on demand that have a subscriber.
 
         If the task has such topics, ``debug_image`` is among them, because it shows masks or
-        maps.
+        maps. The answer is up to 0.1 s old.
         """
-        assert self._debug_image is not None
-        if not self._on_demand:
-            return frozenset()
-        wanted = [topic.name for topic in self._on_demand if topic.has_subscriber]
-        if self._debug_image.has_subscriber:
-            wanted.append(DEBUG_IMAGE.name)
-        return frozenset(wanted)
+        now_s = time.monotonic()
+        if self._on_demand and now_s >= self._next_count_s:
+            assert self._debug_image is not None
+            topics: list[OnDemandPublisher | DebugImage] = [*self._on_demand, self._debug_image]
+            self._wanted_topics = frozenset(topic.name for topic in topics if topic.has_subscriber)
+            self._next_count_s = now_s + _SUBSCRIBERS_KEPT_S
+        return self._wanted_topics
 
     def publish_label_info(self, confidence_threshold: float) -> None:
         """Publish the class names and the threshold, for present and later subscribers.
