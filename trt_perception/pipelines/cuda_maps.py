@@ -1,7 +1,8 @@
 """Makes the requested maps of each image with kernels: classes and their probability, or depth.
 
 The kernels run after the graph. Only the maps are copied to the host, each behind free memory for
-the header of a message.
+the header of a message. A result is complete before its maps are copied, so the copy overlaps the
+host's work on the result. Whoever reads a map waits for its copy.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from trt_perception.errors import OutputError
-from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async, upload_once
+from trt_perception.gpu import (
+    DeviceBuffer,
+    Event,
+    PinnedBuffer,
+    Stream,
+    copy_async,
+    upload_once,
+)
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.cell_taps import cell_taps, tap_dtype
 from trt_perception.images.results.kernel_maps import KernelMaps
@@ -60,9 +68,9 @@ class MapDecoder:
         stream: stream of all work.
         images: the pool of memory for maps.
         map_size: value of the parameter ``map_size``.
+        finished: recorded when a kernel has checked the values of a frame, before its maps are
+            copied.
     """
-
-    images_are_results = True
 
     def __init__(
         self,
@@ -71,12 +79,14 @@ class MapDecoder:
         stream: Stream,
         images: ImagePool,
         map_size: str,
+        finished: Event,
     ) -> None:
         assert kernels.map_layout is not None
         self._kernels = kernels
         self._stream = stream
         self._images = images
         self._map_size = map_size
+        self._finished = finished
         self._layout = kernels.map_layout
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0]
@@ -104,7 +114,9 @@ class MapDecoder:
         """Queue the kernel that makes the wanted maps of a frame, and their copies."""
         made = self._made[place] = self.new_maps(letterbox, thresholds.wanted_topics)
         if made:
-            self.queue_maps(made, outputs, place, letterbox, thresholds)
+            addresses = self._queue_kernel(made, outputs, place, letterbox, thresholds)
+            self._finished.record(self._stream)
+            self._queue_copies(made, addresses)
             for image in made.values():
                 image.record(self._stream)
 
@@ -128,7 +140,7 @@ class MapDecoder:
         letterbox: Letterbox,
         thresholds: Thresholds,
     ) -> None:
-        """Queue the kernel that makes maps, and their copies.
+        """Queue the kernel that makes maps, and their copies, without events.
 
         Args:
             made: memory for the maps, from `new_maps`; at least one.
@@ -137,21 +149,36 @@ class MapDecoder:
             letterbox: geometry of the frame.
             thresholds: thresholds of the frame.
         """
+        addresses = self._queue_kernel(made, outputs, place, letterbox, thresholds)
+        self._queue_copies(made, addresses)
+
+    def _queue_kernel(
+        self,
+        made: Mapping[str, KernelImage],
+        outputs: Mapping[str, int],
+        place: int,
+        letterbox: Letterbox,
+        thresholds: Thresholds,
+    ) -> list[int]:
+        """Queue the kernel that makes maps. Return the device address of each map."""
         self._flags.array.view(np.int32)[place] = 0
         size_wh = next(iter(made.values())).size_wh
-        drawn = self._device_addresses([image.size_bytes for image in made.values()])
+        addresses = self._device_addresses([image.size_bytes for image in made.values()])
         memory, rows_offset = self._tables_of(letterbox, size_wh)
         self._kernels.make_map(
             (outputs[self._output.name], outputs.get(self._second_output, 0)),
             (memory.pointer, memory.pointer + rows_offset),
-            (drawn[0], drawn[1] if len(drawn) > 1 else 0, self._flags.device_pointer + 4 * place),
+            (*(*addresses, 0)[:2], self._flags.device_pointer + 4 * place),
             place,
             size_wh,
             self._depth_scaling(letterbox, thresholds),
             self._stream,
         )
-        for source, image in zip(drawn, made.values(), strict=True):
-            copy_async(image.pointer, source, image.size_bytes, self._stream)
+        return addresses
+
+    def _queue_copies(self, made: Mapping[str, KernelImage], addresses: Sequence[int]) -> None:
+        for address, image in zip(addresses, made.values(), strict=True):
+            copy_async(image.pointer, address, image.size_bytes, self._stream)
 
     def read_results(
         self,

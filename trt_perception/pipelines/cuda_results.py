@@ -39,13 +39,7 @@ _MASK_TOPICS: Final = frozenset((MASKS_TOPIC.name, DEBUG_IMAGE.name))
 
 
 class SlotDecoder(Protocol):
-    """Decodes the outputs of a slot's batches.
-
-    Attributes:
-        images_are_results: whether results are complete only after the work of `queue_images`.
-    """
-
-    images_are_results: bool
+    """Decodes the outputs of a slot's batches."""
 
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
@@ -78,7 +72,7 @@ class SlotDecoder(Protocol):
     def queue_images(
         self, outputs: Mapping[str, int], place: int, letterbox: Letterbox, thresholds: Thresholds
     ) -> None:
-        """Queue the kernels that draw images of a frame: masks or maps.
+        """Queue the kernels that draw images of a frame: masks or maps, and their copies.
 
         Args:
             outputs: the same addresses as in `queue`.
@@ -101,8 +95,6 @@ class KernelDecoder:
         mask_images: the pool of memory for requested mask images; None if each result contains
             the prototypes and coefficients of its masks.
     """
-
-    images_are_results = False
 
     def __init__(
         self,
@@ -256,8 +248,6 @@ class HostDecoder:
         spec: specification of the model for its largest batch, without open dimensions.
         limits: limits of decoding.
     """
-
-    images_are_results = False
 
     def __init__(self, spec: ModelSpec, limits: DecodingLimits) -> None:
         self._limits = limits

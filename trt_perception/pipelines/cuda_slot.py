@@ -107,7 +107,7 @@ class CudaSlot:
         device: GPU of the memory and of the work.
         stream: CUDA stream of all work on this slot.
         places: memory for each frame of a batch, in the order of the batch.
-        finished: the event after the work on a batch.
+        finished: the event after the work on a batch, except for copies of masks and maps.
         input: device address of the input tensor.
         outputs: maps the name of each output tensor to its device address.
         result: decodes the outputs.
@@ -170,7 +170,7 @@ class CudaSlot:
             if kernels.has_decode_kernels:
                 self.result = KernelDecoder(kernels, largest, stream, images)
             elif kernels.map_layout is not None and images is not None:
-                self.result = MapDecoder(kernels, largest, stream, images, map_size)
+                self.result = MapDecoder(kernels, largest, stream, images, map_size, self.finished)
             else:
                 self.result = HostDecoder(largest, kernels.limits)
             self._closing.callback(self.result.close)
@@ -233,13 +233,10 @@ class CudaSlot:
             self._size.graph.launch(self.stream)
         else:
             self.run()
-        if self.result.images_are_results:
-            self._queue_images()
-            self.finished.record(self.stream)
-        else:
-            self.finished.record(self.stream)
-            # Queued after the event, so that the boxes do not wait for the mask images.
-            self._queue_images()
+        self.finished.record(self.stream)
+        # Queued after the event, so that the boxes do not wait for the mask images. For maps, the
+        # event is recorded again.
+        self._queue_images()
         self._launched = True
 
     def _queue_images(self) -> None:

@@ -14,7 +14,7 @@ from support.models.image_models import NETWORK, write_image_model
 from support.models.open_model import open_by_parameters
 from support.oracles.map_outputs import ALL_TOPICS, map_spec
 from trt_perception.errors import GpuMemoryError
-from trt_perception.gpu import Device, Stream, bindings
+from trt_perception.gpu import Device, Event, Stream, bindings
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.results.cell_taps import cell_taps
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
@@ -43,11 +43,14 @@ class LateKernels:
         self.map_layout = layout
         self.read = []  # (size of the map, bytes of the tables), as the kernels read them
 
-    def make_map(self, outputs, taps, made, place, size_wh, scaling, stream):
+    def make_map(self, outputs, taps, maps, place, size_wh, scaling, stream):
         size = sum(size_wh) * cuda_maps.tap_dtype(self.taps).itemsize
-        self._gpu._queue_work(
-            stream.handle, lambda: self.read.append((size_wh, ctypes.string_at(taps[0], size)))
-        )
+
+        def draw():
+            self.read.append((size_wh, ctypes.string_at(taps[0], size)))
+            ctypes.memset(maps[0], 7, 4 * math.prod(size_wh))
+
+        self._gpu._queue_work(stream.handle, draw)
 
 
 @pytest.fixture
@@ -57,9 +60,10 @@ def late(monkeypatch):
     monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
     spec = map_spec('relative depth', 'stretch', NETWORK_WH, 0, batch=1)
     kernels = LateKernels(gpu, spec.decoder.map_layout())
-    with Stream() as stream, ImagePool(Device(0)) as images:
-        decoder = MapDecoder(kernels, spec, stream, images, 'source')
-        yield SimpleNamespace(gpu=gpu, kernels=kernels, spec=spec, decoder=decoder, stream=stream)
+    with Stream() as stream, ImagePool(Device(0)) as images, Event() as finished:
+        decoder = MapDecoder(kernels, spec, stream, images, 'source', finished)
+        late = {'gpu': gpu, 'kernels': kernels, 'spec': spec, 'finished': finished}
+        yield SimpleNamespace(decoder=decoder, stream=stream, **late)
         stream.synchronize()
         decoder.close()
 
@@ -90,6 +94,19 @@ def assert_right_tables(late, sizes):
         letterbox = late.spec.preprocessing.letterbox(size)
         taps = cell_taps(letterbox, (columns, rows), size, 'bicubic', late.kernels.taps)
         assert content == np.concatenate(taps).tobytes()
+
+
+def test_results_are_complete_before_their_maps_are_copied(late):
+    queue(late, SMALL)
+    assert not late.finished.is_done()
+    late.finished.synchronize()
+    assert len(late.kernels.read) == 1
+    geometry = late.spec.preprocessing.letterbox(SMALL)
+    [found] = late.decoder.read_results(late.spec, [geometry], [ALL_TOPICS])
+    depth = found.maps['depth']
+    copied = ctypes.string_at(depth.pointer, depth.size_bytes)
+    assert copied != depth.size_bytes * b'\7'
+    assert bytes(depth.memory()[HEADER_ROOM:]) == depth.size_bytes * b'\7'
 
 
 def test_tables_of_64_cameras_are_uploaded_once(late):

@@ -83,6 +83,14 @@ class LateGpu:
             for work in self._queued.pop(stream, ()):
                 work()
 
+    def _execute_recorded_work(self, stream, works):
+        """Execute only the work that was enqueued before an event was recorded."""
+        with self._lock:
+            for work in works:
+                if work in self._queued.get(stream, ()):
+                    self._queued[stream].remove(work)
+                    work()
+
     # Functions that allocate and free memory.
 
     def _allocate(self, size):
@@ -139,18 +147,8 @@ class LateGpu:
         return (_OK,)
 
     def _cudaStreamWaitEvent(self, stream, event, flags):  # noqa: N802
-        # A wait for an event completes only the work that was enqueued before the event.
-        source = self._events[event]
-        with self._lock:
-            before = list(self._queued.get(source, ()))
-
-        def wait():
-            for work in before:
-                if work in self._queued.get(source, ()):
-                    self._queued[source].remove(work)
-                    work()
-
-        self._queue_work(stream, wait)
+        recorded = self._events[event]
+        self._queue_work(stream, lambda: self._execute_recorded_work(*recorded))
         return (_OK,)
 
     def _cuLibraryGetKernel(self, library, name):  # noqa: N802
@@ -172,16 +170,18 @@ class LateGpu:
         return (_OK,)
 
     def _cudaEventRecord(self, event, stream):  # noqa: N802
-        self._events[event] = stream
+        with self._lock:
+            self._events[event] = stream, list(self._queued.get(stream, ()))
         return (_OK,)
 
     def _cudaEventQuery(self, event):  # noqa: N802
-        late = self._queued.get(self._events.get(event))
+        stream, works = self._events.get(event, (0, ()))
+        late = any(work in self._queued.get(stream, ()) for work in works)
         return (fake_cuda.cudaError_t.cudaErrorNotReady if late else _OK,)
 
     def _cudaEventSynchronize(self, event):  # noqa: N802
         if event in self._events:
-            self._execute_queued_work(self._events[event])
+            self._execute_recorded_work(*self._events[event])
         return (_OK,)
 
     # Functions that capture and launch graphs.

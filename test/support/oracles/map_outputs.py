@@ -1,5 +1,7 @@
 """Make outputs with a value for each cell, and make maps of them with kernels and on the host."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from trt_perception.images.results.kernel_maps import KernelMaps
@@ -111,7 +113,8 @@ def make_maps(
             tensor.name: at.put(output)
             for tensor, output in zip(spec.outputs, outputs, strict=True)
         }
-        decoder = MapDecoder(kernels, spec, at.stream, images, map_size)
+        finished = SimpleNamespace(record=lambda stream: None)
+        decoder = MapDecoder(kernels, spec, at.stream, images, map_size, finished)
         for _ in range(2):  # the second time with tables from memory
             for place, geometry in enumerate(geometries):
                 decoder.queue_images(addresses, place, geometry, thresholds)
