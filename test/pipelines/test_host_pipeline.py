@@ -241,7 +241,7 @@ def test_engine_without_cuda_bindings_mentions_the_missing_driver_or_package(
     monkeypatch.setattr(bindings, '_has_driver', lambda: has_driver)
     path = tmp_path / f'tiny{suffix}'
     path.write_bytes(b'ptrt')
-    monkeypatch.setitem(sys.modules, 'cuda', None)  # simulates a missing package
+    monkeypatch.setitem(sys.modules, 'cuda.bindings', None)  # simulates a missing package
     bindings.load_bindings.cache_clear()
     with golden_messages.raises(TrtPerceptionError):
         open_pipeline(path)
