@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,25 +17,14 @@ __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
 #: A pixel of a class map has 8 bits.
 MAX_MAP_CLASSES = 256
 
-
-class _BestClasses:
-    """Attributes that are no fields of the dataclass, because ``asdict`` cannot copy a lock.
-
-    Attributes:
-        _best: by map size, the best class of each pixel, and its logit.
-        _lock: protects ``_best``.
-    """
-
-    _best: dict[tuple[int, int], tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]]
-    _lock: threading.Lock
+_Best = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, repr=False)
-class ClassMap(ShortRepr, _BestClasses):
+class ClassMap(ShortRepr):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
-    Several threads may call the methods. The best classes are computed once for each map size, and
-    kept.
+    Several threads may call the methods. The best classes of the last map size are kept.
 
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
@@ -47,12 +35,10 @@ class ClassMap(ShortRepr, _BestClasses):
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     letterbox: Letterbox
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, '_best', {})
-        object.__setattr__(self, '_lock', threading.Lock())
-
-    def __reduce__(self) -> tuple[type[ClassMap], tuple[npt.NDArray[Any], Letterbox]]:
-        return type(self), (self.grid, self.letterbox)  # a lock cannot be pickled
+    @cached_property
+    def _best(self) -> dict[tuple[int, int], _Best]:
+        """The result of `_best_classes` for the last map size."""
+        return {}
 
     @property
     def has_confidence(self) -> bool:
@@ -103,21 +89,21 @@ class ClassMap(ShortRepr, _BestClasses):
             total += np.exp(self._resized_logits(class_id, wanted_wh) - best)
         return np.rint(255 / total).astype(np.uint8)
 
-    def _best_classes(
-        self, size_wh: tuple[int, int]
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]:
+    def _best_classes(self, size_wh: tuple[int, int]) -> _Best:
         """Return the class with the highest logit of each pixel, and this logit."""
-        with self._lock:
-            if size_wh not in self._best:
-                # One class at a time, because all resized logits of a large image need gigabytes.
-                ids = np.zeros(size_wh[::-1], np.uint8)
-                best = self._resized_logits(0, size_wh)
-                for class_id in range(1, len(self.grid)):
-                    logits = self._resized_logits(class_id, size_wh)
-                    ids[logits > best] = class_id
-                    np.maximum(best, logits, out=best)
-                self._best[size_wh] = ids, best
-            return self._best[size_wh]
+        kept = self._best.get(size_wh)
+        if kept is not None:
+            return kept
+        # One class at a time, because all resized logits of a large image need gigabytes.
+        ids = np.zeros(size_wh[::-1], np.uint8)
+        best = self._resized_logits(0, size_wh)
+        for class_id in range(1, len(self.grid)):
+            logits = self._resized_logits(class_id, size_wh)
+            ids[logits > best] = class_id
+            np.maximum(best, logits, out=best)
+        self._best.clear()
+        self._best[size_wh] = ids, best
+        return ids, best
 
     def _resized_logits(self, class_id: int, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
         part = image_part(self.grid[class_id], self.letterbox, 'bilinear')
