@@ -68,8 +68,6 @@ class MapDecoder:
         stream: stream of all work.
         images: the pool of memory for maps.
         map_size: value of the parameter ``map_size``.
-        finished: recorded when a kernel has checked the values of a frame, before its maps are
-            copied.
     """
 
     def __init__(
@@ -79,14 +77,12 @@ class MapDecoder:
         stream: Stream,
         images: ImagePool,
         map_size: str,
-        finished: Event,
     ) -> None:
         assert kernels.map_layout is not None
         self._kernels = kernels
         self._stream = stream
         self._images = images
         self._map_size = map_size
-        self._finished = finished
         self._layout = kernels.map_layout
         read = [spec.outputs[place] for _, place in spec.decoder_outputs]
         self._output = read[0]
@@ -98,8 +94,12 @@ class MapDecoder:
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
+            own = self._closing.enter_context
+            # The event after the last kernel, and before the copies of its maps. On a Jetson,
+            # block the thread instead of spinning, because CPU cores are scarce.
+            self._checked: Event = own(Event(blocking=images.device.integrated))
             # One int32 per image, which a kernel sets to 1 if a value is impossible.
-            self._flags = self._closing.enter_context(PinnedBuffer(4 * spec.batch))
+            self._flags = own(PinnedBuffer(4 * spec.batch))
             self._device_maps = DeviceBuffer(0)
             undo.pop_all()
 
@@ -115,7 +115,7 @@ class MapDecoder:
         made = self._made[place] = self.new_maps(letterbox, thresholds.wanted_topics)
         if made:
             addresses = self._queue_kernel(made, outputs, place, letterbox, thresholds)
-            self._finished.record(self._stream)
+            self._checked.record(self._stream)
             self._queue_copies(made, addresses)
             for image in made.values():
                 image.record(self._stream)
@@ -186,7 +186,9 @@ class MapDecoder:
         letterboxes: Sequence[Letterbox],
         thresholds: Sequence[Thresholds],
     ) -> list[TaskResult | OutputError]:
-        """Return the maps of each frame. They refer to memory of the pool."""
+        """Return the maps of each frame, in memory of the pool. Waits for the kernels."""
+        if any(self._made.values()):
+            self._checked.synchronize()
         found: list[TaskResult | OutputError] = []
         flags = self._flags.array.view(np.int32)
         for place, letterbox in enumerate(letterboxes):

@@ -58,7 +58,7 @@ class SlotDecoder(Protocol):
     ) -> list[TaskResult | OutputError]:
         """Return the result of each frame, or the error of its outputs.
 
-        Requires that the queued work is done.
+        Requires that the work of `queue` is done.
 
         Args:
             spec: the same specification as in `queue`.

@@ -107,7 +107,7 @@ class CudaSlot:
         device: GPU of the memory and of the work.
         stream: CUDA stream of all work on this slot.
         places: memory for each frame of a batch, in the order of the batch.
-        finished: the event after the work on a batch, except for copies of masks and maps.
+        finished: the event after the work on a batch, except for masks and maps.
         input: device address of the input tensor.
         outputs: maps the name of each output tensor to its device address.
         result: decodes the outputs.
@@ -170,7 +170,7 @@ class CudaSlot:
             if kernels.has_decode_kernels:
                 self.result = KernelDecoder(kernels, largest, stream, images)
             elif kernels.map_layout is not None and images is not None:
-                self.result = MapDecoder(kernels, largest, stream, images, map_size, self.finished)
+                self.result = MapDecoder(kernels, largest, stream, images, map_size)
             else:
                 self.result = HostDecoder(largest, kernels.limits)
             self._closing.callback(self.result.close)
@@ -234,8 +234,8 @@ class CudaSlot:
         else:
             self.run()
         self.finished.record(self.stream)
-        # Queued after the event, so that the boxes do not wait for the mask images. For maps, the
-        # event is recorded again.
+        # Queued after the event, so that boxes do not wait for mask images. The decoder of maps
+        # waits for its kernels.
         self._queue_images()
         self._launched = True
 
@@ -251,7 +251,7 @@ class CudaSlot:
                     place.refuse(no_room, place.thresholds)
 
     def is_done(self) -> bool:
-        """Return whether `collect` would return at once. Does not wait."""
+        """Return whether `collect` would wait only for the kernels of maps. Does not wait."""
         return not self._launched or self.finished.is_done()
 
     def collect(self) -> list[Result | FrameError]:

@@ -93,10 +93,13 @@ class ImagePool(Resource):
 
     Args:
         device: the device whose kernels write the images.
+
+    Attributes:
+        device: the same device.
     """
 
     def __init__(self, device: Device) -> None:
-        self._device = device
+        self.device = device
         # Reentrant: garbage collection can return a buffer while this thread holds the lock.
         self._lock = threading.RLock()
         self._free: list[_Buffer] = []
@@ -122,7 +125,7 @@ class ImagePool(Resource):
         if buffer is not None and buffer.memory.size < size:
             buffer.close()
             buffer = None
-        return _Buffer(self._device, size) if buffer is None else buffer
+        return _Buffer(self.device, size) if buffer is None else buffer
 
     def _idle_buffer(self) -> _Buffer | None:
         """Remove and return a free buffer whose GPU work is done; None if all are in use.

@@ -70,7 +70,8 @@ def use_host_memory(monkeypatch):
         for name in ('DeviceBuffer', 'PinnedBuffer'):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, HostBuffer)
-    monkeypatch.setattr(pinned_images, 'Event', HostEvent)
+    for module in (cuda_maps, pinned_images):
+        monkeypatch.setattr(module, 'Event', HostEvent)
     monkeypatch.setattr(
         cuda_results, 'clear_async', lambda at, size, stream: ctypes.memset(at, 0, size)
     )

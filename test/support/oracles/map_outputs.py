@@ -1,7 +1,5 @@
 """Make outputs with a value for each cell, and make maps of them with kernels and on the host."""
 
-from types import SimpleNamespace
-
 import numpy as np
 
 from trt_perception.images.results.kernel_maps import KernelMaps
@@ -113,8 +111,7 @@ def make_maps(
             tensor.name: at.put(output)
             for tensor, output in zip(spec.outputs, outputs, strict=True)
         }
-        finished = SimpleNamespace(record=lambda stream: None)
-        decoder = MapDecoder(kernels, spec, at.stream, images, map_size, finished)
+        decoder = MapDecoder(kernels, spec, at.stream, images, map_size)
         for _ in range(2):  # the second time with tables from memory
             for place, geometry in enumerate(geometries):
                 decoder.queue_images(addresses, place, geometry, thresholds)
