@@ -115,11 +115,12 @@ class DetectorOutputs:
                     f'the middleware refused the message: {error}',
                     fix='find a subscriber that is too slow or has a slow network',
                 ) from error
+        self._debug_image.put(header, frame, found)
         wanted = self.wanted_topics()
+        # Last, because the threads of these topics start when this thread releases the GIL.
         accepted = [
             topic.put(header, frame, found) for topic in self._on_demand if topic.name in wanted
         ]
-        self._debug_image.put(header, frame, found)
         return all(accepted)
 
     @property
