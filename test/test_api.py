@@ -311,10 +311,11 @@ def test_thresholds_without_effect_are_refused(task, arguments, tmp_path, golden
         ('digits', 'max_detections', 'depth_sky_depth_m'),
         ('digits_classify', 'cpu_threads', 'depth_sky_depth_m'),
         ('digits_semantic', 'cpu_threads', 'max_detections'),
-        ('depth_tiny', 'depth_sky_depth_m', 'max_detections'),
+        ('depth_tiny', 'cpu_threads', 'max_detections'),
+        ('depth_tiny', 'cpu_threads', 'depth_sky_depth_m'),
     ],
 )
-def test_load_warns_of_parameters_without_effect_on_the_task(name, used, unused, caplog):
+def test_load_warns_of_parameters_without_effect_on_the_model(name, used, unused, caplog):
     with tp.load(ROOT / 'models' / f'{name}.onnx', **{used: 2, unused: 2}):
         pass
     text = ' '.join(one.getMessage() for one in caplog.records if one.levelname == 'WARNING')

@@ -95,7 +95,8 @@ class Model:
             # Reports an unknown class before the first call.
             config.thresholds(self.class_names, self._pipeline.spec.task)
             undo.pop_all()
-        for sentence in config.unused_parameter_warnings(self._pipeline.spec.task):
+        spec = self._pipeline.spec
+        for sentence in config.unused_parameter_warnings(spec.task, spec.decoder):
             _LOG.warning('%s: %s', Path(path).name, sentence)
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
         self.task: str = self._pipeline.spec.task.name

@@ -8,9 +8,17 @@ import pytest
 
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
+from trt_perception.model.decoders.class_maps import ClassIdsDecoder
+from trt_perception.model.decoders.depth_maps import (
+    DepthAnything3Decoder,
+    DepthDecoder,
+    DepthProDecoder,
+    MoGeDecoder,
+)
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.parameters.frame import FrameParameters, Thresholds
@@ -395,7 +403,22 @@ def test_only_tasks_of_objects_check_the_class_filter(name):
     else:
         task = kind()
         assert config.thresholds(names, task) == Thresholds()
-        assert config.unused_parameter_warnings(task)
+        assert config.unused_parameter_warnings(task, ClassIdsDecoder())
+
+
+@pytest.mark.parametrize(
+    ('decoder', 'unused'),
+    [
+        (DepthDecoder(False, False, 'bicubic'), {'depth.sky', 'model.focal_length'}),
+        (DepthProDecoder(), {'depth.sky', 'model.focal_length'}),
+        (MoGeDecoder(), {'depth.sky'}),
+        (DepthAnything3Decoder(), set()),
+    ],
+)
+def test_parameters_that_the_decoder_of_a_depth_ignores_give_a_warning(decoder, unused):
+    config = DetectorConfig(depth_sky='nan', model_focal_length=500.0, map_size='network')
+    warnings = config.unused_parameter_warnings(Depth(), decoder)
+    assert {warning.split()[0] for warning in warnings} == unused
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

@@ -182,6 +182,7 @@ class Decoder(ABC):
         is_transformer: whether the network is a transformer. Transformers lose accuracy in FP16.
         is_background_first: whether label 0 is the background.
         needs_focal_length: whether the depth uses the focal length of the camera, if known.
+        unused_parameters: names of parameters of the task that have no effect with this decoder.
         needs_size_input: whether boxes are in units of the input ``orig_target_sizes``.
         documented_outputs: the outputs, for docs/decoders.md.
         documented_boxes: coordinates and unit of boxes, for docs/decoders.md.
@@ -194,6 +195,7 @@ class Decoder(ABC):
     is_transformer: ClassVar[bool] = False
     is_background_first: ClassVar[bool] = False
     needs_focal_length: ClassVar[bool] = False
+    unused_parameters: ClassVar[tuple[str, ...]] = ()
     needs_size_input: ClassVar[bool] = False
     documented_outputs: ClassVar[str]
     documented_boxes: ClassVar[str]

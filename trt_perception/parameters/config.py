@@ -18,7 +18,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.model.class_filter import class_filter_ids
-from trt_perception.model.decoder import Sky
+from trt_perception.model.decoder import Decoder, Sky
 from trt_perception.model.pipeline_options import (
     ONNX_PROVIDERS,
     DecodingLimits,
@@ -260,17 +260,22 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         )
 
     def unused_parameter_warnings(
-        self, task: Task, before: DetectorConfig | None = None
+        self, task: Task, decoder: Decoder, before: DetectorConfig | None = None
     ) -> list[str]:
-        """Return a warning for each changed parameter that has no effect with a task.
+        """Return a warning for each changed parameter that has no effect with a model.
 
         Args:
             task: task of the model.
+            decoder: decoder of the model.
             before: the earlier values; None for the defaults.
         """
-        before, unused = before or DetectorConfig(), task.unused_parameters
+        before = before or DetectorConfig()
+        unused = {
+            **dict.fromkeys(decoder.unused_parameters, f'decoder {decoder.family}'),
+            **dict.fromkeys(task.unused_parameters, f'task {task}'),
+        }
         return [
-            f'{row.name} has no effect with the task {task}'
+            f'{row.name} has no effect with the {unused[row.name]}'
             for row in PARAMETERS
             if row.name in unused and getattr(self, row.field) != getattr(before, row.field)
         ]

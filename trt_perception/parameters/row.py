@@ -102,9 +102,9 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
         # YAML reads unquoted 0 and yes as a number and a bool.
         unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
         fix = 'put text in quotes' if unquoted and several == is_list else ''
-        if fix and not is_list:
+        if kind == 'string' and not is_list:
             try:
-                check_value(parameter, json.dumps(value))
+                check_value(parameter, short_repr(value))
             except ConfigError as error:  # quotes would not help
                 shape, fix = f'{shape}: {error.expected}', ''
         raise _wrong_value_error(

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
-from trt_perception.errors import ConfigError
 from trt_perception.evaluation.offline_detection import (
     Latency,
     detect_batch,
@@ -28,7 +27,7 @@ from trt_perception.images.image_source import ImageSource, skipped_image_folder
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.classify import Classify
-from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
@@ -50,18 +49,12 @@ from trt_perception.tools.image_task_output import ImageTaskResults
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
+    refuse_object_options,
     suggest_tool_assignment,
 )
 
 __all__ = ['main']
 
-#: Options that apply to objects only, with their parameters.
-_OBJECT_OPTIONS: Final = {
-    '--classes': 'class_filter',
-    '--confidence': 'confidence_threshold',
-    '--iou': 'iou_threshold',
-    '--max-detections': 'max_detections',
-}
 _HELP_END: Final = """\
 examples:
   detect_images yolo.engine --source ~/pictures --output found
@@ -194,22 +187,12 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, De
     return model, config, plan
 
 
-def _refuse_object_options(config: DetectorConfig, task: Task) -> None:
-    """Refuse options for objects that differ from their defaults."""
-    defaults = DetectorConfig()
-    for option, name in _OBJECT_OPTIONS.items():
-        if getattr(config, name) != getattr(defaults, name):
-            found = f'has no effect on a model with task {task.name}'
-            raise ConfigError(option, found, fix='leave this option out')
-
-
 def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse.Namespace) -> int:
     """Process all sources, write the results, print a summary, and return the exit code."""
     model, config, plan = job
     with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:
         names, task = pipeline.spec.class_names, pipeline.spec.task
-        if not task.finds_objects:
-            _refuse_object_options(config, task)
+        refuse_object_options(config, task)
         thresholds = config.thresholds(names)
         facts = _facts(model, pipeline.spec, thresholds)
         results: CocoResults | ImageTaskResults

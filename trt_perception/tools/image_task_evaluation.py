@@ -18,6 +18,7 @@ from trt_perception.model.tasks.classify import Classify
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.tools.command_line import ResultSaver, progress_bar
 from trt_perception.tools.evaluation_text import image_report_text
+from trt_perception.tools.model_arguments import detector_config, refuse_object_options
 
 __all__ = ['evaluate_image_models', 'label_images']
 
@@ -50,6 +51,7 @@ def label_images(
     spec = next((one for one in specs if not one.task.finds_objects), None)
     if spec is None:
         return None
+    refuse_object_options(detector_config(options, ''), spec.task)
     is_classifier = isinstance(spec.task, Classify)
     for name in (*_OBJECT_OPTIONS, 'allow_missing' if is_classifier else 'class_map'):
         if getattr(options, name):

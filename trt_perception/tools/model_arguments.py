@@ -13,6 +13,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import split_assignment
@@ -25,6 +26,7 @@ __all__ = [
     'detector_config',
     'paths_by_name',
     'read_parameters',
+    'refuse_object_options',
     'share_input_size',
     'suggest_tool_assignment',
 ]
@@ -39,6 +41,14 @@ _PARAMETERS_SET_ELSEWHERE: Final = {
     'nvtx': 'use --nvtx',
     **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
     'class_filter': 'use detect_images --classes: other tools do not filter classes',
+}
+
+#: Options that apply to objects only, with their parameters.
+_OBJECT_OPTIONS: Final = {
+    '--classes': 'class_filter',
+    '--confidence': 'confidence_threshold',
+    '--iou': 'iou_threshold',
+    '--max-detections': 'max_detections',
 }
 
 
@@ -125,6 +135,23 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'triton.timeout_ms': OFFLINE_TIMEOUT_MS,
     }
     return DetectorConfig.from_values(values | read_parameters(options.param))
+
+
+def refuse_object_options(config: DetectorConfig, task: Task) -> None:
+    """Refuse options for objects if a model has another task.
+
+    Args:
+        config: the parameters that result from the options.
+        task: task of the model.
+
+    Raises:
+        ConfigError: an option for objects differs from its default.
+    """
+    defaults = DetectorConfig()
+    for option, name in _OBJECT_OPTIONS.items():
+        if not task.finds_objects and getattr(config, name) != getattr(defaults, name):
+            found = f'has no effect on a model with task {task.name}'
+            raise ConfigError(option, found, fix='leave this option out')
 
 
 def paths_by_name(paths: Sequence[str]) -> dict[str, str]:

@@ -183,7 +183,7 @@ def _manifest_text(manifest: Manifest | None, title: str = 'manifest') -> str:
             f'{list(image.std)}',
         ),
         ('task', str(manifest.task)),
-        ('decoder', manifest.decoder.family),
+        ('decoder', str(manifest.decoder)),
     ]
     if names:
         listed = f'{", ".join(names[:8])}{" …" if len(names) > 8 else ""}'

@@ -22,7 +22,7 @@ __all__ = ['LabelledImage', 'find_labels', 'folder_labels', 'label_files']
 
 #: The labels of tasks with a value for each pixel.
 _PIXEL_LABELS: Final = {
-    Semantic.name: 'class ids (8 bits)',
+    Semantic.name: 'class ids (8 or 16 bits)',
     Depth.name: 'millimetres (16 bits)',
 }
 

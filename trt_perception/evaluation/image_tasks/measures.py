@@ -125,7 +125,7 @@ class SegmentationMeasure(ImageMeasure):
             raise ConfigError(
                 'the label',
                 f'class {truth.max()}',
-                expected=f'8 bits per pixel: 0 to {classes - 1}, or {_IGNORED} for no class',
+                expected=f'class ids from 0 to {classes - 1}, or {_IGNORED} for no class',
             )
         pairs = truth * classes + found.class_ids()[is_measured]
         counts = np.bincount(pairs, minlength=classes * classes)

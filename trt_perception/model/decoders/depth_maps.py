@@ -25,6 +25,7 @@ from trt_perception.model.decoder import (
 from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1, STRETCH
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.depth import Depth
+from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, PARAMETERS_OF_SKY
 
 __all__ = ['PRESETS', 'DepthDecoder']
 
@@ -44,6 +45,7 @@ class DepthDecoder(ImageDecoder):
 
     family: ClassVar[str] = 'depth'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
+    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_DEPTH
     documented_outputs: ClassVar[str] = 'depth (B, rows, columns) or (B, 1, rows, columns)'
 
     has_channel_axis: bool
@@ -80,6 +82,7 @@ class DepthProDecoder(ImageDecoder):
 
     family: ClassVar[str] = 'depth_pro'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
+    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_DEPTH
     documented_outputs: ClassVar[str] = 'inverse depth (B, rows, columns), field of view (B)'
 
     def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
@@ -154,6 +157,7 @@ class MoGeDecoder(ImageDecoder):
 
     family: ClassVar[str] = 'moge'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
+    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_SKY
     needs_focal_length: ClassVar[bool] = True
     documented_outputs: ClassVar[str] = (
         'points (B, rows, columns, 3), mask (B, rows, columns), metric_scale (B)'

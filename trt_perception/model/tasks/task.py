@@ -19,6 +19,7 @@ __all__ = [
     'DEBUG_IMAGE',
     'DETECTIONS_TOPIC',
     'PARAMETERS_OF_DEPTH',
+    'PARAMETERS_OF_SKY',
     'DetectionFields',
     'Floats',
     'MapTask',
@@ -60,10 +61,10 @@ _PARAMETERS_OF_OBJECTS: Final = (
     *('confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter'),
     'class_agnostic_nms',
 )
+#: Parameters of the node that only models with an output for the sky read.
+PARAMETERS_OF_SKY: Final = ('depth.sky', 'depth.sky_depth_m', 'depth.sky_threshold')
 #: Parameters of the node that only models of depth read.
-PARAMETERS_OF_DEPTH: Final = (
-    *('depth.sky', 'depth.sky_depth_m', 'depth.sky_threshold', 'model.focal_length'),
-)
+PARAMETERS_OF_DEPTH: Final = (*PARAMETERS_OF_SKY, 'model.focal_length')
 _PARAMETERS_OF_TASKS: Final = frozenset(
     (*_PARAMETERS_OF_OBJECTS, *PARAMETERS_OF_DEPTH, 'classification.top_k', 'map_size')
 )

@@ -166,7 +166,8 @@ class NodeCamera:
             self._outputs.publish_label_info(config.confidence_threshold)
 
     def _warn_of_unused_parameters(self, before: DetectorConfig | None = None) -> None:
-        for sentence in self.config.unused_parameter_warnings(self._pipeline.spec.task, before):
+        spec = self._pipeline.spec
+        for sentence in self.config.unused_parameter_warnings(spec.task, spec.decoder, before):
             self._log.warning(sentence)
 
     def _thresholds(self) -> Thresholds:

@@ -59,7 +59,7 @@ def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
         not_delivered: images that were sent but did not arrive; None if unknown.
     """
     lost = 'unknown' if not_delivered is None else not_delivered
-    return f'{counts}; never delivered: {lost}'
+    return f'{counts}; not delivered: {lost}'
 
 
 class ProblemLog:
