@@ -1,6 +1,7 @@
 """Tests of resized class and depth maps, against ONNX Runtime's operator Resize."""
 
 import pickle
+import threading
 from dataclasses import asdict
 
 import numpy as np
@@ -85,14 +86,19 @@ def test_both_maps_resize_the_logits_for_the_best_class_once(monkeypatch):
     monkeypatch.setattr(
         class_map, 'resize_map', lambda *args: resized.append(1) or resize_map(*args)
     )
-    found.class_ids()
-    found.confidence()
+    threads = [threading.Thread(target=map_) for map_ in (found.class_ids, found.confidence)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     # Once for the best class, and once for the sum of the softmax.
     assert len(resized) == 2 * len(logits)
     found.class_ids()[:] = 200
     assert (found.class_ids() == expected).all()
     assert found.class_ids((50, 40)).shape == (40, 50)
     assert (found.class_ids() == expected).all()
+    unused = ClassMap(logits, stretched((517, 333)))
+    assert len(pickle.dumps(found)) == len(pickle.dumps(unused))
     assert (pickle.loads(pickle.dumps(found)).class_ids() == expected).all()
 
 

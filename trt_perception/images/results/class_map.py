@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,14 @@ class ClassMap(ShortRepr):
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]
     letterbox: Letterbox
+
+    def __reduce__(self) -> tuple[type[ClassMap], tuple[npt.NDArray[Any], Letterbox]]:
+        return type(self), (self.grid, self.letterbox)  # neither pickle nor copy what is kept
+
+    @cached_property
+    def _lock(self) -> threading.Lock:
+        """Lets a second thread wait for the best classes instead of computing them, too."""
+        return threading.Lock()
 
     @cached_property
     def _best(self) -> dict[tuple[int, int], _Best]:
@@ -91,19 +101,20 @@ class ClassMap(ShortRepr):
 
     def _best_classes(self, size_wh: tuple[int, int]) -> _Best:
         """Return the class with the highest logit of each pixel, and this logit."""
-        kept = self._best.get(size_wh)
-        if kept is not None:
-            return kept
-        # One class at a time, because all resized logits of a large image need gigabytes.
-        ids = np.zeros(size_wh[::-1], np.uint8)
-        best = self._resized_logits(0, size_wh)
-        for class_id in range(1, len(self.grid)):
-            logits = self._resized_logits(class_id, size_wh)
-            ids[logits > best] = class_id
-            np.maximum(best, logits, out=best)
-        self._best.clear()
-        self._best[size_wh] = ids, best
-        return ids, best
+        with self._lock:
+            kept = self._best.get(size_wh)
+            if kept is not None:
+                return kept
+            # One class at a time, because all resized logits of a large image need gigabytes.
+            ids = np.zeros(size_wh[::-1], np.uint8)
+            best = self._resized_logits(0, size_wh)
+            for class_id in range(1, len(self.grid)):
+                logits = self._resized_logits(class_id, size_wh)
+                ids[logits > best] = class_id
+                np.maximum(best, logits, out=best)
+            self._best.clear()
+            self._best[size_wh] = ids, best
+            return ids, best
 
     def _resized_logits(self, class_id: int, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
         part = image_part(self.grid[class_id], self.letterbox, 'bilinear')
