@@ -14,6 +14,7 @@ from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera import outputs as outputs_module
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.outputs import DetectorOutputs
 
@@ -78,6 +79,31 @@ def test_a_map_that_was_not_made_is_not_published(client, node):
     assert [message.header.frame_id for message in messages] == ['with']
     outputs.close()
     client.node.destroy_subscription(subscription)
+
+
+def test_a_new_viewer_gets_no_debug_image_without_a_map(client, node, monkeypatch):
+    monkeypatch.setattr(outputs_module, '_SUBSCRIBERS_KEPT_S', 3600.0)
+    outputs = DetectorOutputs(
+        node, ('a', 'b'), DetectorConfig(debug_image_max_rate_hz=1000.0), Semantic()
+    )
+    frame = Frame.view(bytes(45), width=5, height=3, step=15, encoding='bgr8')
+    assert not outputs.wanted_topics()
+    messages, subscription = client.subscribe(Image, 'debug_image')
+    client.spin_until(lambda: outputs._debug_image.has_subscriber, 'a subscription')
+    outputs.publish(Header(frame_id='without'), frame, KernelMaps({}, LETTERBOX))
+    client.spin_until(lambda: outputs._debug_image._newest_result is None, 'the drawing')
+    outputs._next_count_s = 0.0
+    assert outputs.wanted_topics() == {'debug_image'}
+    made = {'class_ids': Memory(np.ones(SIZE[::-1], np.uint8))}
+
+    def publish():
+        outputs.publish(Header(frame_id='with'), frame, KernelMaps(made, LETTERBOX))
+        return len(messages) > 2
+
+    client.spin_until(publish, 'debug images')
+    outputs.close()
+    client.node.destroy_subscription(subscription)
+    assert {message.header.frame_id for message in messages} == {'with'}
 
 
 @pytest.mark.parametrize('is_metric', [True, False])

@@ -115,8 +115,10 @@ class DetectorOutputs:
                     f'the middleware refused the message: {error}',
                     fix='find a subscriber that is too slow or has a slow network',
                 ) from error
-        self._debug_image.put(header, frame, found)
         wanted = self.wanted_topics()
+        # A new viewer gets no image of a frame that entered the pipeline without masks or maps.
+        if not self._on_demand or self._debug_image.name in wanted:
+            self._debug_image.put(header, frame, found)
         # Last, because the threads of these topics start when this thread releases the GIL.
         accepted = [
             topic.put(header, frame, found) for topic in self._on_demand if topic.name in wanted
