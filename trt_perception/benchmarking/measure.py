@@ -263,7 +263,13 @@ class _BatchFeeder:
         self.pipeline.enqueue(slot, frames, [self.thresholds] * self.batch)
 
     def collect(self, slot: int) -> list[TaskResult]:
-        return [result.found for result in collect_all(self.pipeline, slot)]
+        """Return the results of a batch. Waits for the copies of maps."""
+        results = [result.found for result in collect_all(self.pipeline, slot)]
+        for found in results:
+            if isinstance(found, KernelMaps):
+                for one in found.maps.values():
+                    one.memory()
+        return results
 
 
 def _run_one_by_one(

@@ -1,8 +1,8 @@
 """Makes the requested maps of each image with kernels: classes and their probability, or depth.
 
 The kernels run after the graph. Only the maps are copied to the host, each behind free memory for
-the header of a message. A result is complete before its maps are copied, so the copy overlaps the
-host's work on the result. Whoever reads a map waits for its copy.
+the header of a message. A batch is complete before the maps of its last frame are copied, so this
+copy overlaps the host's work on the results. `KernelMaps` waits for the copy of a map.
 """
 
 from __future__ import annotations
@@ -258,4 +258,6 @@ class MapDecoder:
             for tables in self._tables.values():
                 own.callback(tables.memory.close)
             own.callback(self._device_maps.close)
+            # Called first, because copies of maps may still read and write the memory.
+            own.callback(self._stream.synchronize)
         self._tables.clear()

@@ -15,7 +15,7 @@ another size.
 Outputs that are not dense are small. The graph of such a model ends with a copy of the outputs to
 pinned memory, and `collect` decodes them on the host. If masks are requested, a kernel after the
 graph draws the mask image while the boxes are published. Class or depth maps are made by a
-kernel after the graph. `collect` waits for this kernel, but not for the copies of its maps.
+kernel after the graph. `collect` waits for the kernels, but not for the copies of the last frame.
 
 Each slot has its own stream, buffers, contexts and graphs, so the upload of one batch overlaps
 the engine of another. The constructor allocates all memory except the memory of frames. If a frame
@@ -244,7 +244,7 @@ class CudaPipeline:
             cuda_slot.launch()
 
     def is_done(self, slot: int) -> bool:
-        """Return whether `collect` would return at once. Does not wait."""
+        """Return whether `collect` would return at once, except for maps. Does not wait."""
         if self._jpeg is not None:
             if not self._jpeg.has_started(slot):
                 return False

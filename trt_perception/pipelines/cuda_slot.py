@@ -251,7 +251,7 @@ class CudaSlot:
                     place.refuse(no_room, place.thresholds)
 
     def is_done(self) -> bool:
-        """Return whether `collect` would wait only for the kernels of maps. Does not wait."""
+        """Return whether `collect` would return at once, except for maps. Does not wait."""
         return not self._launched or self.finished.is_done()
 
     def collect(self) -> list[Result | FrameError]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import defaultdict
+from functools import partial
 
 import numpy as np
 
@@ -200,7 +201,8 @@ class LateGpu:
 
     def _cudaGraphLaunch(self, graph, stream):  # noqa: N802
         with self._lock:
-            self._queued[stream].extend(self._graphs[graph])
+            # New objects, because events distinguish the work of one launch from that of another.
+            self._queued[stream].extend(map(partial, self._graphs[graph]))
         return (_OK,)
 
 
