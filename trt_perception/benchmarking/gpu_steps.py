@@ -137,7 +137,9 @@ def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
 
     def make_maps() -> None:
         for made, index, place in maps:
-            result.queue_maps(made, slot.outputs, index, place.letterbox, place.thresholds)
+            geometry, thresholds = place.letterbox, place.thresholds
+            addresses = result.queue_kernel(made, slot.outputs, index, geometry, thresholds)
+            result.queue_copies(made, addresses)
 
     make_maps()  # the first call uploads tables, which a graph cannot capture
     slot.stream.synchronize()

@@ -114,9 +114,9 @@ class MapDecoder:
         """Queue the kernel that makes the wanted maps of a frame, and their copies."""
         made = self._made[place] = self.new_maps(letterbox, thresholds.wanted_topics)
         if made:
-            addresses = self._queue_kernel(made, outputs, place, letterbox, thresholds)
+            addresses = self.queue_kernel(made, outputs, place, letterbox, thresholds)
             self._checked.record(self._stream)
-            self._queue_copies(made, addresses)
+            self.queue_copies(made, addresses)
             for image in made.values():
                 image.record(self._stream)
 
@@ -132,15 +132,15 @@ class MapDecoder:
             if wanted & _TOPICS[kind]
         }
 
-    def queue_maps(
+    def queue_kernel(
         self,
         made: Mapping[str, KernelImage],
         outputs: Mapping[str, int],
         place: int,
         letterbox: Letterbox,
         thresholds: Thresholds,
-    ) -> None:
-        """Queue the kernel that makes maps, and their copies, without events.
+    ) -> list[int]:
+        """Queue the kernel that makes maps. Return the device address of each map.
 
         Args:
             made: memory for the maps, from `new_maps`; at least one.
@@ -149,18 +149,6 @@ class MapDecoder:
             letterbox: geometry of the frame.
             thresholds: thresholds of the frame.
         """
-        addresses = self._queue_kernel(made, outputs, place, letterbox, thresholds)
-        self._queue_copies(made, addresses)
-
-    def _queue_kernel(
-        self,
-        made: Mapping[str, KernelImage],
-        outputs: Mapping[str, int],
-        place: int,
-        letterbox: Letterbox,
-        thresholds: Thresholds,
-    ) -> list[int]:
-        """Queue the kernel that makes maps. Return the device address of each map."""
         self._flags.array.view(np.int32)[place] = 0
         size_wh = next(iter(made.values())).size_wh
         addresses = self._device_addresses([image.size_bytes for image in made.values()])
@@ -176,7 +164,8 @@ class MapDecoder:
         )
         return addresses
 
-    def _queue_copies(self, made: Mapping[str, KernelImage], addresses: Sequence[int]) -> None:
+    def queue_copies(self, made: Mapping[str, KernelImage], addresses: Sequence[int]) -> None:
+        """Queue the copies of maps to the host, from the addresses of `queue_kernel`."""
         for address, image in zip(addresses, made.values(), strict=True):
             copy_async(image.pointer, address, image.size_bytes, self._stream)
 
