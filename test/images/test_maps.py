@@ -95,11 +95,14 @@ def test_both_maps_resize_the_logits_for_the_best_class_once(monkeypatch):
     assert len(resized) == 2 * len(logits)
     found.class_ids()[:] = 200
     assert (found.class_ids() == expected).all()
+    assert len(resized) == 2 * len(logits)
     assert found.class_ids((50, 40)).shape == (40, 50)
     assert (found.class_ids() == expected).all()
     unused = ClassMap(logits, stretched((517, 333)))
     assert len(pickle.dumps(found)) == len(pickle.dumps(unused))
     assert (pickle.loads(pickle.dumps(found)).class_ids() == expected).all()
+    # Again for another size, for the first size after it, and for the map from the pickle.
+    assert len(resized) == 5 * len(logits)
 
 
 def test_used_classes_are_converted_to_a_dictionary():

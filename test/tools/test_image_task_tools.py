@@ -153,6 +153,7 @@ def test_evaluation_compares_models_without_labels(task, scenes, capsys):
         ('semantic', ['--annotations', 'FOLDER/objects.json']),
         ('depth', ['--annotations', 'FOLDER/missing.json']),
         ('semantic', ['--annotations', 'FOLDER/ids', '--boxes-only']),
+        ('semantic', ['--annotations', 'FOLDER/ids', '--confidence', '0.9']),
         ('semantic', ['--annotations', 'FOLDER/ids', '--class-map', 'FOLDER/map.json']),
         ('semantic', ['--annotations', 'FOLDER/depth']),
         ('depth', ['--annotations', 'FOLDER']),
