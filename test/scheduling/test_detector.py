@@ -28,14 +28,14 @@ pytestmark = [
 def naps(monkeypatch):
     """Return a list with the number of seconds for which the worker currently sleeps.
 
-    The number is 0 while the worker is awake.
+    The number is 0 while the worker is awake. The second number is the limit of its last sleep.
     """
-    now = [0.0]
+    now = [0.0, 0.0]
 
     class RecordingQueue(SimpleQueue):
         def get(self, **limit):
             if 'timeout' in limit:  # without a timeout, a wake-up is pending
-                now[0] = math.inf if limit['timeout'] is None else limit['timeout']
+                now[:] = [math.inf if limit['timeout'] is None else limit['timeout']] * 2
             try:
                 return super().get(**limit)
             finally:
@@ -109,13 +109,13 @@ def test_finished_frame_is_collected_without_another_message():
             wait_until(lambda number=number: run.published == list(range(number + 1)))
 
 
-def test_batch_is_not_polled_before_its_shortest_compute_time(naps):
+def test_batch_is_not_polled_before_its_shortest_gpu_time(naps):
     """Each poll takes interpreter time, for which other threads wait."""
     pipeline = FakePipeline(3, automatic=False)
-    pipeline.compute_s = 600.0
+    pipeline.gpu_s = 600.0
     with Recorder(pipeline) as run:
         run.submit(0)
-        wait_until(lambda: pipeline.asked > 3)  # the compute time is still unknown
+        wait_until(lambda: pipeline.asked > 3)  # the GPU time is still unknown
         pipeline.finish(0)
         run.settled()
         asked = pipeline.asked
@@ -128,9 +128,9 @@ def test_batch_is_not_polled_before_its_shortest_compute_time(naps):
 
 
 def test_time_of_the_enqueue_counts_towards_the_poll_wait(naps):
-    """The enqueue may decode a file, and the compute time includes the decoding."""
+    """The enqueue may decode a file, and the GPU time includes the decoding."""
     pipeline = FakePipeline(3, automatic=False)
-    pipeline.compute_s = 600.0
+    pipeline.gpu_s = 600.0
     now = [0.0]
     with Recorder(pipeline, clock=lambda: now[0]) as run:
         run.submit(0)
@@ -149,13 +149,40 @@ def test_time_of_the_enqueue_counts_towards_the_poll_wait(naps):
         run.settled()
 
 
+@pytest.mark.parametrize(('gpu_s', 'sleepless'), [(0.001, True), (0.1, False)])
+def test_worker_polls_without_sleep_when_a_short_batch_should_end(naps, gpu_s, sleepless):
+    """The kernel wakes a thread late, which is long compared with a short batch."""
+    pipeline = FakePipeline(3, automatic=False)
+    pipeline.gpu_s = gpu_s
+    now = [0.0]
+    with Recorder(pipeline, clock=lambda: now[0]) as run:
+        run.submit(0)
+        pipeline.finish(0)
+        run.settled()
+
+        def take_time(number):
+            now[0] += gpu_s
+
+        pipeline.on_enqueue = take_time
+        run.submit_into_slots(1)
+        asked = pipeline.asked
+        wait_until(lambda: pipeline.asked > asked + 3)
+        assert (naps[1] == 0.0) == sleepless
+        now[0] += 0.001  # the batch is late
+        asked = pipeline.asked
+        wait_until(lambda: pipeline.asked > asked + 3)
+        assert naps[1] > 0.0
+        pipeline.finish(1)
+        run.settled()
+
+
 def test_worker_sleeps_while_it_has_no_task(naps):
     pipeline = FakePipeline(2)
     with Recorder(pipeline) as run:
         run.submit(1)
         run.settled()
         asked = pipeline.asked
-        wait_until(lambda: naps == [math.inf])
+        wait_until(lambda: naps[0] == math.inf)
         assert pipeline.asked == asked
 
 

@@ -147,8 +147,9 @@ class CudaSlot:
         with ExitStack() as undo:
             undo.enter_context(self._closing)
             own = self._closing.enter_context
-            # On a Jetson, block the thread instead of spinning, because CPU cores are scarce.
+            self._called: Event = own(Event())
             self._started: Event = own(Event())
+            # On a Jetson, block the thread instead of spinning, because CPU cores are scarce.
             self.finished: Event = own(Event(blocking=device.integrated))
             tensors = (largest.input, *largest.auxiliary_inputs, *largest.outputs)
             buffers = {each.name: own(DeviceBuffer(each.size_bytes)) for each in tensors}
@@ -208,6 +209,7 @@ class CudaSlot:
     ) -> list[UndecodedPlace]:
         """Queue the upload of decoded frames. Return the other places, to fill before `launch`."""
         self._set_frame_count(len(frames))
+        self._called.record(self.stream)
         undecoded = []
         for place, frame, own in zip(self.places, frames, thresholds, strict=False):
             # This test is faster than `is_decoded` and `read`.
@@ -268,6 +270,7 @@ class CudaSlot:
         found = self.detections()
         host_decode_s = time.perf_counter() - decode_started
         compute_s = self.finished.seconds_since(self._started) + host_decode_s
+        gpu_s = self.finished.seconds_since(self._called)
         results: list[Result | FrameError] = []
         for place, own, frame in zip(places, found, frames, strict=True):
             if place.error is not None:
@@ -276,7 +279,7 @@ class CudaSlot:
                 results.append(own)
             else:
                 assert frame is not None
-                results.append(Result(own, compute_s, frame))
+                results.append(Result(own, compute_s, frame, gpu_s))
         return results
 
     def detections(self) -> list[TaskResult | OutputError]:

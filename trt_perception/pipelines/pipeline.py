@@ -29,11 +29,14 @@ class Result:
         compute_s: seconds from the start of preprocessing to the end of decoding, for the whole
             batch of the frame.
         frame: the frame that was processed. For a deferred frame, the frame that was read.
+        gpu_s: seconds from the call of `Pipeline.enqueue` to the end of the batch on the GPU, as
+            the GPU measures it, including uploads. 0 without a GPU.
     """
 
     found: TaskResult
     compute_s: float
     frame: Frame
+    gpu_s: float = 0.0
 
     @property
     def detections(self) -> Detections:

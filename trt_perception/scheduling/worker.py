@@ -30,15 +30,18 @@ __all__ = ['DetectorState', 'PendingFrame', 'PipelineWorker', 'WorkerOwner']
 
 Message = TypeVar('Message')
 
-# Poll a running batch at intervals of 3 % of the last compute time, from 80 µs to 2 ms. Longer
+# Poll a running batch at intervals of 3 % of the last batch's time, from 80 µs to 2 ms. Longer
 # intervals add latency; each poll takes about 20 µs of interpreter time.
 _POLL_INTERVAL_SHARE: Final = 0.03
 _POLL_INTERVAL_LIMITS_S: Final = (80e-6, 2e-3)
 # Poll right after the enqueue, because a host pipeline is always done: it computes in `collect`.
-# Poll next after 95 % of the shortest recent compute time, which a slow batch raises by at most
+# Poll next after 95 % of the shortest recent time of a batch, which a slow batch raises by at most
 # 25 %.
 _SECOND_POLL_SHARE: Final = 0.95
 _MAX_SLOWDOWN: Final = 1.25
+# If the interval is the shortest, do not sleep between the polls of the next 0.2 ms: each sleep
+# takes about 60 µs longer than requested.
+_SLEEPLESS_S: Final = 0.2e-3
 
 
 @dataclass
@@ -125,8 +128,8 @@ class PipelineWorker(Generic[Message]):
         self._in_flight: deque[_Batch[Message]] = deque()  # Oldest batch first.
         self._unpublished: deque[PendingFrame[Message]] = deque()  # Frames with a result.
         self._free_slots = deque(range(pipeline.depth))
-        self._last_compute_s = 0.0
-        self._shortest_compute_s: dict[int, float] = {}  # by the number of frames in a batch
+        self._last_gpu_s = 0.0
+        self._shortest_gpu_s: dict[int, float] = {}  # by the number of frames in a batch
         self._thread: threading.Thread | None = None
         # A Condition would acquire its lock twice and allocate another lock for each wait.
         self._wake_ups: SimpleQueue[None] = SimpleQueue()
@@ -274,9 +277,12 @@ class PipelineWorker(Generic[Message]):
     def _next_poll_s(self, batch: _Batch[Message]) -> float:
         """Return the seconds until the next poll of a batch."""
         lower_s, upper_s = _POLL_INTERVAL_LIMITS_S
-        interval_s = min(max(_POLL_INTERVAL_SHARE * self._last_compute_s, lower_s), upper_s)
-        expected_s = _SECOND_POLL_SHARE * self._shortest_compute_s.get(len(batch.frames), 0.0)
-        return max(interval_s, batch.started_s + expected_s - self._state.clock())
+        interval_s = min(max(_POLL_INTERVAL_SHARE * self._last_gpu_s, lower_s), upper_s)
+        second_poll_s = _SECOND_POLL_SHARE * self._shortest_gpu_s.get(len(batch.frames), 0.0)
+        wait_s = batch.started_s + second_poll_s - self._state.clock()
+        if wait_s > 0:
+            return wait_s
+        return 0.0 if interval_s == lower_s and wait_s > -_SLEEPLESS_S else interval_s
 
     def _collect(self) -> None:
         """Fetch the results of the oldest batch. Publish the first one if no message waits."""
@@ -287,11 +293,14 @@ class PipelineWorker(Generic[Message]):
         self._free_slots.append(batch.slot)
         self._in_flight.popleft()
         self._unpublished.extend(batch.frames)
-        compute_s = next((r.compute_s for r in results if isinstance(r, Result)), None)
-        if compute_s is not None:
-            self._last_compute_s = compute_s
-            previous_s = self._shortest_compute_s.get(len(results), compute_s)
-            self._shortest_compute_s[len(results)] = min(compute_s, _MAX_SLOWDOWN * previous_s)
+        # All results of a batch have the same times.
+        compute_s, gpu_s = next(
+            ((r.compute_s, r.gpu_s) for r in results if isinstance(r, Result)), (None, None)
+        )
+        if gpu_s is not None:
+            self._last_gpu_s = gpu_s
+            previous_s = self._shortest_gpu_s.get(len(results), gpu_s)
+            self._shortest_gpu_s[len(results)] = min(gpu_s, _MAX_SLOWDOWN * previous_s)
         with self._state.lock:
             first = batch.frames[0]  # the worker reads all frames of a batch together
             self.statistics.count(len(results), compute_s, first.copied_s - first.scheduled_s)

@@ -24,6 +24,8 @@ from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
 
 _EPSILON_S = 1e-9
+#: Time of a poll of the pipeline.
+_POLL_S = 20e-6
 
 
 class Message:
@@ -79,7 +81,7 @@ class _Pipeline:
             if frame.number % 2:
                 return OutputError('model', 'bad')
             return ImageError('late', 'image', 'bad')
-        return Result(detections_of(frame.number), took_s, frame)
+        return Result(detections_of(frame.number), took_s, frame, took_s)
 
 
 class World:
@@ -186,7 +188,7 @@ class World:
         if not self._worker._is_sleeping:
             return
         if seconds is not None:
-            self.now_s = max(until_s, self.now_s + _EPSILON_S)
+            self.now_s = max(until_s, self.now_s + _POLL_S)
         elif not self._events:
             self._stop()
 
