@@ -16,7 +16,7 @@ from typing import Final
 
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.decoder import Decoder
-from trt_perception.model.decoders.table import families_for_task
+from trt_perception.model.decoders.table import presets_for_task
 from trt_perception.model.input_layout import (
     batch_size,
     constant_inputs,
@@ -35,6 +35,7 @@ from trt_perception.model.recognition.recognise import (
     apply_overrides,
     recognise,
 )
+from trt_perception.model.recognition.refusal import needed_class_count
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import (
@@ -332,8 +333,7 @@ def _check_outputs(
         raise EngineError(
             name,
             f'the decoder {decoder}',
-            expected=f'one of the families {", ".join(families_for_task(task))} '
-            f'for the task {task}',
+            expected=f'one of {", ".join(presets_for_task(task))} for the task {task}',
             fix='correct model.decoder, or the manifest',
         )
     assigned = assign_outputs(wanted, outputs)
@@ -341,10 +341,13 @@ def _check_outputs(
         output.shape[0] == 'B' and not any_batch and outputs[place].shape[0] not in (batch, -1)
         for output, place in zip(wanted, assigned, strict=True)
     ):
+        count = needed_class_count(decoder, outputs, task)
         raise EngineError(
             name,
             tensors_text(outputs),
             expected=f'{outputs_text(wanted, batch)}, as the decoder '
             f'{decoder} reads with {classes} classes and the task {task}',
-            fix='check class names, decoder and task',
+            fix='check class names, decoder and task'
+            if count in (None, classes)
+            else f'correct the class names (the decoder fits with {count}), or decoder and task',
         )

@@ -28,7 +28,14 @@ from trt_perception.model.decoders import (
 )
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['DECODERS_BY_FAMILY', 'OBJECT_PRESETS', 'PRESETS', 'families_for_task', 'read_decoder']
+__all__ = [
+    'DECODERS_BY_FAMILY',
+    'OBJECT_PRESETS',
+    'PRESETS',
+    'families_for_task',
+    'presets_for_task',
+    'read_decoder',
+]
 
 _DECODER_MODULES: Final = (
     *(dense, yolox_raw, end_to_end, efficient_nms, onnx_nms, rtdetr, detr, labels_boxes_scores),
@@ -58,6 +65,12 @@ def families_for_task(task: Task) -> tuple[str, ...]:
         if task.name in decoder.tasks_with_own_outputs
         or (task.finds_objects and decoder.allows_task_values)
     )
+
+
+def presets_for_task(task: Task) -> tuple[str, ...]:
+    """Return the values of ``model.decoder`` that support a task other than detect."""
+    families = families_for_task(task)
+    return tuple(name for name, preset in PRESETS.items() if preset.decoder.family in families)
 
 
 def read_decoder(section: JsonSection, key: str) -> Decoder:

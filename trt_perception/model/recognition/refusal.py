@@ -25,7 +25,7 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
 
-__all__ = ['REQUIRED_FIELDS', 'RecognitionState', 'refuse_missing_info']
+__all__ = ['REQUIRED_FIELDS', 'RecognitionState', 'needed_class_count', 'refuse_missing_info']
 
 #: Fields of Preprocessing that have no default.
 REQUIRED_FIELDS: Final = ('input_size', 'resize', 'color_order', 'scale')
@@ -248,17 +248,23 @@ def _class_counts_by_decoder(
     names: Sequence[str], outputs: tuple[TensorSpec, ...], task: Task
 ) -> dict[str, int | None]:
     """Return the number of class names that each decoder needs; None if any number fits."""
+    return {name: needed_class_count(PRESETS[name].decoder, outputs, task) for name in names}
+
+
+def needed_class_count(
+    decoder: Decoder, outputs: tuple[TensorSpec, ...], task: Task
+) -> int | None:
+    """Return the number of class names that a decoder needs to read outputs.
+
+    Returns:
+        None if several numbers fit, or none.
+    """
     sides = {side for tensor in outputs for side in tensor.shape}
     counts_before = {before + task.task_value_count for before in _value_counts_before_classes()}
-    possible_counts = sorted(
-        {side - before for side in sides for before in counts_before if side > before}
-    )
-    needed: dict[str, int | None] = {}
-    for name in names:
-        matching = [
-            count
-            for count in possible_counts
-            if assign_outputs(PRESETS[name].decoder.outputs(count, task), outputs) is not None
-        ]
-        needed[name] = matching[0] if len(matching) == 1 else None
-    return needed
+    possible_counts = {side - before for side in sides for before in counts_before}
+    matching = [
+        count
+        for count in possible_counts
+        if count > 0 and assign_outputs(decoder.outputs(count, task), outputs) is not None
+    ]
+    return matching[0] if len(matching) == 1 else None
