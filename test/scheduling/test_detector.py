@@ -109,13 +109,17 @@ def test_finished_frame_is_collected_without_another_message():
             wait_until(lambda number=number: run.published == list(range(number + 1)))
 
 
-def test_batch_is_not_polled_before_its_shortest_gpu_time(naps):
-    """Each poll takes interpreter time, for which other threads wait."""
+@pytest.mark.parametrize(('compute_s', 'gpu_s'), [(0.001, 600.0), (600.0, 0.0)])
+def test_batch_is_not_polled_before_its_shortest_time(naps, compute_s, gpu_s):
+    """Each poll takes interpreter time, for which other threads wait.
+
+    A pipeline that does not measure the GPU time, such as Triton's, reports 0.
+    """
     pipeline = FakePipeline(3, automatic=False)
-    pipeline.gpu_s = 600.0
+    pipeline.compute_s, pipeline.gpu_s = compute_s, gpu_s
     with Recorder(pipeline) as run:
         run.submit(0)
-        wait_until(lambda: pipeline.asked > 3)  # the GPU time is still unknown
+        wait_until(lambda: pipeline.asked > 3)  # the time of a batch is still unknown
         pipeline.finish(0)
         run.settled()
         asked = pipeline.asked

@@ -30,7 +30,7 @@ class Result:
             batch of the frame.
         frame: the frame that was processed. For a deferred frame, the frame that was read.
         gpu_s: seconds from the call of `Pipeline.enqueue` to the end of the batch on the GPU, as
-            the GPU measures it, including uploads. 0 without a GPU.
+            the GPU measures it, including uploads. 0 if the pipeline does not measure this time.
     """
 
     found: TaskResult

@@ -128,8 +128,8 @@ class PipelineWorker(Generic[Message]):
         self._in_flight: deque[_Batch[Message]] = deque()  # Oldest batch first.
         self._unpublished: deque[PendingFrame[Message]] = deque()  # Frames with a result.
         self._free_slots = deque(range(pipeline.depth))
-        self._last_gpu_s = 0.0
-        self._shortest_gpu_s: dict[int, float] = {}  # by the number of frames in a batch
+        self._last_batch_s = 0.0
+        self._shortest_batch_s: dict[int, float] = {}  # by the number of frames in a batch
         self._thread: threading.Thread | None = None
         # A Condition would acquire its lock twice and allocate another lock for each wait.
         self._wake_ups: SimpleQueue[None] = SimpleQueue()
@@ -277,8 +277,8 @@ class PipelineWorker(Generic[Message]):
     def _next_poll_s(self, batch: _Batch[Message]) -> float:
         """Return the seconds until the next poll of a batch."""
         lower_s, upper_s = _POLL_INTERVAL_LIMITS_S
-        interval_s = min(max(_POLL_INTERVAL_SHARE * self._last_gpu_s, lower_s), upper_s)
-        second_poll_s = _SECOND_POLL_SHARE * self._shortest_gpu_s.get(len(batch.frames), 0.0)
+        interval_s = min(max(_POLL_INTERVAL_SHARE * self._last_batch_s, lower_s), upper_s)
+        second_poll_s = _SECOND_POLL_SHARE * self._shortest_batch_s.get(len(batch.frames), 0.0)
         wait_s = batch.started_s + second_poll_s - self._state.clock()
         if wait_s > 0:
             return wait_s
@@ -294,13 +294,13 @@ class PipelineWorker(Generic[Message]):
         self._in_flight.popleft()
         self._unpublished.extend(batch.frames)
         # All results of a batch have the same times.
-        compute_s, gpu_s = next(
-            ((r.compute_s, r.gpu_s) for r in results if isinstance(r, Result)), (None, None)
-        )
-        if gpu_s is not None:
-            self._last_gpu_s = gpu_s
-            previous_s = self._shortest_gpu_s.get(len(results), gpu_s)
-            self._shortest_gpu_s[len(results)] = min(gpu_s, _MAX_SLOWDOWN * previous_s)
+        first_result = next((one for one in results if isinstance(one, Result)), None)
+        compute_s = None if first_result is None else first_result.compute_s
+        if first_result is not None:
+            batch_s = first_result.gpu_s or first_result.compute_s
+            self._last_batch_s = batch_s
+            previous_s = self._shortest_batch_s.get(len(results), batch_s)
+            self._shortest_batch_s[len(results)] = min(batch_s, _MAX_SLOWDOWN * previous_s)
         with self._state.lock:
             first = batch.frames[0]  # the worker reads all frames of a batch together
             self.statistics.count(len(results), compute_s, first.copied_s - first.scheduled_s)

@@ -69,6 +69,7 @@ class FakePipeline:
         on_enqueue: function that gets the number of each enqueued frame.
         on_collect: function that gets the number of each collected frame.
         asked: number of is_done() calls.
+        compute_s: reported compute time of each batch.
         gpu_s: reported GPU time of each batch.
     """
 
@@ -89,7 +90,7 @@ class FakePipeline:
         self.on_enqueue = lambda number: None
         self.on_collect = lambda number: None
         self.asked = 0
-        self.gpu_s = 0.001
+        self.compute_s = self.gpu_s = 0.001
         self._slots = {}
         self._frames = {}  # frames in the slots, by number
         self._finished = set()
@@ -169,7 +170,7 @@ class FakePipeline:
     def _result(self, number):
         frame = self._frames.pop(number)
         return self.errors.get(('collect', number)) or Result(
-            detections_of(number), 0.001, frame, self.gpu_s
+            detections_of(number), self.compute_s, frame, self.gpu_s
         )
 
     def close(self):
