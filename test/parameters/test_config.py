@@ -419,6 +419,8 @@ def test_parameters_that_the_decoder_of_a_depth_ignores_give_a_warning(decoder, 
     config = DetectorConfig(depth_sky='nan', model_focal_length=500.0, map_size='network')
     warnings = config.unused_parameter_warnings(Depth(), decoder)
     assert {warning.split()[0] for warning in warnings} == unused
+    # A parameter may return to its default without a warning.
+    assert not DetectorConfig().unused_parameter_warnings(Depth(), decoder, before=config)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

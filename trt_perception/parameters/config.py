@@ -264,12 +264,14 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
     ) -> list[str]:
         """Return a warning for each changed parameter that has no effect with a model.
 
+        Parameters at their defaults are not mentioned.
+
         Args:
             task: task of the model.
             decoder: decoder of the model.
             before: the earlier values; None for the defaults.
         """
-        before = before or DetectorConfig()
+        defaults = DetectorConfig()
         unused = {
             **dict.fromkeys(decoder.unused_parameters, f'decoder {decoder.family}'),
             **dict.fromkeys(task.unused_parameters, f'task {task}'),
@@ -277,7 +279,9 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         return [
             f'{row.name} has no effect with the {unused[row.name]}'
             for row in PARAMETERS
-            if row.name in unused and getattr(self, row.field) != getattr(before, row.field)
+            if row.name in unused
+            and getattr(self, row.field) != getattr(before or defaults, row.field)
+            and getattr(self, row.field) != getattr(defaults, row.field)
         ]
 
     def thresholds(self, class_names: tuple[str, ...], task: Task | None = None) -> Thresholds:
