@@ -90,19 +90,19 @@ def _trial_findings(trial: Callable[[], str]) -> Iterator[Finding]:
     finally:
         log.removeHandler(handler)
     yield finding
-    for text in handler.texts:
-        yield Finding(_AREA, 'warning', 'yellow', text, 'do what this warning says')
+    for text, fix in handler.fixes.items():
+        yield Finding(_AREA, 'warning', 'yellow', text, fix)
 
 
 class _WarningHandler(logging.Handler):
-    """Collects the texts of different warnings."""
+    """Collects the fixes of different warnings by text. ``extra`` of a warning may hold a fix."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.texts: dict[str, None] = {}
+        self.fixes: dict[str, str] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.texts[record.getMessage()] = None
+        self.fixes[record.getMessage()] = getattr(record, 'fix', 'do what this warning says')
 
 
 def _check_agreement(build: Any) -> Iterator[Finding]:

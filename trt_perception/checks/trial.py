@@ -69,7 +69,7 @@ def run_model_once(
     path: str,
     options: PipelineOptions,
     device_ids: Sequence[int],
-    check: Callable[[tuple[str, ...], Any], object],
+    check: Callable[[Any], object],
 ) -> str:
     """Open a model as *configure* does, run it on a grey image, and return a description.
 
@@ -77,8 +77,7 @@ def run_model_once(
         path: path of the model file.
         options: options of the pipeline.
         device_ids: at least one CUDA device; an engine runs on each of them.
-        check: called with the class names and the Task; raises ConfigError if the parameters do
-            not fit them.
+        check: called with the ModelSpec; raises ConfigError if the parameters do not fit it.
 
     Raises:
         TrtPerceptionError: the model cannot be used; the message gives the reason.
@@ -94,10 +93,10 @@ def run_model_once(
         pipeline, _ = open_warm_pipeline(path, replace(options, device_id=index), open_pipeline)
         try:
             spec = pipeline.spec
-            names = spec.class_names
-            check(names, spec.task)
+            check(spec)
             width, height = spec.preprocessing.input_size
-            facts = f'{spec.task.summary(names)}, {spec.decoder.family}, input {width}x{height}'
+            kind = spec.task.summary(spec.class_names)
+            facts = f'{kind}, {spec.decoder.family}, input {width}x{height}'
         finally:
             pipeline.close()
     devices = join_first_items([str(index) for index in device_ids], 64)

@@ -32,7 +32,7 @@ from trt_perception.checks.software import import_modules
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.ros.doctor import doctor
-from trt_perception.ros.doctor.doctor import trial_run
+from trt_perception.ros.doctor.trial import trial_run
 
 MODELS = Path(__file__).parents[3] / 'models'
 TINY = {
@@ -277,6 +277,36 @@ def test_invalid_camera_parameters_are_red(tmp_path, golden_messages):
     golden_messages.add(refusal)
     (refusal,) = red_findings(run_doctor(path, *cameras, '-p', 'camera.raer.enabled:=true'))
     golden_messages.add(refusal)
+
+
+def test_parameters_without_effect_on_the_model_are_yellow():
+    path = str(MODELS / 'digits_semantic.onnx')
+    values = {
+        'engine_path': path,
+        'confidence_threshold': 0.4,
+        'map_size': 'network',
+        'cameras': ['front', 'rear'],
+        'camera.rear.class_filter': ['3'],
+    }
+    node_config = NodeConfig.from_values(values)
+    with contextlib.closing(open_by_parameters(node_config.node)) as pipeline:
+        spec = pipeline.spec
+    of_node, of_rear = (
+        node_config.camera(name).unused_parameter_warnings(spec.task, spec.decoder)
+        for name in ('front', 'rear')
+    )
+    findings = run_doctor(*as_arguments(values))
+
+    # The node logs the same sentences. The warning about one camera names the camera.
+    assert [sentence.split()[0] for sentence in of_rear] == [
+        'confidence_threshold',
+        'class_filter',
+    ]
+    warnings = {e['found']: e['fix'] for e in findings if e['name'] == 'warning'}
+    assert list(warnings) == [*of_node, f"camera 'rear': {of_rear[1]}"]
+    assert set(warnings.values()) == {'leave it out, unless other models need it'}
+    assert {e['level'] for e in findings if e['name'] == 'warning'} == {'yellow'}
+    assert red_findings(findings) == []
 
 
 def test_parameters_without_a_model_are_red(golden_messages):

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -28,11 +28,11 @@ from trt_perception.checks.software import (
     check_packages,
     import_modules,
 )
-from trt_perception.checks.trial import run_model_once
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.ros.doctor.trial import trial_run
 from trt_perception.ros.runtime.arguments import number_between, text_matching
 
 __all__ = ['main']
@@ -216,26 +216,6 @@ def _check_model(inputs: _Inputs) -> Iterable[Finding]:
         return []
     trial = functools.partial(trial_run, inputs.node_values)
     return check_model(inputs.model, inputs.modules, inputs.gpus, trial=trial)
-
-
-def trial_run(values: Mapping[str, Any]) -> str:
-    """Run a model once, as the node would. Return a description.
-
-    Args:
-        values: maps the names of the node's parameters to their values.
-
-    Raises:
-        TrtPerceptionError: the model cannot be used; the message gives the reason.
-    """
-    node_config = NodeConfig.from_values(values)
-    node = node_config.node
-    options = replace(node_config.pipeline_options(), max_batch=max(1, len(node.cameras)))
-    return run_model_once(
-        node.engine_path,
-        options,
-        node.device_ids,
-        lambda names, task: node_config.check(lambda config: config.thresholds(names, task)),
-    )
 
 
 def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
