@@ -8,21 +8,18 @@ Topics, which -r renames, as above. With -r __ns:=/front, all topics are below /
     camera_info    of the camera image; the distortion of the lens is not corrected
     detections_3d  published: Detection3DArray in the optical frame of the camera
 Messages of one image must have equal stamps. The depth of an object is the median over its mask,
-or, without masks, over the inner half of its box in width and height. Pixels with 0, NaN or
-infinity have no depth. Objects without depth are left out. size.z spans the middle 80 percent of
-the depths, so it shows only the visible side. If a camera publishes depth as best effort, add
--p qos_overrides./FULL/TOPIC/NAME.subscription.reliability:=best_effort
+or, without masks, over the inner half of its box. Pixels with 0, NaN or infinity have no depth.
+Objects without depth are left out. size.z spans the middle 80 percent of the visible depths.
+For best-effort depth, add -p qos_overrides./FULL/TOPIC/NAME.subscription.reliability:=best_effort
 """
 
 from argparse import ArgumentParser
-from contextlib import suppress
 from functools import partial
 from math import cos, hypot, sin
 
 import numpy as np
 import rclpy
 from geometry_msgs.msg import Point, Quaternion, Vector3
-from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.utilities import remove_ros_args
@@ -116,5 +113,8 @@ def place(found, depths, info):
 if __name__ == '__main__':
     ArgumentParser(usage=__doc__).parse_args(remove_ros_args()[1:])
     rclpy.init()
-    with suppress(KeyboardInterrupt, ExternalShutdownException):
+    try:
         rclpy.spin(Detections3D())
+    except (KeyboardInterrupt, Exception) as error:  # rclpy's calls fail after a signal
+        if rclpy.ok() and not isinstance(error, KeyboardInterrupt):
+            raise

@@ -9,12 +9,10 @@ only because this program subscribes to them.
 """
 
 import math
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
 import rclpy
-from rclpy.executors import ExternalShutdownException
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image, PointCloud2
@@ -123,5 +121,8 @@ def show_objects(messages):
 
 if __name__ == '__main__':
     rclpy.init()
-    with suppress(KeyboardInterrupt, ExternalShutdownException):
+    try:
         rclpy.spin(Subscriber())
+    except (KeyboardInterrupt, Exception) as error:  # rclpy's calls fail after a signal
+        if rclpy.ok() and not isinstance(error, KeyboardInterrupt):
+            raise

@@ -1,6 +1,11 @@
-"""Test examples/subscriber.py with nodes of each task, and with a missing mask."""
+"""Test examples/subscriber.py with nodes of each task, and with a missing mask.
+
+Signals are tested with all examples that use rclpy's signal handlers.
+"""
 
 import math
+import os
+import signal
 import sys
 
 import cv2
@@ -25,6 +30,22 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
 
 NAMESPACE = '/subscriber_example'
+#: Sends a signal to the program while it creates its node, and waits until rclpy has shut down.
+SIGNAL_DURING_START = """
+import os, signal, time
+import rclpy
+from rclpy.node import Node
+
+create_subscription = Node.create_subscription
+
+def create_after_the_signal(*arguments, **options):
+    os.kill(os.getpid(), signal.{})
+    while rclpy.ok():
+        time.sleep(0.01)
+    return create_subscription(*arguments, **options)
+
+Node.create_subscription = create_after_the_signal
+"""
 
 
 @pytest.fixture
@@ -212,3 +233,20 @@ def test_example_prints_an_image_whose_mask_is_missing(client, start_example):
     finally:
         for publisher in publishers.values():
             client.node.destroy_publisher(publisher)
+
+
+@pytest.mark.parametrize('name', ['subscriber', 'detections_3d'])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_path, name, number):
+    (tmp_path / 'sitecustomize.py').write_text(SIGNAL_DURING_START.format(number.name))
+    # A script that starts a program in the background lets it ignore SIGINT, but rclpy does not.
+    in_background = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
+    program = Program(
+        [*in_background, sys.executable, ROOT / 'examples' / f'{name}.py'],
+        {'PYTHONPATH': os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])},
+    )
+    try:
+        assert program.wait() == 0
+    finally:
+        program.close()
+    assert 'Traceback' not in program.output
