@@ -9,12 +9,14 @@ only because this program subscribes to them.
 """
 
 import math
+from argparse import ArgumentParser
 from functools import partial
 
 import numpy as np
 import rclpy
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Classification, Detection2DArray, LabelInfo
 
@@ -120,6 +122,7 @@ def show_objects(messages):
 
 
 if __name__ == '__main__':
+    ArgumentParser(usage=__doc__).parse_args(remove_ros_args()[1:])
     rclpy.init()
     try:
         rclpy.spin(Subscriber())

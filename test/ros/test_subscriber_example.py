@@ -1,6 +1,6 @@
 """Test examples/subscriber.py with nodes of each task, and with a missing mask.
 
-Signals are tested with all examples that use rclpy's signal handlers.
+--help is tested with all examples, signals with those that use rclpy's signal handlers.
 """
 
 import math
@@ -250,3 +250,14 @@ def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_pa
     finally:
         program.close()
     assert 'Traceback' not in program.output
+
+
+@pytest.mark.parametrize('name', ['subscriber', 'detections_3d', 'webcam'])
+def test_help_has_the_command_that_starts_the_example(name):
+    program = Program([sys.executable, ROOT / 'examples' / f'{name}.py', '--help'])
+    try:
+        assert program.wait() == 0
+    finally:
+        program.close()
+    assert program.output.startswith('usage: P')  # Print or Publish
+    assert f'    python3 examples/{name}.py' in program.output
