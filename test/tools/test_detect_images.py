@@ -1,6 +1,7 @@
 """detect_images reads images and videos, and writes COCO files."""
 
 import json
+import sys
 from pathlib import Path
 
 import cv2
@@ -16,17 +17,37 @@ from support.detect_runs import (
     picture,
     run_detect_images,
 )
+from support.docs_pages import ROOT
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.gpu.host_kernels import needs_compiler
 from support.models.support_models import file_identity
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from support.optional_packages import needs
-from support.programs import DEADLINE_S, executable, run_tied
+from support.programs import DEADLINE_S, UNMEASURED, Program, executable, run_tied
 from support.range_recorder import record_ranges, recorded_ranges
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.tools import evaluate_engine
+from trt_perception.tools.detection_sources import DetectionPlan, VideoFile
 
 pytest_plugins = ['support.detect_fixtures']
+
+#: Runs detect_images, and sends SIGINT to itself in the given call of a function.
+INTERRUPTED = """
+import importlib, itertools, os, signal, sys
+from trt_perception import commands
+
+module, name, call = sys.argv.pop(1), sys.argv.pop(1), int(sys.argv.pop(1))
+module = importlib.import_module(f'trt_perception.tools.{module}')
+function, calls = getattr(module, name), itertools.count(1)
+
+def interrupted(*arguments, **options):
+    if next(calls) == call:
+        os.kill(os.getpid(), signal.SIGINT)
+    return function(*arguments, **options)
+
+setattr(module, name, interrupted)
+sys.exit(commands.detect_images())
+"""
 
 
 def test_folder_of_images_is_processed(tiny, pictures, tmp_path, capfd):
@@ -210,6 +231,75 @@ def test_several_sources_keep_separate_folders(tiny, pictures, tmp_path):
     }
     assert json.loads((out / 'summary.json').read_text())['images'] == 4
     assert (out / 'more' / 'deep' / 'a.png').is_file()
+
+
+def run_interrupted(function, call, *arguments):
+    """Run detect_images with Ctrl-C in a call of a function. Return the output."""
+    words = *function.split('.'), call, *arguments
+    program = Program([sys.executable, '-c', INTERRUPTED, *words], UNMEASURED)
+    try:
+        assert program.wait() == 130
+    finally:
+        program.close()
+    assert 'Traceback' not in program.output
+    return program.output
+
+
+def test_ctrl_c_keeps_the_results_of_finished_images(tiny, pictures, tmp_path):
+    out = tmp_path / 'out'
+    # The third image is found, but not yet drawn.
+    output = run_interrupted(
+        'detection_output.coco_rows', 3, tiny, '--source', pictures, '--output', out
+    )
+    assert 'detect_images: interrupted; the results are partial: 2 of 3 images\n' in output
+    assert {path.name for path in out.iterdir()} == {'a.png', 'b.jpg'} | FILES
+    found = detections(out)
+    assert list(found) == ['a.png', 'b.jpg']
+    for name, rows in found.items():
+        as_expected(rows, COLORS[name])
+    rows = json.loads((out / 'results.json').read_text())
+    assert len(rows) == sum(map(len, found.values()))
+    summary = json.loads((out / 'summary.json').read_text())
+    assert (summary['images'], summary['partial']) == (2, True)
+
+
+def test_ctrl_c_keeps_the_results_of_video_frames(tiny, pictures, clip, tmp_path):
+    out = tmp_path / 'out'
+    output = run_interrupted(
+        'detection_output.coco_rows', 8, tiny, '--source', pictures, clip, '--output', out
+    )
+    assert ': 7 of 15 images\n' in output
+    assert len(detections(out)) == 7
+    # The interrupted video has no annotated copy.
+    assert {path.name for path in out.iterdir()} == {'images'} | FILES
+
+
+def test_ctrl_c_keeps_the_results_of_the_whole_image(pictures, tmp_path):
+    out = tmp_path / 'out'
+    model = ROOT / 'models' / 'digits_semantic.onnx'
+    output = run_interrupted(
+        'image_task_output.write_atomically', 3, model, '--source', pictures, '--output', out
+    )
+    assert ': 2 of 3 images\n' in output
+    assert [row['file_name'] for row in json.loads((out / 'results.json').read_text())] == [
+        'a.png',
+        'b.jpg',
+    ]
+
+
+def test_number_of_images_is_unknown_with_a_video_of_unknown_length(tmp_path):
+    video = VideoFile(tmp_path / 'live.webm', fps=30.0, frames=0)
+    plan = DetectionPlan(tmp_path, (('a.png', tmp_path / 'a.png'),), (('live.webm', video),), {})
+    assert plan.total_images == 0
+
+
+def test_ctrl_c_before_the_first_result_replaces_no_files(tiny, pictures, tmp_path):
+    arguments = tiny, '--source', pictures, '--output', tmp_path / 'out'
+    assert run_detect_images(*arguments) == 0
+    before = detections(tmp_path / 'out')
+    output = run_interrupted('detection_output.coco_rows', 1, *arguments, '--overwrite')
+    assert output == 'detect_images: interrupted before all results were saved\n'
+    assert detections(tmp_path / 'out') == before
 
 
 @needs_tensorrt

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from support.detect_runs import COLORS, as_expected, detections, run_detect_images
+from support.detect_runs import COLORS, FILES, as_expected, detections, run_detect_images
 from trt_perception.tools import detect_images
 
 pytest_plugins = ['support.detect_fixtures']
@@ -91,7 +91,7 @@ def test_interrupt_leaves_only_complete_files(tiny, pictures, clip, tmp_path, mo
     assert run_detect_images('--engine', tiny, '--source', pictures, clip, '--output', out) == 130
     assert 'interrupted' in capsys.readouterr().err
     remaining = {path.relative_to(out).as_posix() for path in out.rglob('*') if path.is_file()}
-    assert remaining == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'}
+    assert remaining == {'images/a.png', 'images/b.jpg', 'images/black.bmp.png'} | FILES
 
 
 _LIMITED_VIDEO = """

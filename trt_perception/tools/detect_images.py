@@ -38,7 +38,6 @@ from trt_perception.tools.arguments import check_output_folder, parse_path
 from trt_perception.tools.command_line import ResultSaver, print_message, run_tool
 from trt_perception.tools.detection_output import CocoResults, VideoOutput, write_image
 from trt_perception.tools.detection_sources import (
-    RESULTS_FILE,
     SUMMARY_FILE,
     DetectionPlan,
     VideoFile,
@@ -78,7 +77,8 @@ each image:
     Metric depth is in millimetres, at most 65535. Relative depth is scaled from 1 ("low", far) to
     65535 ("high", near). 0 is unknown.
 Subfolders of a source are not read. A pattern with ** includes them: '~/pictures/**'.
-The tool skips an image that cannot be read, prints its name, and ends with exit code 1.
+The tool skips an image that cannot be read, prints its name, and ends with exit code 1. After
+Ctrl-C it saves the results of the finished images, and summary.json has "partial": true.
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -94,6 +94,7 @@ class _DetectionRun:
         seconds: detection time per image, one entry for each batch.
         problems: messages about images and videos that could not be read completely.
         drawn: names of the annotated images and videos.
+        partial: whether the user interrupted the run. Later images are missing then.
     """
 
     pipeline: Pipeline
@@ -104,6 +105,22 @@ class _DetectionRun:
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     drawn: list[str] = field(default_factory=list)
+    partial: bool = False
+
+    def process_sources(self) -> None:
+        """Process all images and videos. Ctrl-C ends this method, with the results so far.
+
+        Raises:
+            KeyboardInterrupt: the user pressed Ctrl-C before an image was finished.
+        """
+        try:
+            self.process_images()
+            for name, video in self.plan.videos:
+                self.process_video(name, video)
+        except KeyboardInterrupt:
+            if not len(self.results):
+                raise
+            self.partial = True
 
     def process_images(self) -> None:
         """Run the model on all images, and write the annotated images."""
@@ -163,9 +180,7 @@ class _DetectionRun:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    interrupted = (
-        f'interrupted; {RESULTS_FILE} was not written. Finished images and videos are complete'
-    )
+    interrupted = 'interrupted before all results were saved'
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
 
@@ -209,9 +224,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
         check_output_folder(plan.folder)
         with tqdm(total=plan.total_images or None, unit='img', disable=None, leave=False) as bar:
             work = _DetectionRun(pipeline, thresholds, plan, results, bar)
-            work.process_images()
-            for name, video in plan.videos:
-                work.process_video(name, video)
+            work.process_sources()
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
     summary: dict[str, Any] = {
         'command': options.command,
@@ -219,6 +232,7 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
         **results.summary(),
         'latency_ms': latency,
         'problems': work.problems,
+        'partial': work.partial,
     }
     print(escape_controls(_summary_text(results.headline(), summary), None), flush=True)
     if work.drawn:
@@ -232,6 +246,10 @@ def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse
     for name, content in results.files().items():
         saver.save(plan.folder / name, write_json, content)
     saver.save(plan.folder / SUMMARY_FILE, write_json, summary, 2)
+    if work.partial:
+        count = f'{len(results)} of {plan.total_images or "an unknown number of"} images'
+        print_message('detect_images', f'interrupted; the results are partial: {count}')
+        return 130
     return 1 if work.problems or saver.failed else 0
 
 

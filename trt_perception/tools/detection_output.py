@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,10 +46,8 @@ class CocoResults:
         self._class_names = class_names
         self._task = task
         self._info = info
-        self._images: list[dict[str, Any]] = []
-        self._rows: list[dict[str, Any]] = []
-        self._counts: Counter[str] = Counter()
-        self._images_with_detections = 0
+        # Images and their rows. Ctrl-C leaves no incomplete image, because `add` appends once.
+        self._images: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
 
     def __len__(self) -> int:
         return len(self._images)
@@ -63,9 +61,9 @@ class CocoResults:
             found: detections in pixels of the image.
         """
         image_id = len(self._images) + 1
-        self._images.append(
-            {'id': image_id, 'file_name': file_name, 'width': size_wh[0], 'height': size_wh[1]}
-        )
+        width, height = size_wh
+        image = {'id': image_id, 'file_name': file_name, 'width': width, 'height': height}
+        rows = []
         ids = range(1, len(self._class_names) + 1)
         for row in coco_rows(image_id, with_run_lengths(found), ids):
             width, height = row.get('oriented_bbox', row['bbox'])[2:4]
@@ -74,29 +72,29 @@ class CocoResults:
                 area = decode_counts(row['segmentation']['counts'])[1::2].sum().item()
             if 'keypoints' in row:
                 row['num_keypoints'] = len(row['keypoint_scores'])
-            self._rows.append({'id': len(self._rows) + 1, **row, 'area': area, 'iscrowd': 0})
-        self._counts.update(self._class_names[class_id] for class_id in found.class_ids)
-        self._images_with_detections += bool(len(found))
+            rows.append({**row, 'area': area, 'iscrowd': 0})
+        self._images.append((image, rows))
 
     def dataset(self) -> dict[str, Any]:
         """Return the detections as a COCO data set. Each annotation also has a score."""
         return {
             'info': self._info,
-            'images': self._images,
+            'images': [image for image, _ in self._images],
             'categories': [
                 {'id': id_, 'name': name, **self._task.coco_category_fields()}
                 for id_, name in enumerate(self._class_names, 1)
             ],
-            'annotations': self._rows,
+            'annotations': [{'id': id_, **row} for id_, row in enumerate(self._rows(), 1)],
         }
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the detections in COCO's results format, with the ids of ``dataset``."""
-        left_out = ['id', 'area', 'iscrowd', 'num_keypoints']
+        left_out = ['area', 'iscrowd', 'num_keypoints']
         if not self._task.has_masks:
             left_out.append('segmentation')  # polygons are not allowed in this format
         return [
-            {key: value for key, value in row.items() if key not in left_out} for row in self._rows
+            {key: value for key, value in row.items() if key not in left_out}
+            for row in self._rows()
         ]
 
     def files(self) -> dict[str, Any]:
@@ -105,20 +103,25 @@ class CocoResults:
 
     def summary(self) -> dict[str, Any]:
         """Return counts of images and detections, with the most frequent class first."""
+        counts = Counter(self._class_names[row['category_id'] - 1] for row in self._rows())
         return {
             'images': len(self._images),
-            'images_with_detections': self._images_with_detections,
-            'detections': len(self._rows),
-            'classes': dict(self._counts.most_common()),
+            'images_with_detections': sum(bool(rows) for _, rows in self._images),
+            'detections': counts.total(),
+            'classes': dict(counts.most_common()),
         }
 
     def headline(self) -> str:
         """Return the first line of the printed summary."""
-        confidence = self._info['confidence_threshold']
+        counts, confidence = self.summary(), self._info['confidence_threshold']
         return (
-            f'{len(self._rows)} detections in {self._images_with_detections} of '
-            f'{len(self._images)} images, score > {confidence:g}'
+            f'{counts["detections"]} detections in {counts["images_with_detections"]} of '
+            f'{counts["images"]} images, score > {confidence:g}'
         )
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        for _, rows in self._images:
+            yield from rows
 
 
 def write_image(

@@ -69,8 +69,9 @@ class DetectionPlan:
 
     @property
     def total_images(self) -> int:
-        """Number of images and frames. A video of unknown length counts as 0 frames."""
-        return len(self.images) + sum(video.frames for _, video in self.videos)
+        """Number of images and frames; 0 if the length of a video is unknown."""
+        frames = [video.frames for _, video in self.videos]
+        return len(self.images) + sum(frames) if all(frames) else 0
 
 
 def make_plan(

@@ -41,8 +41,6 @@ class ImageTaskResults:
         self._folder = folder
         self._map_files = map_files
         self._rows: list[dict[str, Any]] = []
-        # By class name: the number of images with this best class, or the sum of the pixel shares.
-        self._amounts: defaultdict[str, float] = defaultdict(int)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -80,7 +78,7 @@ class ImageTaskResults:
         For a classifier, the value of a class is the number of images with this best class. For
         class maps, it is the mean share of pixels.
         """
-        classes = sorted(self._amounts.items(), key=lambda item: -item[1])
+        classes = sorted(self._amounts().items(), key=lambda item: -item[1])
         if self._rows and 'shares' in self._rows[0]:
             classes = [(name, round(amount / len(self._rows), 6)) for name, amount in classes]
         return {'images': len(self._rows), 'classes': dict(classes)}
@@ -101,9 +99,17 @@ class ImageTaskResults:
         unit = known[0]['unit'] or ''
         return f'{count}, depth from {low:.3g} to {high:.3g} {unit}'.rstrip()
 
+    def _amounts(self) -> dict[str, float]:
+        """Return the number of images with this best class, or the sum of its pixel shares."""
+        amounts: defaultdict[str, float] = defaultdict(int)
+        for row in self._rows:
+            best = {found['name']: 1 for found in row.get('classes', ())[:1]}
+            for name, amount in row.get('shares', best).items():
+                amounts[name] += amount
+        return amounts
+
     def _best_classes(self, found: ClassScores) -> list[dict[str, Any]]:
         ids, scores = found.best(_BEST_CLASSES)
-        self._amounts[self._class_names[ids[0]]] += 1
         return [
             {'name': self._class_names[class_id], 'score': round(float(score), 6)}
             for class_id, score in zip(ids, scores, strict=True)
@@ -112,13 +118,10 @@ class ImageTaskResults:
     def _shares(self, ids: npt.NDArray[np.uint8]) -> dict[str, float]:
         """Return the share of the pixels of each class in the image."""
         counts = np.bincount(ids.ravel(), minlength=len(self._class_names))
-        shares = {
+        return {
             self._class_names[class_id]: round(float(counts[class_id] / ids.size), 6)
             for class_id in np.flatnonzero(counts)
         }
-        for name, share in shares.items():
-            self._amounts[name] += share
-        return shares
 
     def _write_map(
         self, file_name: str, pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]
