@@ -87,6 +87,8 @@ def test_figures_of_one_model_are_consistent(model, tmp_path, capsys, golden_mes
     output, error = capsys.readouterr()
     report = json.loads(saved.read_text())
     assert 'small.onnx (cpu): onnxruntime' in output
+    assert 'frames/s x model' in output
+    assert 'engine' not in output
     golden_messages.add(next(line for line in output.splitlines() if ' candidates' in line))
     golden_messages.add(error)
     assert report['command'].startswith('benchmark_engine ')

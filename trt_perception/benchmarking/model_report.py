@@ -145,6 +145,11 @@ class ModelReport:
         return f'{self.file} ({self.provider})' if self.provider else self.file
 
     @property
+    def network(self) -> str:
+        """Word for the network in tables and plots."""
+        return 'model' if self.provider else 'engine'
+
+    @property
     def used_gpu(self) -> bool:
         """Whether the model used a GPU that the CUDA bindings can open."""
         measured = (pipeline.device_memory_bytes is not None for pipeline in self.pipelines)

@@ -52,7 +52,8 @@ def _plot_latency(axes: Any, report: ModelReport) -> None:
     above = [statistics.p99 - statistics.p50 for statistics in all_statistics.values()]
     bars = axes.bar(list(all_statistics), p50, yerr=([0] * len(p50), above), capsize=4)
     axes.bar_label(bars, labels=[f'{value:.2f}' for value in p50], padding=2)
-    axes.axhline(report.engine_ms, color='black', linestyle=':', label='engine alone')
+    alone = f'{report.network} alone'
+    axes.axhline(report.engine_ms, color='black', linestyle=':', label=alone)
     axes.set_ylabel('latency, ms: p50, whisker to p99')
     axes.margins(y=0.3)  # leave room for the legend above the bars
     axes.legend(loc='upper right')
@@ -62,7 +63,8 @@ def _plot_throughput(axes: Any, report: ModelReport) -> None:
     rates = {_label(p): p.frames_per_s for p in report.pipelines}
     bars = axes.bar(list(rates), list(rates.values()), color='tab:green')
     axes.bar_label(bars, fmt='%.0f')
-    axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label='1 / engine alone')
+    alone = f'1 / {report.network} alone'
+    axes.axhline(1e3 / report.engine_ms, color='black', linestyle=':', label=alone)
     axes.set_ylabel('frames/s at full load')
     axes.margins(y=0.15)
     axes.legend()

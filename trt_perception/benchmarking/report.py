@@ -280,8 +280,9 @@ def _frame_counts(*all_statistics: TimeStatistics) -> str:
 
 
 def _ratio_table(report: ModelReport) -> str:
-    heads = 'frames/s x engine', 'p50 - engine, ms', 'p99 / p50'
-    rows = [[f'engine {report.engine_ms:.3f} ms', *heads]]
+    network = report.network
+    heads = f'frames/s x {network}', f'p50 - {network}, ms', 'p99 / p50'
+    rows = [[f'{network} {report.engine_ms:.3f} ms', *heads]]
     for ratio in report.ratios:
         throughput, tail = f'{ratio.throughput_x_engine:.3f}', f'{ratio.p99_over_p50:.3f}'
         rows.append(

@@ -83,7 +83,7 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
     frames             number of frames for latency, and for full load if different
   frames/s (p50, p99 of a batch, ms):
     depth N            with N batches in flight: frames/s, and latency at full load
-  engine:
+  engine (model for ONNX files and served models):
     frames/s x engine  frames/s times the engine's time: 1 if the engine never waits
     p50 - engine, ms   latency p50 without the engine's time
     p99 / p50          latency p99 divided by latency p50
