@@ -15,7 +15,9 @@ from trt_perception.errors import ConfigError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import Result
 
@@ -119,6 +121,48 @@ def test_only_some_of_the_maps_are_kept_and_compared(monkeypatch):
     assert report.unequal == 0
     report = measure_pipeline(pipeline, frames, Thresholds(), expected[::-1], control)
     assert report.unequal == 2 * 2  # the second is equal
+
+
+@pytest.mark.parametrize('kind', ['KernelMaps', 'ClassMap', 'DepthMap'])
+def test_figures_of_the_pipeline_include_the_maps(kind, monkeypatch):
+    letterbox = Letterbox.fit((4, 4), (4, 4), 'stretch')
+    now = [0.0]
+    monkeypatch.setattr(measure.time, 'perf_counter', lambda: now[0])
+
+    class Copy:
+        """A map that a kernel made. Its copy to the host ends 1 s after the first wait."""
+
+        size_wh, dtype = (4, 4), np.dtype(np.uint8)
+        has_ended = False
+
+        def memory(self):
+            now[0] += not self.has_ended
+            self.has_ended = True
+            return np.zeros(1024 + 16, np.uint8)
+
+    def made_in_one_second(_):
+        now[0] += 1
+
+    monkeypatch.setattr(ClassMap, 'class_ids', made_in_one_second)
+    monkeypatch.setattr(DepthMap, 'depth', made_in_one_second)
+    make = {
+        'KernelMaps': lambda: KernelMaps({'class_ids': Copy()}, letterbox),
+        'ClassMap': lambda: ClassMap(np.zeros((4, 4), np.uint8), letterbox),
+        'DepthMap': lambda: DepthMap(np.zeros((4, 4), 'f4'), letterbox, 'bilinear', True),
+    }
+
+    class OneMap(RecordingPipeline):
+        def collect(self, slot):
+            now[0] += 1  # the work before the map
+            return [Result(make[kind](), 0.0, each.frame) for each in super().collect(slot)]
+
+    frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20)]
+    control = MeasurementControl(6)
+    expected = detect_all(OneMap(1), frames, Thresholds(), control)
+    report = measure_pipeline(OneMap(1), frames, Thresholds(), expected, control)
+    assert report.latency_ms.p50 == report.busy_latency_ms.p50 == 2000
+    assert report.frames_per_s == 0.5
+    assert report.unequal == 0
 
 
 def test_a_stopped_run_has_no_results():

@@ -361,6 +361,23 @@ def test_engines_of_each_family_run_each_step(name, tmp_path, install_standins, 
     assert list(module.living) == []
 
 
+def test_map_that_the_host_makes_is_a_step_of_an_engine(tmp_path, install_standins, monkeypatch):
+    """Stand-ins for CUDA and TensorRT do no work."""
+    monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)
+    outputs = {'points': (1, 48, 64, 3), 'mask': (1, 48, 64), 'metric_scale': (1,)}
+    install_standins(
+        tensors={
+            'inputs': (('image', (1, 3, 48, 64), 'FLOAT'),),
+            'outputs': tuple((name, shape, 'FLOAT') for name, shape in outputs.items()),
+        }
+    )
+    path, saved = tmp_path / 'moge.engine', tmp_path / 'result.json'
+    path.write_bytes(PLAN)
+    assert run_benchmark_engine(path, *QUICK, '--depth', '1', '--json', saved) == 0
+    (report,) = json.loads(saved.read_text())['models']
+    assert {'host_decode', 'maps'} <= set(report['stages'])
+
+
 def test_batch_engine_is_measured_with_batches(tmp_path, install_standins, monkeypatch, capsys):
     """Stand-ins for CUDA and TensorRT do no work."""
     monkeypatch.setattr(gpu_steps, '_WARM_UP_S', 0)

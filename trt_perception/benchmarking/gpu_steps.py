@@ -13,11 +13,18 @@ from functools import partial
 from typing import Final
 
 from trt_perception.benchmarking.control import MeasurementControl
-from trt_perception.benchmarking.measure import EncodingTime, StageTime, TimeStatistics
+from trt_perception.benchmarking.host_steps import stage_times
+from trt_perception.benchmarking.measure import (
+    EncodingTime,
+    StageTime,
+    TimeStatistics,
+    make_map,
+)
 from trt_perception.gpu import Event, Graph, Stream
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.depth import DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_MAP_TOPIC
+from trt_perception.model.tasks.task import Task
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.cuda_results import KernelDecoder
@@ -44,7 +51,7 @@ _WARM_UP_S: Final = 0.3
 
 
 def measure_steps(
-    slot: CudaSlot, frame: Frame, thresholds: Thresholds, control: MeasurementControl
+    slot: CudaSlot, frame: Frame, thresholds: Thresholds, task: Task, control: MeasurementControl
 ) -> dict[str, StageTime]:
     """Measure the time of each step on one frame.
 
@@ -56,6 +63,7 @@ def measure_steps(
         slot: slot without queued work on its stream and without its own graph.
         frame: the frame that all steps process.
         thresholds: thresholds of the decoding step.
+        task: task of the model.
         control: limits the launches of the engine. The other steps run about equally often.
 
     Returns:
@@ -63,8 +71,8 @@ def measure_steps(
         ``engine_enqueue`` without a graph. Single steps from CUDA graphs: ``upload``,
         ``letterbox``, ``decode``, and ``masks`` for models with masks. ``maps`` replaces
         ``decode`` for class or depth maps. If the host decodes, ``download`` and
-        ``host_decode`` replace ``decode``. ``graph`` is the time of one graph with all steps
-        except the upload. ``upload_graph`` also includes the upload.
+        ``host_decode`` replace ``decode``, and the host makes ``maps``. ``graph`` is the time of
+        one graph with all steps except the upload. ``upload_graph`` also includes the upload.
     """
     # Fill all buffers, so that each step has valid inputs.
     run_and_count_candidates(slot, frame, thresholds)
@@ -94,7 +102,7 @@ def measure_steps(
     else:
         measure('download', slot.decode, _STEPS_PER_GRAPH)
         if not control.stopped:
-            times['host_decode'] = _time_host_decode(slot, control)
+            times |= _time_host_decode(slot, task, control)
     if capturable:
         measure('graph', lambda: queue_batch(slot, make_maps))
         measure('upload_graph', lambda: queue_batch(slot, make_maps, upload=True))
@@ -223,16 +231,19 @@ def _time_graph(
         )
 
 
-def _time_host_decode(slot: CudaSlot, control: MeasurementControl) -> StageTime:
-    """Measure the decoding of the outputs that the last frame left in pinned memory."""
-    seconds: list[float] = []
+def _time_host_decode(
+    slot: CudaSlot, task: Task, control: MeasurementControl
+) -> dict[str, StageTime]:
+    """Measure decoding and map, from the outputs that the last frame left in pinned memory."""
+    marks: list[tuple[float, ...]] = []
     control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
-    while control.must_continue(len(seconds)):
-        start = time.perf_counter()
-        slot.detections()
-        seconds.append(time.perf_counter() - start)
-    statistics = TimeStatistics.of_seconds(seconds)
-    return StageTime(statistics.mean, statistics)
+    while control.must_continue(len(marks)):
+        before = time.perf_counter()
+        (found,) = slot.detections()
+        decoded = time.perf_counter()
+        make_map(found)
+        marks.append((before, decoded, time.perf_counter()))
+    return stage_times(('host_decode',), marks, task)
 
 
 def _mean_launch_seconds(

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from trt_perception.benchmarking.control import MeasurementControl
-from trt_perception.benchmarking.measure import StageTime, TimeStatistics
+from trt_perception.benchmarking.measure import StageTime, TimeStatistics, make_map
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
-from trt_perception.images.results.class_map import ClassMap
-from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.model.tasks.task import MapTask, Task
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.stages.decode import count_candidates
 
-__all__ = ['measure_host_steps']
+__all__ = ['measure_host_steps', 'stage_times']
 
 
 def measure_host_steps(
@@ -58,7 +56,7 @@ def measure_host_steps(
         decoded = time.perf_counter()
         if isinstance(found, OutputError):
             raise found
-        _make_map(found)
+        make_map(found)
         made = time.perf_counter()
         if len(candidates) < len(frames):
             candidates.append(count_candidates(outputs, pipeline.spec, thresholds))
@@ -73,25 +71,25 @@ def measure_host_steps(
     control.begin('step by step')
     while control.must_continue(len(marks)):
         marks.append(run(len(marks)))
-    return _stage_times(marks, pipeline.spec.task), candidates
+    names = ('preprocess', 'inference', 'decode')
+    return stage_times(names, marks, pipeline.spec.task), candidates
 
 
-def _stage_times(marks: Sequence[tuple[float, ...]], task: Task) -> dict[str, StageTime]:
-    """Return the time of each stage, from the clock in seconds between the stages of a frame."""
-    names = ['preprocess', 'inference', 'decode']
-    if not task.finds_objects and any(topic.on_demand for topic in task.topics):
-        names.append('maps')
+def stage_times(
+    names: Sequence[str], marks: Sequence[tuple[float, ...]], task: Task
+) -> dict[str, StageTime]:
+    """Return the time of each stage, and of ``maps`` for class or depth maps.
+
+    Args:
+        names: the stages before ``maps``.
+        marks: for each frame, the clock in seconds before, between and after all stages.
+        task: task of the model.
+    """
+    if isinstance(task, MapTask):
+        names = (*names, 'maps')
     times = np.diff(np.array(marks), axis=1).T
     all_statistics = [TimeStatistics.of_seconds(row.tolist()) for row in times]
     return {
         name: StageTime(statistics.mean, statistics)
         for name, statistics in zip(names, all_statistics, strict=False)
     }
-
-
-def _make_map(found: TaskResult) -> None:
-    """Make the map that a node publishes, in the size of the image, if the task has maps."""
-    if isinstance(found, ClassMap):
-        found.class_ids()
-    elif isinstance(found, DepthMap):
-        found.depth()

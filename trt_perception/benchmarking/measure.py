@@ -10,14 +10,17 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from trt_perception.benchmarking.control import MeasurementControl
+from trt_perception.errors import OutputError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.frame import Thresholds
@@ -29,6 +32,7 @@ __all__ = [
     'StageTime',
     'TimeStatistics',
     'detect_all',
+    'make_map',
     'measure_pipeline',
     'measurement_name',
 ]
@@ -101,12 +105,12 @@ class PipelineReport:
 
     Attributes:
         depth: batches in flight.
-        latency_ms: time from enqueueing a batch to its results, in an idle pipeline.
+        latency_ms: time from enqueueing a batch to its results and maps, in an idle pipeline.
         frames_per_s: frames per second at full load.
-        busy_latency_ms: time from enqueueing a batch to its results, at full load.
+        busy_latency_ms: time from enqueueing a batch to its results and maps, at full load.
         enqueue_ms: time of the calling thread to enqueue a batch, at full load.
-        collect_ms: time of the calling thread to collect a batch, including waits, at full
-            load.
+        collect_ms: time of the calling thread to collect a batch, including waits and the maps
+            that the host makes, at full load.
         cpu_ms: CPU time of all threads per frame, at full load.
         detections: mean number of boxes per frame; None if the task has no objects.
         unequal: number of results that differ in any bit from the first run of the same frame.
@@ -247,6 +251,20 @@ def _array_bytes(value: Any) -> int:
     return 0
 
 
+def make_map(found: TaskResult | OutputError) -> None:
+    """Make the class or depth map of a result, if any, in the size of the image.
+
+    If kernels make the maps, wait for the copies to the host.
+    """
+    if isinstance(found, KernelMaps):
+        for made in found.maps.values():
+            made.memory()
+    elif isinstance(found, ClassMap):
+        replace(found).class_ids()  # a copy, because a ClassMap keeps its best classes in memory
+    elif isinstance(found, DepthMap):
+        found.depth()
+
+
 @dataclass(frozen=True)
 class _BatchFeeder:
     """Enqueues frames in batches, and starts again after the last frame."""
@@ -263,12 +281,10 @@ class _BatchFeeder:
         self.pipeline.enqueue(slot, frames, [self.thresholds] * self.batch)
 
     def collect(self, slot: int) -> list[TaskResult]:
-        """Return the results of a batch. Waits for the copies of maps."""
+        """Return the results of a batch, after making their maps."""
         results = [result.found for result in collect_all(self.pipeline, slot)]
         for found in results:
-            if isinstance(found, KernelMaps):
-                for one in found.maps.values():
-                    one.memory()
+            make_map(found)
         return results
 
 

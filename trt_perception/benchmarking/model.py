@@ -132,7 +132,7 @@ def _measure_on_gpu(
         slot, spec = pipeline.slots[0], pipeline.spec
         thresholds = options.thresholds
         with copy_to_pipeline_memory(pipeline, frames) as frames_in_place:
-            stages = measure_steps(slot, frames_in_place[0], thresholds, control)
+            stages = measure_steps(slot, frames_in_place[0], thresholds, spec.task, control)
             candidates = [
                 run_and_count_candidates(slot, frame, thresholds) for frame in frames_in_place
             ]

@@ -71,12 +71,12 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
     upload             time to copy a frame to the GPU
     letterbox kernel   time of the GPU kernel that converts and resizes a frame
   pipeline:
-    latency p50        time from a batch of frames to its results, one batch at a time; also
-                       p95, p99 and p99.9
+    latency p50        time from a batch of frames to its results and maps, one batch at a time;
+                       also p95, p99 and p99.9
     frames/s           throughput at full load: the next frame is always waiting
     enqueue            median time of the calling thread to start a batch, at full load
-    collect            median time of the calling thread to get results, including waits, at
-                       full load
+    collect            median time of the calling thread to get results and maps, including waits,
+                       at full load
     CPU                CPU time of all threads per frame, at full load
     GPU MiB            GPU memory of the pipeline
     load s             seconds to open the model
@@ -92,6 +92,8 @@ Columns. Times are in milliseconds; p50, p95, p99 and p99.9 are percentiles.
     F1                 agreement of the detections with those of the first row; also mean IoU and
                        the largest score difference. Of models for the whole image: the share of
                        equal classes, or 1 minus the relative difference of depth
+
+Steps and pipeline make the class or depth map of each image, as for a subscriber.
 
 A measurement ends after --frames or --seconds, whichever comes first. Ctrl-C stops after the
 frames in flight. The tool then prints and saves the figures so far, marked as partial. A second
