@@ -1,6 +1,9 @@
 """Tests of the environment for large images, and of advice about lost or missing images."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -179,3 +182,26 @@ def test_process_environment_is_the_default(monkeypatch):
     for name in (*PROFILES, *ALLOCATOR):
         monkeypatch.setenv(name, 'mine')
     assert transport_environment('/large.xml') == {}
+
+
+# Print the page faults of a second array of 2 MiB, after the first array was freed.
+COUNT_FAULTS = """
+import resource, sys
+import numpy as np
+from trt_perception.transport.advice import keep_freed_memory
+keep_freed_memory()
+np.ones(2**21, np.uint8)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(2**21, np.uint8)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.parametrize('is_kept', [True, False])
+def test_freed_memory_is_reused_unless_the_user_set_the_allocator(is_kept):
+    environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR}
+    if not is_kept:
+        environment |= dict.fromkeys(ALLOCATOR, '131072')
+    command = [sys.executable, '-c', COUNT_FAULTS]
+    faults = int(subprocess.check_output(command, env=environment))
+    assert (faults < 100) == is_kept

@@ -44,6 +44,7 @@ from trt_perception.tools.model_arguments import (
     detector_config,
     suggest_tool_assignment,
 )
+from trt_perception.transport.advice import keep_freed_memory
 
 __all__ = ['BenchmarkReport', 'main']
 
@@ -184,6 +185,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
     """Measure, print the tables, save the requested files, and return the exit code."""
+    keep_freed_memory()
     report = _measure(job)
     saver = ResultSaver('benchmark_engine')
     if report.models and options.json:

@@ -5,6 +5,8 @@ The command ``scripts/bench transport`` measures their effect.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import os
 import shlex
@@ -15,7 +17,7 @@ from typing import Final
 __all__ = [
     *('LARGE_MESSAGE_BYTES', 'PROFILE_VARIABLES', 'loss_fix', 'may_be_camera', 'start_arguments'),
     *('CAMERA_PROFILE', 'NODE_PROFILE', 'has_node_profile', 'node_profile_environment'),
-    *('suggest_image_topic', 'transport_environment'),
+    *('keep_freed_memory', 'suggest_image_topic', 'transport_environment'),
 ]
 
 #: Variables with the path of a Fast DDS profile. Jazzy and older releases read only the first, and
@@ -36,6 +38,12 @@ _ALLOCATOR: Final = {
     'MALLOC_TRIM_THRESHOLD_': '1073741824',
     'MALLOC_TOP_PAD_': '67108864',
 }
+# The options of mallopt(3) with the effect of these variables.
+_MALLOPT_OPTIONS: Final = {
+    'MALLOC_MMAP_THRESHOLD_': -3,
+    'MALLOC_TRIM_THRESHOLD_': -1,
+    'MALLOC_TOP_PAD_': -2,
+}
 
 
 def transport_environment(
@@ -52,6 +60,17 @@ def transport_environment(
     if profile not in ('', 'none'):
         wanted.update(dict.fromkeys(PROFILE_VARIABLES, os.path.expanduser(profile)))
     return {name: value for name, value in wanted.items() if name not in environment}
+
+
+def keep_freed_memory() -> None:
+    """Give this process the allocator of a node that ``detect.launch.py`` starts.
+
+    Variables that the user set are kept. Only glibc has these settings.
+    """
+    with contextlib.suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for name, value in transport_environment('').items():
+            mallopt(_MALLOPT_OPTIONS[name], int(value))
 
 
 def node_profile_environment(share: Path, environment: Mapping[str, str]) -> dict[str, str]:
