@@ -53,6 +53,21 @@ def test_benchmark_has_no_boxes_and_measures_the_agreement(task, tmp_path, capsy
         assert agreement['mean'] < 0.5, 'opposite logits have other best classes'
 
 
+@pytest.mark.parametrize('task', IMAGE_TASKS)
+def test_benchmark_refuses_options_for_objects(task, tmp_path, golden_messages, capsys):
+    assert write_manifest(tool_arguments(task, tmp_path / 'model.onnx')) == 0
+    models = [Path(__file__).parents[2] / 'models' / 'digits.onnx', tmp_path / 'model.onnx']
+    for option in (['--confidence', '0.9'], ['--iou', '0.9'], ['--max-detections', '5']):
+        assert benchmark_engine([*map(str, models), *option]) == 2
+        golden_messages.add(last_error(capsys, tmp_path))
+
+
+def test_benchmark_accepts_default_values_of_options_for_objects(tmp_path):
+    words = tool_arguments('semantic', tmp_path / 'model.onnx')
+    quick = ['--frames', '1', '--warmup', '0', '--size', '64x48', '--steps-only']
+    assert benchmark_engine([*words, *quick, '--confidence', '0.25']) == 0
+
+
 def last_error(capsys, folder):
     """Return the last message. Messages before it tell how the model was recognised."""
     return capsys.readouterr().err.replace(str(folder), 'FOLDER').splitlines()[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +32,8 @@ from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.tasks.task import TaskResult
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.arguments import add_file_option, check_output_file
 from trt_perception.tools.benchmark_arguments import (
@@ -42,6 +45,8 @@ from trt_perception.tools.command_line import ResultSaver, print_message, run_to
 from trt_perception.tools.model_arguments import (
     add_model_arguments,
     detector_config,
+    given_object_options,
+    refuse_object_options,
     suggest_tool_assignment,
 )
 from trt_perception.transport.advice import keep_freed_memory
@@ -164,9 +169,10 @@ def _prepare(options: argparse.Namespace) -> _Job:
     for name, option in _OPTIONS_BY_PARAMETER.items():
         if any(given.startswith(name) for given in options.param):
             raise ConfigError(f'--param {name}', 'cannot be set by --param', fix=f'use {option}')
+    files = [read_model_file(path, accepts_server=True) for path in options.models]
     models = [
         (model, provider)
-        for model in (read_model_file(path, accepts_server=True) for path in options.models)
+        for model in files
         for provider in (options.provider if model.is_onnx else ('auto',))
     ]
     for depth in benchmark_options.depths:
@@ -180,7 +186,19 @@ def _prepare(options: argparse.Namespace) -> _Job:
         load_frames(options.image, options.size, name, 1)[0]
         for name in (options.encoding if others else ())
     ]
+    if given_object_options(config):
+        for model in files:
+            _check_object_options(model, config, benchmark_options)
     return models, frames, encoding_frames, benchmark_options
+
+
+def _check_object_options(
+    model: ModelFile, config: DetectorConfig, options: BenchmarkOptions
+) -> None:
+    """Open a model to check that the options for objects have an effect on its task."""
+    opened = options.with_provider('cpu').pipeline  # other providers may need minutes
+    with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
+        refuse_object_options(config, pipeline.spec.task)
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:

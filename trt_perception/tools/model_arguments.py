@@ -24,6 +24,7 @@ __all__ = [
     'add_model_arguments',
     'add_parameter_option',
     'detector_config',
+    'given_object_options',
     'paths_by_name',
     'read_parameters',
     'refuse_object_options',
@@ -137,6 +138,16 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
     return DetectorConfig.from_values(values | read_parameters(options.param))
 
 
+def given_object_options(config: DetectorConfig) -> list[str]:
+    """Return the options for objects that differ from their defaults."""
+    defaults = DetectorConfig()
+    return [
+        option
+        for option, name in _OBJECT_OPTIONS.items()
+        if getattr(config, name) != getattr(defaults, name)
+    ]
+
+
 def refuse_object_options(config: DetectorConfig, task: Task) -> None:
     """Refuse options for objects if a model has another task.
 
@@ -147,11 +158,10 @@ def refuse_object_options(config: DetectorConfig, task: Task) -> None:
     Raises:
         ConfigError: an option for objects differs from its default.
     """
-    defaults = DetectorConfig()
-    for option, name in _OBJECT_OPTIONS.items():
-        if not task.finds_objects and getattr(config, name) != getattr(defaults, name):
-            found = f'has no effect on a model with task {task.name}'
-            raise ConfigError(option, found, fix='leave this option out')
+    given = given_object_options(config)
+    if given and not task.finds_objects:
+        found = f'has no effect on a model with task {task.name}'
+        raise ConfigError(given[0], found, fix='leave this option out')
 
 
 def paths_by_name(paths: Sequence[str]) -> dict[str, str]:
