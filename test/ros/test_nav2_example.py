@@ -1,7 +1,7 @@
 """Check examples/nav2 against the parameters and rules of Nav2's semantic segmentation layer.
 
-The tables below are from the layer's calls of declare_parameter in commit a70cf6e. The layer itself
-is not on PyPI.
+The tables below are from the layer's calls of declare_parameter in commit a70cf6e. The layer is
+not on PyPI.
 """
 
 from pathlib import Path
