@@ -42,6 +42,7 @@ class ClassLogitsDecoder(ImageDecoder):
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
+        # As post_process_semantic_segmentation of transformers does.
         return MapLayout('logits', 'bilinear')
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
@@ -68,6 +69,7 @@ class ClassIdsDecoder(ImageDecoder):
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
+        # As Ultralytics' predictor of semantic models does, after it removed the padding.
         return MapLayout('ids', 'nearest')
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
@@ -87,6 +89,7 @@ PRESETS: Final = (
         ClassLogitsDecoder(),
         'SegFormer, UperNet, DeepLabV3, LR-ASPP',
         '(B, C, rows, columns)',
+        # As SegformerImageProcessor of transformers does.
         preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
     ),
     DecoderPreset(

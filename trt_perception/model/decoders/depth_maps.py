@@ -276,6 +276,7 @@ _DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 
 PRESETS: Final = (
     DecoderPreset(
         'depth_ultralytics',
+        # The predictor resizes depth with align_corners.
         DepthDecoder(has_channel_axis=True, is_metric=True, upsampling='bilinear_aligned'),
         'depth models of Ultralytics',
         '(B, 1, rows, columns)',
@@ -284,6 +285,7 @@ PRESETS: Final = (
     ),
     DecoderPreset(
         'relative_depth',
+        # As post_process_depth_estimation of transformers does.
         DepthDecoder(has_channel_axis=False, is_metric=False, upsampling='bicubic'),
         'Depth Anything V2, DPT',
         '(B, rows, columns)',

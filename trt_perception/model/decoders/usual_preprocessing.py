@@ -13,6 +13,7 @@ __all__ = [
 PreprocessingFields = Mapping[str, Any]
 
 RGB_0_TO_1: Final[PreprocessingFields] = {'color_order': 'rgb', 'scale': 1 / 255}
+#: IMAGENET_DEFAULT_MEAN and IMAGENET_DEFAULT_STD of transformers, as in torchvision's presets.
 IMAGENET: Final[PreprocessingFields] = {
     **RGB_0_TO_1,
     'mean': (0.485, 0.456, 0.406),
