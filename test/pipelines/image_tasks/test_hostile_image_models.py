@@ -6,8 +6,10 @@ this package, and its memory must stay bounded.
 
 import json
 import resource
+from collections import Counter
 
 import numpy as np
+import pytest
 from onnx import helper, numpy_helper
 
 from support.models.image_models import NETWORK, write_image_model
@@ -28,24 +30,53 @@ from trt_perception.tools.write_manifest import recognised_manifest
 DECODERS = {
     'classify': ('class_probabilities', 'class_logits'),
     'semantic': ('pixel_logits', 'pixel_ids'),
-    'depth': ('depth_ultralytics', 'relative_depth', 'metric_depth', 'depth_pro'),
+    'depth': (
+        'depth_ultralytics',
+        'relative_depth',
+        'metric_depth',
+        'depth_pro',
+        'depth_anything_3',
+        'moge',
+    ),
+}
+#: Outputs of the depth decoders whose output is not one map (1, rows, columns).
+DEPTH_OUTPUTS = {
+    'depth_ultralytics': {'output': (1, 1, 48, 64)},
+    'depth_pro': {'depth': (1, 48, 64), 'field_of_view': (1,)},
+    'depth_anything_3': {'depth': (1, 1, 48, 64), 'sky': (1, 1, 48, 64)},
+    'moge': {'points': (1, 48, 64, 3), 'mask': (1, 48, 64), 'metric_scale': (1,)},
 }
 SIDES = (0, 1, 2, 3, 4, 5, 7, 12, 16, 48, 64, 257, 2000)
 IMAGE = frame_from_bgr(np.random.default_rng(0).integers(0, 256, (37, 53, 3), np.uint8))
 VALUES = (0.0, 0.5, 1.0, -1.0, 3e38, -3e38, np.nan, np.inf, -np.inf)
 
 
-def usual_output(rng, decoder, count):
-    """Return an array of the shape and type that a decoder expects, with random values."""
+@pytest.fixture(autouse=True)
+def _bounded_memory():
+    """Check that a test adds less than 512 MiB to the peak memory of the process."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, earlier tests included
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512 * 1024
+
+
+def usual_outputs(rng, decoder, count):
+    """Return arrays that a decoder expects, with random values, by names of outputs."""
     if decoder.startswith('class'):
-        return rng.dirichlet(np.ones(count)).astype('f4')[None]
+        return {'output': rng.dirichlet(np.ones(count)).astype('f4')[None]}
     if decoder == 'pixel_ids':
-        return rng.integers(0, count + (rng.random() < 0.3), (1, 48, 64)).astype('u1')
-    shape = {'pixel_logits': (1, count, 12, 16), 'depth_ultralytics': (1, 1, 48, 64)}
-    values = rng.standard_normal(shape.get(decoder, (1, 48, 64))).astype('f4')
-    if rng.random() < 0.3:
-        values.reshape(-1)[rng.integers(values.size)] = rng.choice(VALUES)
-    return values
+        ids = rng.integers(0, count + (rng.random() < 0.3), (1, 48, 64))
+        return {'output': ids.astype('u1')}
+    shapes = {'output': (1, 48, 64)}
+    if decoder == 'pixel_logits':
+        shapes = {'output': (1, count, 12, 16)}
+    outputs = {}
+    for name, shape in DEPTH_OUTPUTS.get(decoder, shapes).items():
+        values = outputs[name] = rng.standard_normal(shape).astype('f4')
+        if name == 'field_of_view':
+            values += 50
+        if rng.random() < 0.3:
+            values.reshape(-1)[rng.integers(values.size)] = rng.choice(VALUES)
+    return outputs
 
 
 def hostile_output(rng):
@@ -64,22 +95,18 @@ def hostile_output(rng):
 
 
 def write_constant_model(outputs, path):
-    """Write a network that ignores its image and returns the arrays."""
-    names = [f'output{index}' for index in range(len(outputs))]
+    """Write a network that ignores its image and returns arrays by names of outputs."""
     graph = helper.make_graph(
-        [helper.make_node('Identity', [f'{name}_value'], [name]) for name in names],
+        [helper.make_node('Identity', [f'{name}_value'], [name]) for name in outputs],
         'hostile',
         [helper.make_tensor_value_info('images', 1, [1, 3, *NETWORK[::-1]])],
         [
             helper.make_tensor_value_info(
                 name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
             )
-            for name, value in zip(names, outputs, strict=True)
+            for name, value in outputs.items()
         ],
-        [
-            numpy_helper.from_array(value, f'{name}_value')
-            for name, value in zip(names, outputs, strict=True)
-        ],
+        [numpy_helper.from_array(value, f'{name}_value') for name, value in outputs.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
     path.write_bytes(model.SerializeToString())
@@ -102,30 +129,30 @@ def check_result(found, class_count):
 
 def test_hostile_outputs_give_a_valid_result_or_an_error(tmp_path):
     rng = np.random.default_rng(40)
-    results = errors = 0
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB, earlier tests included
+    results, errors = Counter(), 0
     for index in range(300):
         task = str(rng.choice(list(DECODERS)))
         count = int(rng.choice([0, 1, 2, 4, 5, 257]))
         parameters = write_image_model(task, tmp_path / 'model.onnx')
         decoder = parameters['model.decoder'] = str(rng.choice(DECODERS[task]))
-        outputs = [hostile_output(rng) for _ in range(rng.choice([1, 1, 1, 2]))]
-        if rng.random() < 0.5:
-            outputs = [usual_output(rng, decoder, max(1, count))]
+        outputs = usual_outputs(rng, decoder, max(1, count))
+        for name in rng.permutation([*outputs, 'other'])[: rng.integers(0, 3)]:
+            outputs[str(name)] = hostile_output(rng)
         write_constant_model(outputs, tmp_path / 'model.onnx')
-        parameters['model.class_names'] = [f'class {number}' for number in range(count)]
+        if task != 'depth' or rng.random() < 0.1:
+            parameters['model.class_names'] = [f'class {number}' for number in range(count)]
+        thresholds = Thresholds(focal_length_px=float(rng.choice([0, 50])))
         try:
             pipeline = open_by_parameters(DetectorConfig.from_values(parameters))
-            found = detect_one(pipeline, IMAGE, Thresholds()).found
+            found = detect_one(pipeline, IMAGE, thresholds).found
             check_result(found, count)
-            results += 1
+            results[decoder] += 1
         except TrtPerceptionError:
             errors += 1
         except Exception as error:
             raise AssertionError(f'model {index}: {parameters}, {outputs}') from error
-    assert results > 10
+    assert set(results) == {decoder for decoders in DECODERS.values() for decoder in decoders}
     assert errors > 100
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512 * 1024
 
 
 def changed(rng, content):
@@ -164,29 +191,33 @@ def changed(rng, content):
 
 def test_hostile_manifests_give_a_valid_result_or_an_error(tmp_path):
     rng = np.random.default_rng(41)
-    results = errors = 0
+    results, errors = Counter(), 0
     originals = {}
-    for task in DECODERS:
-        folder = tmp_path / task
-        folder.mkdir()
-        parameters = write_image_model(task, folder / 'model.onnx')
+    for model in (*DECODERS, 'depth_anything_3', 'moge'):
+        path = tmp_path / model / 'model.onnx'
+        path.parent.mkdir()
+        if model in DECODERS:
+            parameters = write_image_model(model, path)
+        else:  # recognised by the names of outputs
+            parameters = {'engine_path': str(path)}
+            write_constant_model(usual_outputs(rng, model, 0), path)
         options = DetectorConfig.from_values(parameters).pipeline_options()
-        manifest = recognised_manifest(read_model_file(folder / 'model.onnx'), options)
-        originals[task] = json.loads(serialise_manifest(manifest))
+        manifest = recognised_manifest(read_model_file(path), options)
+        originals[model] = json.loads(serialise_manifest(manifest))
     for index in range(200):
-        task = str(rng.choice(list(DECODERS)))
-        path = tmp_path / task / 'model.onnx'
-        content = changed(rng, originals[task])
+        model = str(rng.choice(list(originals)))
+        path = tmp_path / model / 'model.onnx'
+        content = changed(rng, originals[model])
         path.with_name('model.onnx.json').write_text(json.dumps(content))
         try:
             options = DetectorConfig(engine_path=str(path)).pipeline_options()
             pipeline = open_offline_pipeline(read_model_file(path), options)
-            found = detect_one(pipeline, IMAGE, Thresholds()).found
+            found = detect_one(pipeline, IMAGE, Thresholds(focal_length_px=50)).found
             check_result(found, len(pipeline.spec.class_names))
-            results += 1
+            results[model] += 1
         except TrtPerceptionError:
             errors += 1
         except Exception as error:
             raise AssertionError(f'manifest {index}: {content}') from error
-    assert results > 10
+    assert set(results) == set(originals)
     assert errors > 50
