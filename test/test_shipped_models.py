@@ -1,11 +1,13 @@
 """Compare the shipped models of all tasks except boxes with the true demo scenes."""
 
+import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 
 import trt_perception
 
@@ -103,6 +105,23 @@ def test_class_maps_reach_a_mean_iou_of_0_9():
     iou = right / (pairs.sum(0) + pairs.sum(1) - right)
     assert iou.mean() > 0.9
     assert iou.min() > 0.8
+
+
+@pytest.mark.parametrize('name', ['digits_classify', 'digits_semantic', 'depth_tiny'])
+def test_models_of_the_whole_image_have_at_most_300_kb(name):
+    assert (ROOT / 'models' / f'{name}.onnx').stat().st_size <= 300_000
+
+
+@pytest.mark.parametrize(
+    ('task', 'figure', 'least'), [('classify', 'top1', 0.98), ('semantic', 'mean_iou', 0.80)]
+)
+def test_figures_on_held_out_scenes_are_those_of_the_shipped_model(task, figure, least):
+    # training/evaluate_images.py wrote the figures.
+    metrics = json.loads((ROOT / 'models' / 'digits_images.metrics.json').read_text())[task]
+    content = (ROOT / 'models' / f'digits_{task}.onnx').read_bytes()
+    assert metrics['model_sha256'] == hashlib.sha256(content).hexdigest()
+    assert metrics['scenes'] == 500
+    assert metrics[figure] >= least
 
 
 def test_best_class_of_a_crop_is_its_digit():
