@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.oracles.map_outputs import check_bilinear_map
 from support.oracles.reference_images import recorded_noise
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder import Sky
@@ -58,10 +59,15 @@ def test_export_is_recognised_by_its_outputs():
 
 @pytest.mark.parametrize('size', SIZES)
 def test_input_is_that_of_the_exporter(size):
-    tensor, letterbox = HostPreprocessor(spec_of().preprocessing)(recorded_noise(size, RECORDED))
-    assert letterbox.resized_wh == NETWORK
-    off = np.abs(tensor.reshape(-1)[::PIXEL_STEP] - RECORDED[f'{size} pixels'])
-    assert off.max() <= 1.01 / 255 / 0.224
+    def levels_off(**values):
+        preprocessing = replace(spec_of().preprocessing, **values)
+        tensor, _ = HostPreprocessor(preprocessing)(recorded_noise(size, RECORDED))
+        off = np.abs(tensor.reshape(-1)[::PIXEL_STEP] - RECORDED[f'{size} pixels'])
+        return 255 * 0.224 * off.max()
+
+    assert levels_off() <= 1.01
+    for values in ({'filter': 'bicubic'}, {'antialias': False}, {'resize': 'letterbox'}):
+        assert levels_off(**values) > 5, values
 
 
 @pytest.mark.parametrize('size', SIZES)
@@ -73,6 +79,16 @@ def test_metres_are_those_of_the_familys_own_code(size):
     assert found.is_metric
     metres = found.depth(NETWORK).reshape(-1)[::STEP]
     np.testing.assert_allclose(metres, RECORDED[f'{size} metres'], rtol=1e-6)
+
+
+@pytest.mark.parametrize('size', SIZES)
+@pytest.mark.parametrize('shares', [None, (1.5, 2.5)])
+def test_depth_and_sky_are_resized_bilinearly_to_the_image(size, shares):
+    found = decoded(size, Thresholds(normalised_focal_lengths=shares))
+    depth, sky = (RECORDED[f'{size} {name}'][0, 0].astype(float) for name in ('depth', 'sky'))
+    grid = depth * ((1.5 * 98 + 2.5 * 56) / 2 / 300 if shares else 1)
+    grid[sky >= np.float32(0.3)] = 200 if shares else 1e4
+    check_bilinear_map(found, grid)
 
 
 def test_focal_length_in_pixels_replaces_the_calibration():

@@ -128,6 +128,8 @@ def test_depth_is_that_of_the_familys_own_code(family, size):
     for upsampling in {'nearest', 'bilinear', 'bicubic', 'bilinear_aligned'} - {found.upsampling}:
         wrong = decoded(family, size, upsampling=upsampling)
         assert share_of_range_off(wrong, family, size) > 1e-3, upsampling
+    cropped = Letterbox.fit(found.letterbox.source_wh, found.letterbox.network_wh, 'letterbox')
+    assert share_of_range_off(replace(found, letterbox=cropped), family, size) > 1e-3
 
 
 def test_inverse_depth_is_resized_before_it_is_inverted():

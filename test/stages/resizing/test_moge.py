@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from support.oracles.map_outputs import check_bilinear_map
 from support.oracles.reference_images import recorded_noise
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.images.letterbox import Letterbox
@@ -50,13 +51,17 @@ def spec_of(*without):
     return resolve_model_spec(model, None, ModelOverrides())
 
 
-def decoded(size, *, focal_length=None, network=NETWORK, **outputs):
-    """Return the depth for the recorded outputs, or for others, at the network's resolution.
+def decoded(size, **values):
+    """Return the depth at the network's resolution. Arguments are those of `result_of`."""
+    return result_of(size, **values).depth(NETWORK)
+
+
+def result_of(size, *, focal_length=None, **outputs):
+    """Return the result for the recorded outputs, or for others.
 
     Args:
         size: width and height of the image, such as ``517x333``.
         focal_length: in network pixels.
-        network: width and height of the returned map.
         outputs: arrays that replace recorded outputs.
     """
     spec = spec_of('normal')
@@ -69,7 +74,7 @@ def decoded(size, *, focal_length=None, network=NETWORK, **outputs):
     thresholds = [Thresholds(normalised_focal_lengths=shares)]
     (found,) = decode(arrays, spec, [letterbox], thresholds, DecodingLimits())
     assert found.is_metric
-    return found.depth(network)
+    return found
 
 
 def share_of_range_off(depth, recorded):
@@ -118,6 +123,11 @@ def test_depth_for_a_known_focal_length_is_that_of_infer(size):
     recorded = RECORDED[f'{size} known depth']
     assert share_of_range_off(decoded(size, focal_length=focal_length), recorded) < 1e-4
     assert share_of_range_off(decoded(size, focal_length=1.1 * focal_length), recorded) > 1e-2
+
+
+@pytest.mark.parametrize('size', SIZES)
+def test_depth_is_resized_bilinearly_to_the_image(size):
+    check_bilinear_map(result_of(size), decoded(size).astype(float))
 
 
 def camera_points(shift, focal_length=50.0):

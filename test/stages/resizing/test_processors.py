@@ -70,6 +70,8 @@ def test_host_gives_the_input_of_the_processor(name):
     if preprocessing.resize == 'center_crop':
         # One pixel more on the shorter side moves the crop by about half a pixel.
         others.append({'shorter_side': (preprocessing.shorter_side or 224) + 1})
+    else:
+        others.append({'resize': 'letterbox'})
     allowed = 3 if is_bicubic else 1
     for size in SIZES:
         preprocessing = preprocessing_of(name, size)

@@ -1,7 +1,11 @@
 """Make outputs with a value for each cell, and make maps of them with kernels and on the host."""
 
+from dataclasses import replace
+
 import numpy as np
 
+from support.oracles.reference_images import resized
+from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
 from trt_perception.model.decoders.depth_maps import (
@@ -124,6 +128,36 @@ def make_maps(
 def maps_on_host(spec, outputs, geometries, thresholds=ALL_TOPICS):
     """Return the results of the host for the first frames of a batch."""
     return decode(outputs, spec, geometries, [thresholds] * len(geometries), DecodingLimits())
+
+
+def check_bilinear_map(found, grid):
+    """Check that a depth map is a grid that was resized bilinearly from the whole network input.
+
+    A wrong filter and a wrong crop must differ.
+
+    Args:
+        found: a DepthMap.
+        grid: the depth of each cell, or its reciprocal if ``found`` is inverse: float64 (rows,
+            columns). NaN means unknown.
+    """
+    source_wh, network_wh = found.letterbox.source_wh, found.letterbox.network_wh
+    expected = resized(grid[..., None], source_wh)[..., 0]
+    if found.is_inverse:
+        expected = 1 / expected
+    is_known = np.isfinite(expected)
+
+    def share_of_range_off(**wrong):
+        depth = replace(found, **wrong).depth()
+        # A cell whose weight is 0 may or may not make its neighbour unknown.
+        assert wrong or (np.isfinite(depth) != is_known).mean() < 1e-3
+        both = is_known & np.isfinite(depth)
+        return np.abs(depth - expected)[both].max() / np.ptp(expected[is_known])
+
+    assert share_of_range_off() < 1e-4
+    for upsampling in ('nearest', 'bicubic', 'bilinear_aligned'):
+        assert share_of_range_off(upsampling=upsampling) > 1e-3, upsampling
+    cropped = Letterbox.fit(source_wh, network_wh, 'letterbox')
+    assert share_of_range_off(letterbox=cropped) > 1e-3
 
 
 def assert_same_maps(found, expected, size_wh=None):
