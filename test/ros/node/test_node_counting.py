@@ -14,7 +14,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 
 
 @pytest.fixture(scope='module', params=['auto', 'rclpy'])
-def _scripted(client, request):
+def _scripted_detector(client, request):
     """Return a node for all tests. They run again on a node that uses the intake of rclpy."""
     detector = Detector(
         client, {'image_intake': request.param}, command=script('nodes/scripted_node.py')
