@@ -219,6 +219,55 @@ def test_invalid_output_affects_no_other_frame_of_the_batch(open_late_pipeline):
     assert [type(error) for error in bad] == [OutputError, UnnamedClassError, OutputError]
 
 
+@pytest.mark.parametrize('is_damaged', [False, True])
+@pytest.mark.parametrize(
+    ('task', 'decoder', 'shape'),
+    [
+        ('classify', 'class_logits', (3,)),
+        ('semantic', 'pixel_logits', (3, 12, 16)),
+        ('depth', 'metric_depth', (48, 64)),
+    ],
+)
+def test_each_frame_has_its_own_result_of_the_whole_image(
+    open_late_pipeline, tmp_path, task, decoder, shape, is_damaged
+):
+    """The host decodes. Place n has class n, or a depth of n + 1 metres."""
+    open_late_pipeline()
+    sys.modules['tensorrt'] = FakeTensorRt(
+        inputs=(('images', (4, 3, 48, 64), 'FLOAT'),),
+        outputs=(('output', (4, *shape), 'FLOAT'),),
+    )
+    model = {**MODEL_PARAMETERS, 'model_task': task, 'model_decoder': decoder}
+    model |= {'model_class_names': ()} if task == 'depth' else {}
+    options = DetectorConfig(pipeline_depth=1, **model).pipeline_options()
+    path = tmp_path / 'tiny.engine'
+    options = replace(options, max_batch=4)
+    pipeline = CudaPipeline(read_model_file(path), options, returns_outputs=True)
+    values = np.zeros((4, *shape), np.float32)
+    for place in range(3):
+        values[place] = place + 1
+        if task != 'depth':
+            values[place] = 0
+            values[place, place] = 9
+    if is_damaged:
+        values[1] = np.nan
+    frames = [random_frame(np.random.default_rng(1), 'mono8', 60 + at, 40, 0) for at in range(3)]
+    ctypes.memmove(pipeline.slots[0].outputs['output'], values.tobytes(), values.nbytes)
+    pipeline.enqueue(0, frames, [Thresholds()] * 3)
+    for place, result in enumerate(pipeline.collect(0)):
+        if is_damaged and place == 1 and task != 'depth':
+            assert isinstance(result, OutputError)
+            continue
+        found = result.found
+        if task == 'classify':
+            assert found.scores.argmax() == place
+            continue
+        pixels = found.depth() - 1 if task == 'depth' else found.class_ids()
+        expected = np.nan if is_damaged and place == 1 else place
+        np.testing.assert_allclose(pixels, np.full((40, 60 + place), expected), atol=1e-6)
+    pipeline.close()
+
+
 def test_frame_in_memory_of_another_gpu_is_uploaded_directly(open_late_pipeline):
     """All GPUs can read page-locked memory, so pipelines of several GPUs share buffers."""
     gpu, pipeline, _ = open_batched_pipeline(open_late_pipeline, 'fixed 5')
