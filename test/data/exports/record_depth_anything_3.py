@@ -118,7 +118,10 @@ def main():
         content[f'{key} sky'] = sky.astype(np.float16)
         content[f'{key} metres'] = metres.numpy().reshape(-1)[::STEP]
         content[f'crc {key}'] = np.uint32(zlib.crc32(picture(size)))
-        print(key, depth.shape, depth.min(), depth.max(), (sky < 0.3).mean())
+        low, high, share = float(depth.min()), float(depth.max()), float((sky < 0.3).mean())
+        assert high >= 2 * low > 0, (key, low, high)
+        assert 0.5 < share < 0.95, (key, share)
+        print(key, depth.shape, low, high, share)
     path = arguments.out / 'depth_anything_3.npz'
     np.savez_compressed(path, **content)
     print(f'{path.stat().st_size / 1024:.0f} KiB')

@@ -143,7 +143,11 @@ def main():
             content[f'{key} {name}'] = result['depth'].numpy().reshape(-1)[::STEP]
         content[f'crc {key}'] = np.uint32(zlib.crc32(picture(size)))
         depth = found['depth'][found['mask']]
-        print(key, depth.min(), depth.max(), found['mask'].float().mean(), found['intrinsics'])
+        low, high = float(depth.min()), float(depth.max())
+        share = float(found['mask'].float().mean())
+        assert high >= 2 * low > 0, (key, low, high)
+        assert 0.5 < share < 1, (key, share)
+        print(key, low, high, share, found['intrinsics'])
     path = arguments.out / 'moge.npz'
     np.savez_compressed(path, **content)
     print(f'{path.stat().st_size / 1024:.0f} KiB')

@@ -86,6 +86,7 @@ def test_metres_are_those_of_the_familys_own_code(size):
 def test_depth_and_sky_are_resized_bilinearly_to_the_image(size, shares):
     found = decoded(size, Thresholds(normalised_focal_lengths=shares))
     depth, sky = (RECORDED[f'{size} {name}'][0, 0].astype(float) for name in ('depth', 'sky'))
+    assert depth.max() >= 2 * depth.min() > 0
     grid = depth * ((1.5 * 98 + 2.5 * 56) / 2 / 300 if shares else 1)
     grid[sky >= np.float32(0.3)] = 200 if shares else 1e4
     check_bilinear_map(found, grid)
