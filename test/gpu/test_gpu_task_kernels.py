@@ -102,11 +102,13 @@ MAP_SIZES = [(1920, 1080), (517, 333), (333, 517)]
 
 
 @pytest.mark.parametrize('resize', ['stretch', 'letterbox'])
-@pytest.mark.parametrize('name', MAP_CASES)
-def test_maps_equal_those_of_the_host(device, name, resize):
+@pytest.mark.parametrize(
+    ('name', 'classes'), [*((name, 5) for name in MAP_CASES), ('logits', 19), ('logits', 150)]
+)
+def test_maps_equal_those_of_the_host(device, name, classes, resize):
     """scripts/sanitize runs these cases under compute-sanitizer."""
     device.use()
-    spec = map_spec(name, resize, (512, 256), 5, batch=4)
+    spec = map_spec(name, resize, (512, 256), classes, batch=4)
     kernels = FrameKernels(device, spec, DecodingLimits())
     outputs = map_outputs(np.random.default_rng(3), spec)
     with ImagePool(device) as images:
