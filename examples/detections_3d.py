@@ -8,8 +8,8 @@ Topics, which -r renames, as above. With -r __ns:=/front, all topics are below /
     camera_info    of the camera image; the distortion of the lens is not corrected
     detections_3d  published: Detection3DArray in the optical frame of the camera
 Messages of one image must have equal stamps. The depth of an object is the median over its mask,
-or, without masks, over the inner half of its box. Pixels with 0, NaN or infinity have no depth.
-Objects without depth are left out. size.z spans the middle 80 percent of the visible depths.
+or, without masks, over its box halved in width and height. Pixels with 0, NaN or infinity have no
+depth. Objects without depth are left out. size.z spans the middle 80 percent of visible depths.
 For best-effort depth, add -p qos_overrides./FULL/TOPIC/NAME.subscription.reliability:=best_effort
 """
 

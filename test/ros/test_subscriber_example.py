@@ -239,7 +239,7 @@ def test_example_prints_an_image_whose_mask_is_missing(client, start_example):
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_path, name, number):
     (tmp_path / 'sitecustomize.py').write_text(SIGNAL_DURING_START.format(number.name))
-    # A script that starts a program in the background lets it ignore SIGINT, but rclpy does not.
+    # Programs that a script starts in the background ignore SIGINT. Programs with rclpy handle it.
     in_background = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
     program = Program(
         [*in_background, sys.executable, ROOT / 'examples' / f'{name}.py'],

@@ -155,7 +155,7 @@ def test_time_of_the_enqueue_counts_towards_the_poll_wait(naps):
 
 @pytest.mark.parametrize(('gpu_s', 'sleepless'), [(0.001, True), (0.1, False)])
 def test_worker_polls_without_sleep_when_a_short_batch_should_end(naps, gpu_s, sleepless):
-    """The kernel wakes a thread late, which is long compared with a short batch."""
+    """The delay of a sleeping thread is long compared with a short batch."""
     pipeline = FakePipeline(3, automatic=False)
     pipeline.gpu_s = gpu_s
     now = [0.0]

@@ -234,7 +234,7 @@ def _time_graph(
 def _time_host_decode(
     slot: CudaSlot, task: Task, control: MeasurementControl
 ) -> dict[str, StageTime]:
-    """Measure decoding and map, from the outputs that the last frame left in pinned memory."""
+    """Measure decoding and making of maps on outputs of the last frame in pinned memory."""
     marks: list[tuple[float, ...]] = []
     control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
     while control.must_continue(len(marks)):

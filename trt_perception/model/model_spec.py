@@ -349,5 +349,5 @@ def _check_outputs(
             f'{decoder} reads with {classes} classes and the task {task}',
             fix='check class names, decoder and task'
             if count in (None, classes)
-            else f'correct the class names (the decoder fits with {count}), or decoder and task',
+            else f'correct decoder and task, or the number of class names: {count}',
         )

@@ -39,8 +39,8 @@ _POLL_INTERVAL_LIMITS_S: Final = (80e-6, 2e-3)
 # 25 %.
 _SECOND_POLL_SHARE: Final = 0.95
 _MAX_SLOWDOWN: Final = 1.25
-# If the interval is the shortest, do not sleep between the polls of the next 0.2 ms: each sleep
-# takes about 60 µs longer than requested.
+# For short batches, poll without sleeping for 0.2 ms from the second poll on: each sleep takes
+# about 60 µs longer than requested.
 _SLEEPLESS_S: Final = 0.2e-3
 
 

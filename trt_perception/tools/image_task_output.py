@@ -100,7 +100,7 @@ class ImageTaskResults:
         return f'{count}, depth from {low:.3g} to {high:.3g} {unit}'.rstrip()
 
     def _amounts(self) -> dict[str, float]:
-        """Return the number of images with this best class, or the sum of its pixel shares."""
+        """Return for each class: the images where it is best, or the sum of its pixel shares."""
         amounts: defaultdict[str, float] = defaultdict(int)
         for row in self._rows:
             best = {found['name']: 1 for found in row.get('classes', ())[:1]}

@@ -63,7 +63,7 @@ def transport_environment(
 
 
 def keep_freed_memory() -> None:
-    """Give this process the allocator of a node that ``detect.launch.py`` starts.
+    """Set the options of the allocator that ``detect.launch.py`` sets for a node.
 
     Variables that the user set are kept. Only glibc has these settings.
     """

@@ -149,7 +149,7 @@ def test_classifier_gives_the_scores_of_its_family(family, tmp_path):
 
 @pytest.mark.parametrize('family', SEGMENTERS)
 def test_segmenter_gives_the_classes_of_its_family(family, tmp_path):
-    """The network of Ultralytics returns ids, so its arg max cannot come too early."""
+    """Ultralytics' network returns class ids, so `early_class_ids` does not apply."""
     right = SEGMENTERS[family]
     shares = equal_shares(family, tmp_path, **right)
     assert min(shares) > 0.97

@@ -148,7 +148,7 @@ def check_bilinear_map(found, grid):
 
     def share_of_range_off(**wrong):
         depth = replace(found, **wrong).depth()
-        # A cell whose weight is 0 may or may not make its neighbour unknown.
+        # An unknown cell with weight 0 may or may not make a pixel unknown.
         assert wrong or (np.isfinite(depth) != is_known).mean() < 1e-3
         both = is_known & np.isfinite(depth)
         return np.abs(depth - expected)[both].max() / np.ptp(expected[is_known])

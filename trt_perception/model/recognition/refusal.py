@@ -257,7 +257,7 @@ def needed_class_count(
     """Return the number of class names that a decoder needs to read outputs.
 
     Returns:
-        None if several numbers fit, or none.
+        None unless exactly one number fits.
     """
     sides = {side for tensor in outputs for side in tensor.shape}
     counts_before = {before + task.task_value_count for before in _value_counts_before_classes()}
