@@ -131,21 +131,27 @@ def test_batch_is_not_polled_before_its_shortest_time(naps, compute_s, gpu_s):
     assert run.published == [0, 1, 2]  # the stop waits for frames in the pipeline
 
 
+def submit_second(run, now, enqueue_s):
+    """Finish number 0, which shows the time of a batch. Submit 1; its enqueue takes seconds."""
+    (pipeline,) = run.pipelines
+    run.submit(0)
+    pipeline.finish(0)
+    run.settled()
+
+    def take_time(number):
+        now[0] += enqueue_s
+
+    pipeline.on_enqueue = take_time
+    run.submit_into_slots(1)
+
+
 def test_time_of_the_enqueue_counts_towards_the_poll_wait(naps):
     """The enqueue may decode a file, and the GPU time includes the decoding."""
     pipeline = FakePipeline(3, automatic=False)
     pipeline.gpu_s = 600.0
     now = [0.0]
     with Recorder(pipeline, clock=lambda: now[0]) as run:
-        run.submit(0)
-        pipeline.finish(0)
-        run.settled()
-
-        def take_time(number):
-            now[0] += 590.0
-
-        pipeline.on_enqueue = take_time
-        run.submit_into_slots(1)
+        submit_second(run, now, enqueue_s=590.0)
         asked = pipeline.asked
         wait_until(lambda: pipeline.asked > asked + 3)
         assert naps[0] < 1.0
@@ -160,15 +166,7 @@ def test_worker_polls_without_sleep_when_a_short_batch_should_end(naps, gpu_s, s
     pipeline.gpu_s = gpu_s
     now = [0.0]
     with Recorder(pipeline, clock=lambda: now[0]) as run:
-        run.submit(0)
-        pipeline.finish(0)
-        run.settled()
-
-        def take_time(number):
-            now[0] += gpu_s
-
-        pipeline.on_enqueue = take_time
-        run.submit_into_slots(1)
+        submit_second(run, now, enqueue_s=gpu_s)
         asked = pipeline.asked
         wait_until(lambda: pipeline.asked > asked + 3)
         assert (naps[1] == 0.0) == sleepless

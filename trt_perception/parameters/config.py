@@ -272,6 +272,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             before: the earlier values; None for the defaults.
         """
         defaults = DetectorConfig()
+        before = before or defaults
         unused = {
             **dict.fromkeys(decoder.unused_parameters, f'decoder {decoder.family}'),
             **dict.fromkeys(task.unused_parameters, f'task {task}'),
@@ -280,8 +281,8 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
             f'{row.name} has no effect with the {unused[row.name]}'
             for row in PARAMETERS
             if row.name in unused
-            and getattr(self, row.field) != getattr(before or defaults, row.field)
-            and getattr(self, row.field) != getattr(defaults, row.field)
+            and getattr(self, row.field)
+            not in (getattr(before, row.field), getattr(defaults, row.field))
         ]
 
     def thresholds(self, class_names: tuple[str, ...], task: Task | None = None) -> Thresholds:
