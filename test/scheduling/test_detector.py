@@ -166,7 +166,7 @@ def test_worker_polls_without_sleep_when_a_short_batch_should_end(naps, gpu_s, s
     pipeline.gpu_s = gpu_s
     now = [0.0]
     with Recorder(pipeline, clock=lambda: now[0]) as run:
-        submit_second(run, now, enqueue_s=gpu_s)
+        submit_second(run, now, enqueue_s=0.95 * gpu_s + 1e-4)  # just after the second poll is due
         asked = pipeline.asked
         wait_until(lambda: pipeline.asked > asked + 3)
         assert (naps[1] == 0.0) == sleepless
