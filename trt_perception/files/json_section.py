@@ -17,7 +17,10 @@ from typing import Any, ClassVar, TypeVar
 from trt_perception.errors import ManifestError, TrtPerceptionError
 from trt_perception.files.plain_text import Mistake, join_first_items
 
-__all__ = ['JsonSection', 'is_nested_deeper', 'parse_json', 'read_json', 'short_json']
+__all__ = [
+    *('JsonSection', 'RepeatedKeyError', 'is_nested_deeper', 'parse_json', 'read_json'),
+    'short_json',
+]
 
 Value = TypeVar('Value')
 
@@ -26,8 +29,9 @@ def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text, more strictly than Python's ``json`` module.
 
     Raises:
-        ValueError: the text is not JSON, repeats a key within an object, contains NaN, Infinity
-            or a number with thousands of digits, or nests too deep. The message says which.
+        RepeatedKeyError: an object repeats a key.
+        ValueError: the text is not JSON, contains NaN, Infinity or a number with thousands of
+            digits, or nests too deep. The message says which, without parts of the text.
     """
     try:
         return json.loads(
@@ -39,7 +43,7 @@ def parse_json(text: bytes | str) -> Any:
         raise ValueError(f'it is not text: byte {error.start} cannot be decoded') from error
     except json.JSONDecodeError as error:
         raise ValueError(f'{error.msg} in line {error.lineno}, column {error.colno}') from error
-    except _JsonMistakeError:
+    except (RepeatedKeyError, _NotANumberError):
         raise
     except ValueError as error:  # Python limits the digits of whole numbers
         raise ValueError('a number has thousands of digits') from error
@@ -61,12 +65,24 @@ def is_nested_deeper(content: object, most: int) -> bool:
     return bool(level)
 
 
-class _JsonMistakeError(ValueError):
+class RepeatedKeyError(ValueError):
+    """Raised when an object repeats a key. The message has no part of the text.
+
+    Attributes:
+        key: the repeated key.
+    """
+
+    def __init__(self, key: str) -> None:
+        super().__init__('a key is repeated in one object')
+        self.key = key
+
+
+class _NotANumberError(ValueError):
     pass
 
 
 def _refuse_nan_or_infinity(name: str) -> None:
-    raise _JsonMistakeError(f'{name} is not a number in JSON')
+    raise _NotANumberError(f'{name} is not a number in JSON')
 
 
 def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -74,7 +90,7 @@ def _object_without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any
     if len(content) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key, count in Counter(keys).items() if count > 1)
-        raise _JsonMistakeError(f'key {short_json(twice)} is repeated in one object')
+        raise RepeatedKeyError(twice)
     return content
 
 
@@ -86,12 +102,15 @@ def read_json(text: bytes, origin: str) -> JsonSection:
         origin: the file's name, for messages.
 
     Raises:
-        ManifestError: the file is not a JSON object, or ``parse_json`` refuses it.
+        ManifestError: the file is not a JSON object, or ``parse_json`` refuses it. The error has
+            no part of the text, because the file may be no manifest.
     """
     try:
         content = parse_json(text)
     except ValueError as error:
         raise ManifestError(origin, f'not readable as JSON: {error}') from error
+    if not isinstance(content, dict):
+        raise ManifestError(origin, 'another JSON value', expected='a JSON object')
     return JsonSection(content, origin)
 
 

@@ -45,6 +45,7 @@ __all__ = [
 _SCHEMA_VERSION: Final = 2
 #: Keys that schema 1 lacks. Schema 1 supports only detectors of boxes.
 _KEYS_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)
+_REQUIRED_KEYS: Final = ('schema', 'inputs', 'outputs', 'preprocessing', 'decoder', 'class_names')
 MANIFEST_MAX_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -124,6 +125,14 @@ def parse_manifest(text: bytes, origin: str) -> Manifest:
             origin, f'{len(text)}', expected=f'a manifest of at most {MANIFEST_MAX_BYTES} bytes'
         )
     top = read_json(text, origin)
+    # Only a file with all keys of a manifest is quoted in errors. Another file may hold secrets.
+    if missing := [key for key in _REQUIRED_KEYS if key not in top.unread_keys()]:
+        raise ManifestError(
+            origin,
+            f'no {missing[0]!r}',
+            expected=f'a manifest with the keys {", ".join(_REQUIRED_KEYS)}',
+            fix='see docs/manifest.md',
+        )
     schema = top.integer('schema')
     if schema not in (1, _SCHEMA_VERSION):
         fix = 'rebuild the model with this version'

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from trt_perception.errors import ConfigError, TrtPerceptionError
-from trt_perception.files.json_section import JsonSection, parse_json
+from trt_perception.files.json_section import JsonSection, RepeatedKeyError, parse_json, short_json
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.regular_files import read_user_file
 
@@ -99,6 +99,9 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
     """
     try:
         return parse_json(read_user_file(path, limit))
+    except RepeatedKeyError as error:
+        found = f'key {short_json(error.key)} is repeated in one object'
+        raise ConfigError(str(path), found) from error
     except ValueError as error:
         raise ConfigError(str(path), f'is not JSON: {error}') from error
 

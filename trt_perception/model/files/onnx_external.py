@@ -12,6 +12,8 @@ The module also refuses parts that no exporter of detectors writes and that ONNX
 checks nor limits. These parts are sparse tensors, whose indices ONNX Runtime does not check,
 functions that call themselves or expand a few nodes to millions, and deeply nested graphs.
 Limitation: operators with unusual values can still crash or block the process.
+
+Errors have no values of the file, because it may be no model.
 """
 
 from __future__ import annotations
@@ -226,9 +228,9 @@ def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | me
         tag, position = _read_varint(message, position)
         number, wire = tag >> 3, tag & 7
         if number not in message_fields and number not in other_fields:
-            raise ValueError(f'field {number} of a {kind}Proto, which ONNX 1.23 does not have')
+            raise ValueError(f'a {kind}Proto with a field that ONNX 1.23 does not have')
         if number in message_fields and wire != _BYTES_WIRE_TYPE:
-            raise ValueError(f'field {number} of a {kind}Proto that is not a message')
+            raise ValueError(f'a {kind}Proto with a number in a field for messages')
         if wire == _VARINT_WIRE_TYPE:
             value, position = _read_varint(message, position)
             yield number, value
@@ -238,9 +240,9 @@ def _read_fields(message: memoryview, kind: str) -> Iterator[tuple[int, int | me
         elif wire in _SIZES_BY_FIXED_WIRE_TYPE:
             size = _SIZES_BY_FIXED_WIRE_TYPE[wire]
         else:
-            raise ValueError(f'wire type {wire}, which ONNX does not use')
+            raise ValueError('a wire type that ONNX does not use')
         if size > len(message) - position:
-            raise ValueError(f'a field of {size} bytes, with {len(message) - position} bytes left')
+            raise ValueError('a field that is longer than its message')
         yield number, message[position : position + size]
         position += size
 

@@ -52,7 +52,7 @@ def read_plan_header(content: bytes, name: str) -> PlanHeader:
     if module is None or len(content) < 64:
         raise EngineError(
             f'{name} is not a TensorRT plan',
-            f'{len(content)} bytes, with the first four {content[:4].hex(" ")}',
+            f'{len(content)} bytes{"" if module else ", which start otherwise"}',
             expected='at least 64 bytes that start with "ftrt" (TensorRT) or "vtrt" '
             '(TensorRT-RTX)',
             fix='copy the engine again, or build it again',
