@@ -71,9 +71,15 @@ def yaml_value(value):
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
+def _can_change(parameter):
+    if parameter.start_only:
+        return 'never'
+    return 'always' if parameter.live else ''
+
+
 def parameters():
     """Return the parameters of the node."""
-    head = ('parameter', 'type', 'default', 'allowed', 'live', 'camera', 'meaning')
+    head = ('parameter', 'type', 'default', 'allowed', 'can change', 'camera', 'meaning')
     return table(
         head,
         [
@@ -82,7 +88,7 @@ def parameters():
                 parameter.kind,
                 f'`{yaml_value(parameter.default)}`',
                 parameter.allowed.strip('().'),
-                'yes' if parameter.live else '',
+                _can_change(parameter),
                 'yes' if parameter.per_camera else '',
                 parameter.description,
             )

@@ -35,7 +35,7 @@ NAMES = {
     'class_agnostic_nms', 'image_transport',
     'image_intake', 'image_participants',
     'triton.timeout_ms', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
-    'triton.certificate_file', 'triton.key_file',
+    'triton.certificate_file', 'triton.key_file', 'triton.servers',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
     'diagnostics_period_s', 'autostart', 'model.input_size', 'model.resize',
     'model.shorter_side', 'model.filter', 'model.antialias', 'model.pad_value',
@@ -79,6 +79,10 @@ FRAME_PARAMETERS = {
     'confidence_threshold', 'iou_threshold', 'class_filter', 'model.focal_length', 'depth.sky',
     'depth.sky_threshold', 'depth.sky_depth_m',
 }  # fmt: skip
+START_ONLY = {
+    'plugin_libraries', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
+    'triton.certificate_file', 'triton.key_file', 'triton.servers',
+}  # fmt: skip
 LIVE = {*FRAME_PARAMETERS, 'enabled', 'max_rate_hz'}
 PER_CAMERA = {
     'confidence_threshold', 'class_filter', 'image_transport', 'image_qos.reliability',
@@ -104,6 +108,7 @@ def test_parameters_match_the_ros_interface():
     assert len(PARAMETERS) == len(NAMES)
     assert {name: ROWS[name].default for name in DEFAULTS} == DEFAULTS
     assert {row.name for row in PARAMETERS if row.live} == LIVE
+    assert {row.name for row in PARAMETERS if row.start_only} == START_ONLY
     assert {row.name for row in PARAMETERS if row.per_camera} == PER_CAMERA
     assert {name: (ROWS[name].minimum, ROWS[name].maximum) for name in RANGES} == RANGES
     assert Thresholds() == DetectorConfig().thresholds(('cat',))

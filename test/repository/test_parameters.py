@@ -58,10 +58,11 @@ def test_page_has_a_row_for_each_parameter():
     listed = rows(section(page, 'All parameters'))
     assert len(listed) == len(PARAMETERS)
     for cells, parameter in zip(listed, PARAMETERS, strict=True):
-        name, kind, _, allowed, live, camera, meaning = cells
+        name, kind, _, allowed, can_change, camera, meaning = cells
         assert name == f'`{parameter.name}`'
         assert kind == parameter.kind
-        assert (live == 'yes') == parameter.live
+        assert (can_change == 'always') == parameter.live
+        assert (can_change == 'never') == parameter.start_only
         assert (camera == 'yes') == parameter.per_camera
         assert meaning == parameter.description
         for choice in parameter.choices:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.recognition.recognise import ModelOverrides
 
 __all__ = ['ONNX_PROVIDERS', 'DecodingLimits', 'PipelineOptions', 'TritonOptions']
@@ -35,6 +37,11 @@ class TritonOptions:
     Attributes:
         timeout_s: longest wait in seconds for the answer to an image.
         shared_memory: pass tensors through shared memory if the server is on this machine.
+        start_server: host and port of the only server that gets headers and the client's
+            certificate; '' if no server gets them. None in tools and programs, whose user names
+            the server together with these options: any server may be used and gets them.
+        servers: host and port of each further server that may be used. Has no effect if
+            start_server is None.
         headers: path of a file with headers of the requests; '' for none.
         tls: encrypt the connection.
         ca_file: path of a PEM file with certificates that may sign the server's; '' for gRPC's.
@@ -44,11 +51,34 @@ class TritonOptions:
 
     timeout_s: float = 1.0
     shared_memory: bool = True
+    start_server: str | None = None
+    servers: tuple[str, ...] = ()
     headers: str = ''
     tls: bool = False
     ca_file: str = ''
     certificate_file: str = ''
     key_file: str = ''
+
+    def is_trusted(self, server: str) -> bool:
+        """Return whether a server, such as ``localhost:8001``, gets headers and certificate."""
+        return self.start_server in (None, server)
+
+    def check_server(self, server: str) -> None:
+        """Check that a server may be used. Servers are compared as text.
+
+        Raises:
+            ConfigError: the start of the node did not name this server.
+        """
+        if self.is_trusted(server) or server in self.servers:
+            return
+        allowed = join_first_items([*filter(None, [self.start_server]), *self.servers])
+        raise ConfigError(
+            "parameter 'engine_path'",
+            f'the server {server}',
+            expected=f'one of the servers {allowed}' if allowed else 'a local file',
+            fix='start the node with this engine_path, or list the server in triton.servers at '
+            'the start',
+        )
 
 
 @dataclass(frozen=True)

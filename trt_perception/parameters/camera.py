@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
+from trt_perception.model.files.triton_address import is_triton_address, parse_triton_address
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
@@ -136,6 +137,8 @@ class NodeConfig:
         node: configuration of the node.
         camera_values: values of camera parameters that were set, by full name, each in the type
             of its row.
+        start_server: host and port of the Triton server in the engine_path with which the node
+            started; '' without one. None outside a node.
 
     Raises:
         ConfigError: a camera value has the wrong type, is out of range, or belongs to no camera.
@@ -143,6 +146,7 @@ class NodeConfig:
 
     node: DetectorConfig = field(default_factory=DetectorConfig)
     camera_values: Mapping[str, Any] = field(default_factory=dict)
+    start_server: str | None = None
     _cameras: dict[str, DetectorConfig] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -205,7 +209,20 @@ class NodeConfig:
         """Return the options of a pipeline that can process images of every camera."""
         cameras = [self._cameras[name] for name in self.node.cameras or ('',)]
         jpeg = any(camera.pipeline_options().jpeg_on_gpu for camera in cameras)
-        return dataclasses.replace(self.node.pipeline_options(), jpeg_on_gpu=jpeg)
+        options = self.node.pipeline_options()
+        triton = dataclasses.replace(options.triton, start_server=self.start_server)
+        return dataclasses.replace(options, jpeg_on_gpu=jpeg, triton=triton)
+
+    def check_server(self) -> None:
+        """Check that the node may use the server in `engine_path`. Files are not checked.
+
+        Raises:
+            ConfigError: the address is malformed, or the start of the node did not name the
+                server.
+        """
+        if is_triton_address(self.node.engine_path):
+            server = parse_triton_address(self.node.engine_path).server
+            self.pipeline_options().triton.check_server(server)
 
     def check(self, check: Callable[[DetectorConfig], object]) -> None:
         """Check the node's configuration, and each different configuration of a camera.
@@ -268,7 +285,9 @@ class NodeConfig:
         rows = camera_rows(node.cameras)
         camera_values = {name: value for name, value in self.camera_values.items() if name in rows}
         camera_values.update({name: value for name, value in given.items() if name in come})
-        return NodeConfig(node, {**camera_values, **changed_values})
+        return dataclasses.replace(
+            self, node=node, camera_values={**camera_values, **changed_values}
+        )
 
 
 def _split_by_scope(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

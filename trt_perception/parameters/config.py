@@ -57,7 +57,7 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         'debug_image.max_rate_hz',
         *('diagnostics_period_s', 'enabled', 'image_intake', 'image_participants'),
         *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'map_size'),
-        'max_rate_hz',
+        *('max_rate_hz', 'triton.servers'),
     }
 )
 
@@ -128,6 +128,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         'TensorRT plugin libraries (.so) that the engine needs. The process keeps them loaded. An '
         'ONNX model ignores them.',
         find_mistake=libraries_mistake,
+        start_only=True,
     )
     nvtx: bool = parameter_field(
         False,

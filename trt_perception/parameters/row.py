@@ -30,6 +30,8 @@ class Parameter:
         maximum: largest value.
         choices: the allowed values; empty allows any value.
         live: whether the parameter may change while the node is active.
+        start_only: whether the parameter keeps the value of the node's start. Such a parameter
+            names files or servers, which others on the ROS graph must not choose.
         per_camera: whether a camera may override the value, as ``camera.<name>.<parameter>``.
         find_mistake: function that returns why a value of the right type is invalid, or None if
             the value is valid; None if the parameter has no such rule.
@@ -45,6 +47,7 @@ class Parameter:
     maximum: float | None = None
     choices: tuple[str, ...] = ()
     live: bool = False
+    start_only: bool = False
     per_camera: bool = False
     find_mistake: Callable[[Any], Mistake | None] | None = None
 

@@ -14,11 +14,13 @@ from trt_perception.files.plain_text import (
     names_mistake,
     short_repr,
 )
+from trt_perception.model.files.triton_address import SERVER_FORM, is_server
 from trt_perception.model.preprocessing import number_mistake
 
 __all__ = [
     *('HIGHEST_RATE_HZ', 'MAX_CAMERAS', 'cached_names_mistake', 'cameras_mistake'),
-    *('devices_mistake', 'libraries_mistake', 'rate_mistake', 'triple_mistake'),
+    *('devices_mistake', 'libraries_mistake', 'rate_mistake', 'servers_mistake'),
+    'triple_mistake',
 ]
 
 # The period of a timer must fit into 64 bits of nanoseconds.
@@ -28,6 +30,7 @@ MAX_CAMERAS: Final = 64
 #: Largest rate of images, in images per second.
 HIGHEST_RATE_HZ: Final = 1000.0
 _HIGHEST_DEVICE: Final = 63
+_MAX_SERVERS: Final = 64
 # Name of the node's status on /diagnostics. The status of a camera has the camera's name.
 _NODE_STATUS_NAME: Final = 'detector'
 # A camera's name is the first part of the names of its topics.
@@ -70,6 +73,14 @@ def devices_mistake(indices: Sequence[int]) -> Mistake | None:
 def libraries_mistake(paths: Sequence[str]) -> Mistake | None:
     """Check the paths of plugin libraries, but not the files."""
     return next(filter(None, (name_mistake(path, MAX_PATH_LENGTH) for path in paths)), None)
+
+
+def servers_mistake(servers: Sequence[str]) -> Mistake | None:
+    """Check the hosts and ports of Triton servers."""
+    if len(servers) > _MAX_SERVERS:
+        return Mistake(found=str(len(servers)), expected=f'at most {_MAX_SERVERS} servers')
+    wrong = next((server for server in servers if not is_server(server)), None)
+    return None if wrong is None else Mistake(found=short_repr(wrong), expected=SERVER_FORM)
 
 
 def triple_mistake(key: str, values: Sequence[float]) -> Mistake | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from rclpy.parameter import Parameter as RosParameter
 
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.plain_text import join_first_items, short_repr
+from trt_perception.model.files.triton_address import triton_server
 from trt_perception.parameters.camera import (
     NodeConfig,
     camera_rows,
@@ -55,7 +57,7 @@ class NodeParameters:
     Args:
         node: declares the parameters.
         is_configured: returns whether the node has a model, so that only live parameters may
-            change.
+            change. Parameters that are fixed at the start never change.
         check: called before a change is accepted, with the node's configuration and with each
             different configuration of a camera; raises ConfigError to refuse the change.
         apply: called after each change, also of a camera parameter, with the old and the new
@@ -115,7 +117,7 @@ class NodeParameters:
         before = self.node_config
         if own == before.camera_values:
             return []
-        self._accepted = NodeConfig(self.config, own)
+        self._accepted = dataclasses.replace(before, camera_values=own)
         self._apply_accepted()
         then, now = before.values(), self.node_config.values()
         return [name for name in before.camera_values if then[name] != now[name]]
@@ -175,8 +177,7 @@ class NodeParameters:
             return SetParametersResult(successful=True)
         try:
             node_config = self._with_changes(changes)
-            if self._is_configured():
-                self._check_live(node_config)
+            self._check_fixed(node_config)
             node_config.check(self._check)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
@@ -192,16 +193,27 @@ class NodeParameters:
         }
         return self.node_config.with_changes(values, self._start_values)
 
-    def _check_live(self, node_config: NodeConfig) -> None:
+    def _check_fixed(self, node_config: NodeConfig) -> None:
+        """Refuse changes that the state of the node does not allow. Equal values are allowed."""
         now, wanted = self.node_config.values(), node_config.values()
+        node = self._node.get_fully_qualified_name()
         for name, row in self._declared.items():
-            if not row.live and wanted.get(name, now[name]) != now[name]:
-                node = self._node.get_fully_qualified_name()
+            if row.live or wanted.get(name, now[name]) == now[name]:
+                continue
+            if row.start_only:
+                raise ConfigError(
+                    f"parameter '{name}'",
+                    'cannot change after the start of the node',
+                    fix='set it in a parameter file or as an argument, and start the node again',
+                )
+            if self._is_configured():
                 raise ConfigError(
                     f"parameter '{name}'",
                     'cannot change while the node is configured',
                     fix=f'run ros2 lifecycle set {node} deactivate, then cleanup',
                 )
+        if node_config.node.engine_path != self.config.engine_path:
+            node_config.check_server()
 
     def _post_set(self, changes: list[RosParameter]) -> None:
         if self._is_updating:
@@ -279,7 +291,10 @@ def _read_start_values(node: Node) -> NodeConfig:
             values[name] = _table_value(rows[name], value)
     if mistakes:
         raise ValuesError(mistakes)
-    return NodeConfig.from_values(values)
+    node_config = NodeConfig.from_values(values)
+    return dataclasses.replace(
+        node_config, start_server=triton_server(node_config.node.engine_path)
+    )
 
 
 def _start_line(given: str) -> Callable[[str, str], str]:
@@ -377,7 +392,13 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
     constraints = []
     if parameter.choices:
         constraints.append('one of ' + ', '.join(repr(choice) for choice in parameter.choices))
-    constraints.append('may change while active' if parameter.live else 'fixed while configured')
+    if parameter.start_only:
+        # Not `read_only` of ROS, which would refuse the declaration's later first value, too.
+        constraints.append('fixed after the start of the node')
+    else:
+        constraints.append(
+            'may change while active' if parameter.live else 'fixed while configured'
+        )
     descriptor = ParameterDescriptor(
         description=parameter.description + unit, additional_constraints='; '.join(constraints)
     )

@@ -461,3 +461,19 @@ def test_errors_of_a_running_detector_are_red(active_detector):
 
 def test_doctor_is_installed_as_an_executable():
     assert os.access(f'{get_package_prefix("trt_perception")}/lib/trt_perception/doctor', os.X_OK)
+
+
+def test_parameters_that_only_a_new_start_changes_are_named(tmp_path):
+    file = tmp_path / 'my.yaml'
+    file.write_text(
+        '/**:\n  ros__parameters:\n    triton:\n      headers: h\n      servers: ["a:1"]\n'
+        '    confidence_threshold: 0.5\n'
+    )
+    found = findings('--params-file', str(file), '--seconds', '0')
+    fixed = found['parameters', 'fixed at the start']['found']
+    assert 'triton.headers' in fixed
+    assert 'triton.servers' in fixed
+    assert 'confidence_threshold' not in fixed
+    assert found['parameters', 'triton.headers']['level'] == 'yellow'
+    found = findings('--params-file', str(file), '--param', 'triton.tls:=true', '--seconds', '0')
+    assert ('parameters', 'triton.headers') not in found

@@ -486,3 +486,23 @@ def test_file_without_certificates_is_refused(certificates, open_model, files):
 def test_tls_to_a_server_without_tls_is_an_error_of_configure(server, open_model):
     with pytest.raises(EngineError):
         open_model(tls=True)
+
+
+def test_no_channel_is_opened_to_a_server_that_the_start_did_not_name(server, open_model):
+    for start, servers in (('', ()), ('localhost:1', ()), ('localhost:1', ('127.0.0.1:2',))):
+        with pytest.raises(ConfigError):
+            open_model(start_server=start, servers=servers)
+    assert not server.calls
+
+
+def test_listed_server_gets_no_headers_and_no_certificate(server, open_model, tmp_path, caplog):
+    (tmp_path / 'headers').write_text(HEADERS)
+    # A key that cannot be read: an untrusted server does not even need the file.
+    secrets = {'headers': str(tmp_path / 'headers'), 'key_file': str(tmp_path / 'missing.key')}
+    model = open_model(start_server='localhost:1', servers=(server.address,), **secrets)
+    model.run({'images': IMAGES})
+    assert model._connection.headers == ()
+    assert 'authorization' not in server.headers['ModelInfer']
+    assert [record.levelname for record in caplog.records if hasattr(record, 'show')] == [
+        'WARNING'
+    ]

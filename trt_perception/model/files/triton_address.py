@@ -10,14 +10,20 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 
-__all__ = ['TritonAddress', 'is_triton_address', 'parse_triton_address']
+__all__ = [
+    *('SERVER_FORM', 'TritonAddress', 'is_server', 'is_triton_address', 'parse_triton_address'),
+    'triton_server',
+]
 
 _SCHEME: Final = 'triton:'
+_SERVER: Final = re.compile(r'(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})')
 # A path may have been through pathlib, which writes // as /.
 _ADDRESS: Final = re.compile(
-    r'triton:/{1,2}(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})'
+    rf'triton:/{{1,2}}(?P<server>{_SERVER.pattern})'
     r'/(?P<model>[A-Za-z0-9._-]{1,255})(/(?P<version>[0-9]{1,18}))?'
 )
+#: The form of the texts that `is_server` accepts.
+SERVER_FORM: Final = "HOST:PORT, with the port of the server's gRPC service (usually 8001)"
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,12 @@ def is_triton_address(path: str | Path) -> bool:
     return str(path).startswith(_SCHEME)
 
 
+def is_server(text: str) -> bool:
+    """Return whether a text has the form HOST:PORT."""
+    found = _SERVER.fullmatch(text)
+    return found is not None and 0 < int(found['port']) < 2**16
+
+
 def parse_triton_address(text: str | Path) -> TritonAddress:
     """Return the parts of an address.
 
@@ -52,13 +64,19 @@ def parse_triton_address(text: str | Path) -> TritonAddress:
         ConfigError: the address is malformed.
     """
     found = _ADDRESS.fullmatch(str(text))
-    if found is None or not 0 < int(found['port']) < 2**16:
+    if found is None or not is_server(found['server']):
         raise ConfigError(
             'address of a Triton model',
             short_repr(str(text)),
             expected='triton://HOST:PORT/MODEL or triton://HOST:PORT/MODEL/VERSION, with the port '
             "of the server's gRPC service (usually 8001)",
         )
-    return TritonAddress(
-        f'{found["host"]}:{found["port"]}', found['model'], found['version'] or ''
-    )
+    return TritonAddress(found['server'], found['model'], found['version'] or '')
+
+
+def triton_server(path: str) -> str:
+    """Return the server in the address of a model; '' if the path is no valid address."""
+    try:
+        return parse_triton_address(path).server
+    except ConfigError:
+        return ''

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from trt_perception.checks.software import (
 )
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
+from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.doctor.trial import trial_run
@@ -187,6 +188,19 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
         inputs.values = report['values']
         names = ', '.join(report['values']) or 'all have their defaults'
         yield Finding('parameters', 'parameters', 'green', f'{options.node}: {names}')
+        yield from _check_start_values(inputs.node_values)
+
+
+def _check_start_values(values: Mapping[str, Any]) -> Iterator[Finding]:
+    """Say which values only a new start can change, and whether secrets are sent unencrypted."""
+    fixed = [row.name for row in PARAMETERS if row.start_only and row.name in values]
+    if fixed:
+        found = f'{", ".join(fixed)}: only a new start of the node can change them'
+        yield Finding('parameters', 'fixed at the start', 'green', found)
+    if values.get('triton.headers') and not values.get('triton.tls'):
+        found = 'the connection sends the headers of triton.headers without encryption'
+        fix = 'set triton.tls, or use only a network that you trust'
+        yield Finding('parameters', 'triton.headers', 'yellow', found, fix)
 
 
 def _check_packages(inputs: _Inputs) -> Iterable[Finding]:

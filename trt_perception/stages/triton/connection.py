@@ -6,9 +6,10 @@ refused.
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ __all__ = [
     'request_error',
 ]
 
+_LOG: Final = logging.getLogger(__name__)
 #: The parameter of a model's configuration that holds its manifest. `export_triton` writes it.
 MANIFEST_PARAMETER: Final = 'trt_perception.manifest'
 # A model has few tensors of few dimensions. The limits bound the memory for a server's answer.
@@ -76,14 +78,15 @@ class TritonConnection:
 
     Args:
         address: server and model.
-        options: TLS and headers.
+        options: allowed servers, TLS and headers.
 
     Attributes:
-        headers: headers of each request.
+        headers: headers of each request; empty if the server is not trusted.
 
     Raises:
         EngineError: tritonclient is not installed, or a file of the options cannot be used.
-        ConfigError: a file with headers or certificates is malformed.
+        ConfigError: the server is not allowed, or a file with headers or certificates is
+            malformed.
     """
 
     def __init__(self, address: TritonAddress, options: TritonOptions) -> None:
@@ -96,24 +99,28 @@ class TritonConnection:
         self.messages = service_pb2
         self._make_stub = service_pb2_grpc.GRPCInferenceServiceStub
         self._address = address
-        self._options = options
-        self.headers = _read_headers(options.headers) if options.headers else ()
+        options.check_server(address.server)
+        self._options = _without_secrets(options, address)
+        self.headers = _read_headers(self._options.headers) if self._options.headers else ()
         self._channels: list[Any] = []
         self._control = self.open_stub(_MAX_CONTROL_BYTES)
         self.call_errors: Any = grpc.RpcError
 
     def open_stub(self, max_answer_bytes: int) -> Any:
         """Return a gRPC stub with a connection of its own, which refuses larger answers."""
-        grpc, options = self._grpc, self._options
+        grpc, options, server = self._grpc, self._options, self._address.server
+        options.check_server(server)
+        # With the scheme, gRPC cannot read a host such as `unix` as a scheme of its own.
+        target = f'dns:///{server}'
         channel_options = (
             *_CHANNEL_OPTIONS,
             ('grpc.max_receive_message_length', max_answer_bytes),
         )
         if options.tls:
             credentials = grpc.ssl_channel_credentials(*_read_certificates(options))
-            channel = grpc.secure_channel(self._address.server, credentials, channel_options)
+            channel = grpc.secure_channel(target, credentials, channel_options)
         else:
-            channel = grpc.insecure_channel(self._address.server, channel_options)
+            channel = grpc.insecure_channel(target, channel_options)
         self._channels.append(channel)
         return self._make_stub(channel)
 
@@ -255,6 +262,20 @@ def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[Tenso
             )
         tensors.append(TensorSpec(item.name, shape, TRITON_DTYPES[kind]))
     return tuple(tensors)
+
+
+def _without_secrets(options: TritonOptions, address: TritonAddress) -> TritonOptions:
+    """Return the options for a server: without headers and certificate if it is not trusted."""
+    without = replace(options, headers='', certificate_file='', key_file='')
+    if options.is_trusted(address.server) or without == options:
+        return options
+    _LOG.warning(
+        '%s gets no headers and no certificate: only the server in the engine_path of the start '
+        'gets them',
+        address,
+        extra={'show': True},
+    )
+    return without
 
 
 def _read_headers(path: str) -> tuple[tuple[str, str], ...]:
