@@ -162,7 +162,11 @@ def check_image_file(content: npt.NDArray[np.uint8]) -> CheckedImageFile:
         height, width = struct.unpack_from('>HH', frame, 5)
     else:
         found = f'a file that begins with {start.hex(" ") or "nothing"}'
-        raise unsupported_error('image', found, 'JPEG or PNG')
+        fix = (
+            'let the camera send JPEG or PNG (image_transport: the parameter .compressed.format '
+            'of the publisher)'
+        )
+        raise unsupported_error('image', found, 'JPEG or PNG', fix)
     check_image_size(width, height)
     if start.startswith(JPEG_START):
         _check_coefficient_memory(parts, frame)

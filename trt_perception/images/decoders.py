@@ -27,12 +27,17 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = [
-    *('GREY_16_BIT_MODES', 'INSTALL_SIMPLEJPEG', 'DecodedImage', 'decode_jpeg', 'decode_png'),
-    *('load_simplejpeg', 'pillow_to_bgr'),
+    *('GREY_16_BIT_MODES', 'INSTALL_SIMPLEJPEG', 'SIXTEEN_BIT_WARNING', 'DecodedImage'),
+    *('decode_jpeg', 'decode_png', 'load_simplejpeg', 'pillow_to_bgr'),
 ]
 
 #: The fix if simplejpeg is missing.
 INSTALL_SIMPLEJPEG: Final = 'python3 -m pip install simplejpeg'
+#: The report about a PNG whose grey pixels have 16 bits.
+SIXTEEN_BIT_WARNING: Final = (
+    'a PNG has grey pixels of 16 bits, and only their upper 8 bits are used: a depth image or a '
+    'dim image becomes dark'
+)
 #: Pillow's modes for grey pixels of 16 bits.
 GREY_16_BIT_MODES: Final = frozenset(('I', 'I;16', 'I;16B', 'I;16L'))
 
@@ -59,7 +64,7 @@ class DecodedImage(NamedTuple):
 
     Attributes:
         bgr: uint8 (height, width, 3), BGR.
-        warning: the JPEG decoder's report about a decoded file; empty without a report.
+        warning: the report about a decoded file; empty without a report.
     """
 
     bgr: npt.NDArray[np.uint8]
@@ -105,7 +110,7 @@ def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
         decoded = simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=False)
     except ValueError as error:
         raise ImageError('not_decodable', 'JPEG', f'damaged file: {error}') from error
-    return DecodedImage(decoded, warning)
+    return DecodedImage(decoded, f'a JPEG has a defect, but was decoded: {warning}')
 
 
 def _defect_of(error: ValueError) -> _Defect:
@@ -153,7 +158,9 @@ def decode_png(file: bytes) -> DecodedImage:
     Raises:
         ImageError: Pillow is missing or cannot decode the file (reason ``not_decodable``).
     """
-    return DecodedImage(_decode_with_pillow(file, 'PNG'))
+    bits, color = file[24:26]  # of the header, which the caller has checked
+    warning = SIXTEEN_BIT_WARNING if (bits, color) == (16, 0) else ''
+    return DecodedImage(_decode_with_pillow(file, 'PNG'), warning)
 
 
 def _decode_with_pillow(file: bytes, kind: str) -> npt.NDArray[np.uint8]:

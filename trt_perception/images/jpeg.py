@@ -15,7 +15,7 @@ import logging
 import struct
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -76,14 +76,16 @@ def undecoded_frame(parts: tuple[bytes | memoryview, ...], width: int, height: i
 
 
 def decode_on_cpu(frame: Frame) -> Frame:
-    """Return a frame with pixels: decode a JPEG to bgr8, and return other frames unchanged.
+    """Return a frame with pixels: decode a JPEG, and return other frames unchanged.
 
     Raises:
         ImageError: with the reason ``not_decodable``.
     """
     if frame.is_decoded:
         return frame
-    return decode_to_frame(CheckedImageFile(frame.jpeg, (frame.width, frame.height)))
+    decoded = decode_to_frame(CheckedImageFile(frame.jpeg, (frame.width, frame.height)))
+    # The format differs from bgr8 if red and blue are swapped in the file.
+    return decoded if frame.format is decoded.format else replace(decoded, format=frame.format)
 
 
 def decode_to_frame(image_file: CheckedImageFile) -> Frame:

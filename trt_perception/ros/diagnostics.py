@@ -42,7 +42,8 @@ class CameraFacts:
         not_delivered: number of images that were sent but never arrived; None if unknown.
         masks_skipped: number of published images without a mask image, because the thread was
             still busy with an earlier mask image.
-        decoder_warnings: number of published images whose JPEG file has a defect.
+        decoder_warnings: number of published images with a report about the file: a defect of
+            a JPEG, or grey pixels of 16 bits.
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.

@@ -3,6 +3,7 @@
 import array
 import importlib.util
 import sys
+import types
 from dataclasses import replace
 
 import cv2
@@ -23,7 +24,7 @@ from support.properties import given, settings, st
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.encode import encode_bgr
-from trt_perception.images.jpeg import JpegFrameReader
+from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu
 from trt_perception.ros.camera import messages
 from trt_perception.ros.camera.task_topics import keypoints_message
 from trt_perception.ros.wire.serialize import DetectionsSerializer
@@ -218,6 +219,34 @@ def test_unknown_encoding_without_cv_bridge_says_how_to_get_it(monkeypatch):
     assert_refused(messages.frame_from_image, message, 'unknown_encoding', *words)
 
 
+@pytest.mark.parametrize(
+    'encoding', ['16UC1', '32FC1', '64FC1', '16SC1', '32SC1', '16UC', '32FC3']
+)
+@pytest.mark.parametrize('has_cv_bridge', [False, True])
+def test_raw_depth_is_refused_without_advice_to_install_cv_bridge(
+    encoding, has_cv_bridge, monkeypatch
+):
+    class CvBridge:
+        imgmsg_to_cv2 = None
+
+    module = types.SimpleNamespace(CvBridge=CvBridge) if has_cv_bridge else None
+    monkeypatch.setitem(sys.modules, 'cv_bridge', module)
+    with pytest.raises(ImageError) as caught:
+        messages.frame_from_image(image_of(encoding, bytes(16), 2, 1, 16))
+    assert caught.value.reason == 'unknown_encoding'
+    assert encoding in caught.value.found
+    assert 'cv_bridge' not in str(caught.value)
+    assert 'mono16' in caught.value.fix
+
+
+def test_encoding_that_nothing_reads_gets_no_advice_to_install_cv_bridge(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'cv_bridge', None)
+    with pytest.raises(ImageError) as caught:
+        messages.frame_from_image(image_of('i420', bytes(16), 2, 1, 16))
+    assert caught.value.reason == 'unknown_encoding'
+    assert 'cv_bridge' not in str(caught.value)
+
+
 @pytest.mark.skipif(
     importlib.util.find_spec('cv_bridge') is None,
     reason='cv_bridge is not installed (it is not on PyPI): sudo apt install ros-jazzy-cv-bridge',
@@ -260,6 +289,85 @@ def test_compressed_image_becomes_a_bgr_frame(picture, name, tolerance):
     frame = messages.frame_from_compressed(compressed(content, name))
     assert (frame.width, frame.height, frame.format.name) == (16, 12, 'bgr8')
     assert np.abs(frame_to_bgr(frame).astype(int) - picture).max() <= tolerance
+
+
+def transported(picture, original, suffix, stored):
+    """Return the format and file that compressed_image_transport makes of a BGR picture.
+
+    OpenCV takes the stored pixels for BGR, whatever their order is.
+    """
+    pixels = picture[..., ::-1] if stored.startswith('rgb') else picture
+    if stored.endswith('16'):
+        pixels = pixels.astype(np.uint16) * 257
+    codec = {'.png': 'png', '.jpg': 'jpeg'}[suffix]
+    content = cv2.imencode(suffix, np.ascontiguousarray(pixels))[1].tobytes()
+    return content, f'{original}; {codec} compressed {stored}'
+
+
+@pytest.mark.parametrize('original', ['rgb8', 'bgr8', 'rgba8', 'bgra8', 'rgb16', 'bgr16', 'yuyv'])
+@pytest.mark.parametrize(
+    ('suffix', 'stored', 'tolerance'),
+    [
+        *(('.png', name, 0) for name in ('bgr8', 'rgb8', 'bgr16', 'rgb16')),
+        *(('.jpg', name, 12) for name in ('bgr8', 'rgb8')),
+    ],
+)
+@pytest.mark.parametrize('camera', [False, True], ids=['at once', 'jpeg stays undecoded'])
+def test_order_of_the_stored_colours_is_read(picture, original, suffix, stored, tolerance, camera):
+    content, name = transported(picture, original, suffix, stored)
+    read = messages.CompressedReader(JpegFrameReader()) if camera else None
+    frame = (read or messages.frame_from_compressed)(compressed(content, name))
+    assert frame.is_decoded != (camera and suffix == '.jpg')
+    pixels = frame_to_bgr(decode_on_cpu(frame)).astype(int)
+    assert np.abs(pixels - picture).max() <= tolerance
+
+
+def test_colour_without_a_word_for_the_stored_pixels_is_stored_as_rgb(picture):
+    """Publishers before December 2012 wrote no last word, and the subscriber still swaps."""
+    content = cv2.imencode('.png', picture[..., ::-1])[1].tobytes()
+    for name in ('rgb8; png compressed', 'bgr8; png compressed '):
+        frame = messages.frame_from_compressed(compressed(content, name))
+        np.testing.assert_array_equal(frame_to_bgr(frame), picture)
+
+
+@pytest.mark.parametrize(
+    'name', ['16UC1; png compressed ', '16UC1', '32FC1; compressedDepth png', 'rgb8; jpeg']
+)
+def test_format_of_no_picture_is_refused(name):
+    content = cv2.imencode('.png', np.full((4, 6), 2**12, np.uint16))[1].tobytes()
+    assert_refused(messages.frame_from_compressed, compressed(content, name), 'unknown_encoding')
+
+
+@pytest.mark.parametrize(
+    ('name', 'content'),
+    [
+        ('bgr8; tiff compressed ', cv2.imencode('.tiff', np.zeros((4, 6, 3), np.uint8))[1]),
+        ('webp', cv2.imencode('.webp', np.zeros((4, 6, 3), np.uint8))[1]),
+        ('h264', np.array([0, 0, 0, 1, 0x67, 0x42], np.uint8)),
+        ('bgr8; qoi compressed bgr8', np.frombuffer(b'qoif' + bytes(30), np.uint8)),
+    ],
+)
+def test_other_codecs_are_refused_by_name_with_a_way_out(name, content):
+    with pytest.raises(ImageError) as caught:
+        messages.frame_from_compressed(compressed(content.tobytes(), name))
+    assert caught.value.reason in ('not_decodable', 'unknown_encoding')
+    assert name in caught.value.subject
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ('name', 'depth', 'is_reported'),
+    [
+        ('png', np.uint16, True),
+        ('mono8; png compressed ', np.uint16, True),
+        ('mono16; png compressed ', np.uint16, False),
+        ('png', np.uint8, False),
+    ],
+)
+def test_grey_of_16_bits_is_reported_unless_the_format_says_mono16(name, depth, is_reported):
+    content = cv2.imencode('.png', np.full((4, 6), 200, depth))[1].tobytes()
+    frame = messages.frame_from_compressed(compressed(content, name))
+    assert bool(frame.warning) == is_reported
 
 
 @pytest.mark.parametrize('depth', [np.uint8, np.uint16])

@@ -120,8 +120,8 @@ class CameraHealth:
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
         masks_skipped: number of images of the last activation without a mask image, because the
             thread was still busy with an earlier mask image.
-        decoder_warnings: number of published images of the last activation whose file has a defect
-            that the JPEG decoder could repair.
+        decoder_warnings: number of published images of the last activation with a report about
+            their file.
     """
 
     def __init__(self, node: Node, name: str = '') -> None:
@@ -202,16 +202,15 @@ class CameraHealth:
         )
 
     def count_decoder_warning(self, warning: str) -> None:
-        """Count a published image whose file has a defect. The worker calls this method.
+        """Count a published image about whose file there is a report. The worker calls this.
 
         Args:
-            warning: what the decoder reported. The first one of an activation is logged.
+            warning: the report. The first one of an activation is logged.
         """
         self.decoder_warnings += 1
         if self.decoder_warnings == 1:
             self._log.warning(
-                f'a JPEG has a defect, but was decoded: {log_text(warning)}; '
-                '/diagnostics counts such images as decoder_warnings'
+                f'{log_text(warning)}; /diagnostics counts such images as decoder_warnings'
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:

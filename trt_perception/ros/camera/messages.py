@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -15,6 +14,13 @@ from std_msgs.msg import Header
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import Mistake, name_mistake, short_repr
 from trt_perception.images.compressed import check_image_file
+from trt_perception.images.decoders import SIXTEEN_BIT_WARNING
+from trt_perception.images.encodings import (
+    CV_BRIDGE_ENCODINGS,
+    CompressedFormat,
+    check_has_colors,
+    read_compressed_format,
+)
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame_from_bgr
 from trt_perception.images.jpeg import decode_to_frame
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
@@ -139,9 +145,17 @@ def _name_mistake(text: str, max_bytes: int) -> Mistake | None:
 def _frame_by_cv_bridge(message: Any) -> Frame:
     if mistake := _name_mistake(message.encoding, _MAX_ENCODING_BYTES):
         raise ImageError('unknown_encoding', 'the image encoding', **mistake)
+    check_has_colors(message.encoding)
     try:
         import cv_bridge  # cv_bridge is an optional dependency
     except ImportError as error:
+        if message.encoding not in CV_BRIDGE_ENCODINGS:
+            raise ImageError(
+                'unknown_encoding',
+                'image encoding',
+                repr(message.encoding),
+                expected=f'one of {", ".join((*PIXEL_FORMATS, *CV_BRIDGE_ENCODINGS))}',
+            ) from error
         raise ImageError(
             'unknown_encoding',
             f'image encoding {message.encoding!r}',
@@ -173,7 +187,8 @@ def frame_from_compressed(message: Any, read_file: _FileReader = _decode_file) -
 
     Raises:
         ImageError: the reason is `bad_message`, `bad_frame_id`, `not_decodable` or `too_large`;
-            for a Bayer mosaic also `unknown_encoding` or `bad_size`.
+            for depth, unknown words of the format and mosaics also `unknown_encoding` or
+            `bad_size`.
     """
     view = _deserialize(message, read_compressed)
     _check_frame_id(view.header)
@@ -227,16 +242,24 @@ def _read_mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
     return replace(frame, warning=warning)
 
 
+def _read_pixels(
+    image_format: CompressedFormat, file: npt.NDArray[np.uint8], read_file: _FileReader
+) -> Frame:
+    if image_format.is_mosaic:
+        return _read_mosaic(image_format.encoding, file)
+    frame = read_file(file)
+    if image_format.is_swapped:
+        # The bytes that a decoder writes as BGR are RGB. JPEG may still be undecoded.
+        frame = replace(frame, format=PIXEL_FORMATS['rgb8'])
+    if image_format.encoding == 'mono16' and frame.warning == SIXTEEN_BIT_WARNING:
+        frame = replace(frame, warning='')
+    return frame
+
+
 def _read_file(message: Any, read_file: _FileReader) -> Frame:
-    # image_transport writes `rgb8; jpeg compressed bgr8`. If the camera's own encoding was
-    # compressed, as in a PNG file of a Bayer camera, `compressed` is the last word. Other drivers
-    # write only `jpeg`.
-    encoding, _, compressed = message.format.partition(';')
-    if encoding.startswith('bayer_') and compressed.rstrip().endswith('compressed'):
-        read_file = partial(_read_mosaic, encoding)
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
-        return read_file(data)
+        return _read_pixels(read_compressed_format(message.format), data, read_file)
     except ImageError as error:
         raise ImageError(
             error.reason,
