@@ -99,8 +99,18 @@ PNGS = {
     "Apple's own": png(chunk(b'CgBI', bytes(4)), PNG_HEADER, PNG_PIXELS, PNG_END),
     'unknown critical chunk': png(PNG_HEADER, chunk(b'ABCD', b''), PNG_PIXELS, PNG_END),
     'no pixels': png(PNG_HEADER, PNG_END),
-    'no end': png(PNG_HEADER, PNG_PIXELS),
-    'an end inside a text': png(PNG_HEADER, PNG_PIXELS, chunk(b'tEXt', b'a\0' + PNG_END)[:-8]),
+    'no end, and not all pixels': png(PNG_HEADER, chunk(b'IDAT', zlib.compress(bytes(19)))),
+    'an end inside a text, and not all pixels': png(
+        PNG_HEADER,
+        chunk(b'IDAT', zlib.compress(bytes(20))[:-1]),
+        chunk(b'tEXt', b'a\0' + PNG_END)[:-8],
+    ),
+    'no end, and a bomb': png(
+        PNG_HEADER, chunk(b'IDAT', zlib.compress(bytes(2**28), 9) + bytes(2**20))
+    ),
+    'no end, too large': png(
+        chunk(b'IHDR', struct.pack('>IIBBBBB', SIDE, SIDE, 8, 0, 0, 0, 0)), PNG_PIXELS
+    ),
     '100,000 chunks': png(PNG_HEADER, *[chunk(b'tIME', bytes(7))] * 100_000, PNG_PIXELS, PNG_END),
 }
 JPEGS = {

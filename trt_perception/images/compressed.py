@@ -6,11 +6,14 @@ module ``decoders``).
 Decoders alone would allocate any length that a part of the file declares. This module therefore
 checks the length of each part against the file. The decoder receives a new file with only the
 parts that the pixels need. Parts that two readers could interpret differently are not included.
+Files without an end marker, with bytes between their parts or after their end, are accepted if no
+pixel is missing, as by libjpeg or Pillow.
 Limitation: flipped bits inside the pixel data of a JPEG are not detected.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 import zlib
@@ -22,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
-from trt_perception.images.decoders import DecodedImage, decode_jpeg, decode_png
+from trt_perception.images.decoders import DecodedImage, decode_jpeg, decode_png, jpeg_defect
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [
@@ -35,8 +38,8 @@ __all__ = [
         'check_image_file',
         'check_image_size',
     ),
-    *('damaged_error', 'decode_image_file', 'find_scan_end', 'too_large_error', 'truncated_error'),
-    'unsupported_error',
+    *('damaged_error', 'decode_image_file', 'find_scan_end', 'search_scan', 'too_large_error'),
+    *('truncated_error', 'unsupported_error'),
 ]
 
 #: 134 megapixels, or 403 MB after decoding: twice the largest camera with a ROS driver.
@@ -49,10 +52,20 @@ _MAX_PARTS: Final = 2**16
 #: The first two bytes of a JPEG.
 JPEG_START: Final = b'\xff\xd8'
 _PNG_START: Final = b'\x89PNG\r\n\x1a\n'
+_PNG_END: Final = b'\0\0\0\0IEND\xaeB`\x82'
 _PNG_CRITICAL_CHUNKS: Final = (b'PLTE', b'IDAT', b'IEND')
 # If the first letter of a chunk's name has this bit, it is lower-case and the chunk is ancillary.
 # Decoders may ignore ancillary chunks.
 _PNG_ANCILLARY_BIT: Final = 0x20
+# Channels by colour type. The values of a palette have one channel.
+_PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+# First column and row of each pass of an interlaced PNG, and the steps between its pixels.
+_PNG_PASSES: Final = (
+    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
+    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+)
+# Inflated bytes to count at a time.
+_INFLATED_BYTES: Final = 2**20
 
 _JPEG_MARKER_PATTERN: Final = re.compile(rb'\xff{1,256}([^\0\xff])', re.DOTALL)
 # For each value of the byte after 0xff: whether the two bytes end the scan. The scan continues
@@ -68,6 +81,11 @@ _RESTART_INTERVAL_MARKER: Final = 0xDD
 _FIRST_RESTART_MARKER: Final = 0xD0
 _JPEG_SCAN_MARKER: Final = 0xDA
 _JPEG_END_MARKER: Final = 0xD9
+_JPEG_END: Final = b'\xff\xd9'
+_JPEG_LINES_MARKER: Final = 0xDC
+# Zeros after a scan without an end marker are padding if there are at least as many. Fewer can be
+# coded pixels.
+_MIN_PADDING: Final = bytes(4)
 # JFIF and Adobe segments define the colour space of the components.
 _JPEG_COLOR_MARKERS: Final = frozenset((0xE0, 0xEE))
 #: A JFIF header of version 1.01, with square pixels and without a thumbnail.
@@ -83,10 +101,15 @@ class ScanInfo:
     Attributes:
         start: offset in the file of the last scan's data, in bytes.
         markers: the non-zero bytes after each 0xff in the data of all scans.
+        has_end: whether the file has an end marker. Without it, only the decoder can tell
+            whether the last scan is complete.
+        has_spare_bytes: whether there are bytes between the segments.
     """
 
     start: int = 0
     markers: bytes = b''
+    has_end: bool = True
+    has_spare_bytes: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,9 +135,14 @@ class CheckedImageFile:
         """
         if self.parts[0] == JPEG_START:  # JpegFrameReader checks the markers of plain JPEGs itself
             _check_restart_markers(self.parts, self.scans.markers)
+            if not self.scans.has_end:
+                _check_all_scans(self.parts)
         file = b''.join(self.parts)
         is_jpeg = file.startswith(JPEG_START)
-        decoded = decode_jpeg(file, self.size_wh) if is_jpeg else decode_png(file)
+        has_end = self.scans.has_end
+        decoded = decode_jpeg(file, self.size_wh, has_end) if is_jpeg else decode_png(file)
+        if self.scans.has_spare_bytes and not decoded.warning:
+            decoded = decoded._replace(warning=jpeg_defect('bytes between its segments'))
         size_wh = decoded.bgr.shape[1], decoded.bgr.shape[0]
         if size_wh != self.size_wh:
             declared, found = (f'{width}x{height}' for width, height in (self.size_wh, size_wh))
@@ -154,7 +182,7 @@ def check_image_file(content: npt.NDArray[np.uint8]) -> CheckedImageFile:
     parts: tuple[bytes | memoryview, ...]
     scans = ScanInfo()
     if start == _PNG_START:
-        parts = tuple(_png_parts(content.data))
+        parts = _png_parts(content.data)
         width, height = struct.unpack_from('>II', parts[1], 8)
     elif start.startswith(JPEG_START):
         parts = tuple(_jpeg_parts(content, scans))
@@ -191,68 +219,151 @@ def check_image_size(width: int, height: int) -> None:
         )
 
 
-def _png_parts(content: memoryview) -> Iterator[bytes]:
-    """Yield the signature, header, palette, transparency, pixels and end of a PNG in order."""
-    yield _PNG_START
+def _png_parts(content: memoryview) -> tuple[bytes, ...]:
+    """Return the signature, header, palette, transparency, pixels and end of a PNG in order.
+
+    A file whose end is missing or damaged gets a new end if all its pixels are there.
+    """
+    chunks: list[bytes] = []
+    try:
+        for chunk in _png_chunks(content):
+            chunks.append(chunk)  # noqa: PERF402 - an error must not lose the chunks before it
+    except ImageError as error:
+        if error.reason == 'too_large' or not _has_all_pixels(chunks):
+            raise
+    return (_PNG_START, *chunks, _PNG_END)
+
+
+def _png_chunks(content: memoryview) -> Iterator[bytes]:
+    """Yield the chunks of a PNG that the pixels need, up to the end of the image.
+
+    A chunk of pixels at the end of a truncated file gets a new length and checksum.
+    """
     offset, pixels = len(_PNG_START), False
     for index in range(_MAX_PARTS):
         size = int.from_bytes(content[offset : offset + 4], 'big')
         kind, end = bytes(content[offset + 4 : offset + 8]), offset + 12 + size
         if end > len(content):
+            if kind == b'IDAT':
+                yield _png_chunk(kind, bytes(content[offset + 8 : end - 4]))
             raise truncated_error('PNG')
         if (index == 0) != (kind == b'IHDR') or (index == 0 and size != 13):
             raise damaged_error('PNG', 'the header chunk is not the first one or has a wrong size')
         if index and not kind[0] & _PNG_ANCILLARY_BIT and kind not in _PNG_CRITICAL_CHUNKS:
             raise damaged_error('PNG', f'unknown critical chunk {kind!r}')
-        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL_CHUNKS):
-            # Pillow does not check the checksums of the pixels.
-            checksum = int.from_bytes(content[end - 4 : end], 'big')
-            if zlib.crc32(content[offset + 4 : end - 4]) != checksum:
-                raise damaged_error('PNG', f'wrong checksum of a chunk {kind.decode()}')
-            yield bytes(content[offset:end])
-        pixels |= kind == b'IDAT'
         if kind == b'IEND':
             if not pixels:
                 raise damaged_error('PNG', 'no pixels')
             return
+        if kind in (b'IHDR', b'tRNS', *_PNG_CRITICAL_CHUNKS):
+            # Pillow does not check the checksums of the pixels.
+            checksum = int.from_bytes(content[end - 4 : end], 'big')
+            if zlib.crc32(content[offset + 4 : end - 4]) == checksum:
+                yield bytes(content[offset:end])
+            elif not kind[0] & _PNG_ANCILLARY_BIT:
+                raise damaged_error('PNG', f'wrong checksum of a chunk {kind.decode()}')
+        pixels |= kind == b'IDAT'
         offset = end
     raise too_large_error('PNG', 'more', f'{_MAX_PARTS} parts')
+
+
+def _png_chunk(kind: bytes, content: bytes) -> bytes:
+    checksum = zlib.crc32(kind + content)
+    return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', checksum)
+
+
+def _has_all_pixels(chunks: Sequence[bytes]) -> bool:
+    """Return whether the chunks of a PNG have all its rows, and the end of the compressed data."""
+    if not chunks:
+        return False
+    width, height, bits, color, _, _, is_interlaced = struct.unpack_from('>IIBBBBB', chunks[0], 8)
+    check_image_size(width, height)
+    pixel_bits = bits * _PNG_CHANNELS.get(color, 8)
+    missing = sum(
+        rows * (1 + -(-columns * pixel_bits // 8))
+        for columns, rows in _png_pass_sizes(width, height, is_interlaced=bool(is_interlaced))
+        if columns
+    )
+    inflate = zlib.decompressobj()
+    try:
+        for chunk in chunks:
+            rest = chunk[8:-4] if chunk[4:8] == b'IDAT' else b''
+            while rest and missing > -_INFLATED_BYTES:  # OpenCV and Pillow ignore further rows
+                missing -= len(inflate.decompress(rest, _INFLATED_BYTES))
+                rest = inflate.unconsumed_tail
+    except zlib.error:
+        return False
+    return inflate.eof and missing <= 0
+
+
+def _png_pass_sizes(width: int, height: int, *, is_interlaced: bool) -> list[tuple[int, int]]:
+    """Return columns and rows of each pass of a PNG."""
+    if not is_interlaced:
+        return [(width, height)]
+    return [
+        (-(-(width - x) // step_x), -(-(height - y) // step_y))
+        for x, y, step_x, step_y in _PNG_PASSES
+        if width > x and height > y
+    ]
 
 
 def _jpeg_parts(file: npt.NDArray[np.uint8], scans: ScanInfo) -> Iterator[bytes | memoryview]:
     """Yield the start, tables, frame, scans and end of a JPEG in order, with their markers.
 
-    Also sets the attributes of ``scans``.
+    Also sets the attributes of ``scans``. A file without an end marker gets one.
     """
     content = file.data
     yield JPEG_START
-    offset, frames, count = len(JPEG_START), 0, 0
+    offset, frame, count = len(JPEG_START), memoryview(b''), 0
     for _ in range(_MAX_PARTS):
-        marker, offset = _read_jpeg_marker(content, offset)
-        if marker == _JPEG_END_MARKER:
+        marker, offset = _read_jpeg_marker(file, offset, scans)
+        is_next_file = marker == JPEG_START[1] and count > 0
+        if marker == _JPEG_END_MARKER or is_next_file:
             if not count:
                 raise damaged_error('JPEG', 'no pixels')
-            yield b'\xff\xd9'
+            scans.has_end = not is_next_file
+            yield _JPEG_END
             return
         end = offset + _segment_size(content, offset)
+        segment = content[offset:end]
         if marker in _JPEG_FRAME_MARKERS:
-            frames += 1
-            _check_frame_header(content[offset:end])
+            if frame:
+                raise damaged_error('JPEG', 'several frame headers instead of one')
+            frame = segment
+            _check_frame_header(frame)
         elif marker == _JPEG_SCAN_MARKER:
             count += 1
+            _check_scan_count(count, has_frame=bool(frame))
             scans.start = end
-            end, markers = find_scan_end(file, end)
+            scan_end, markers = search_scan(file, end)
             scans.markers += markers
-        elif marker not in _JPEG_TABLE_MARKERS | _JPEG_METADATA_MARKERS:
+            if scan_end is None:
+                scans.has_end = False
+                yield b''.join((content[offset - 2 : end], _without_padding(content[end:])))
+                yield _JPEG_END
+                return
+            yield content[offset - 2 : scan_end]
+            offset = scan_end
+            continue
+        elif marker not in _JPEG_TABLE_MARKERS | _JPEG_METADATA_MARKERS and not (
+            # A number of lines that repeats the height, at the end of the first scan.
+            marker == _JPEG_LINES_MARKER and count and segment[2:] == frame[3:5]
+        ):
             found = f'marker {marker:#04x}, or a damaged file'
             raise unsupported_error('JPEG', found, 'baseline or progressive with Huffman coding')
-        _check_frame_and_scan_counts(frames, count)
-        if marker == _JPEG_SCAN_MARKER:
-            yield content[offset - 2 : end]
-        elif marker not in _JPEG_METADATA_MARKERS or marker in _JPEG_COLOR_MARKERS:
-            yield _color_or_table_segment(marker, bytes(content[offset:end]))
+        if marker in _JPEG_FRAME_MARKERS | _JPEG_TABLE_MARKERS | _JPEG_COLOR_MARKERS:
+            yield _color_or_table_segment(marker, bytes(segment))
         offset = end
     raise too_large_error('JPEG', 'more', f'{_MAX_PARTS} parts')
+
+
+def _without_padding(scan_data: memoryview) -> bytes:
+    """Return entropy-coded data without the fill bytes and zeros after it."""
+    data = bytes(scan_data)
+    if data.endswith(_MIN_PADDING):
+        data = data.rstrip(b'\0')
+        return data + b'\0' * data.endswith(b'\xff')  # an escaped 0xff
+    return data.rstrip(b'\xff')
 
 
 def _color_or_table_segment(marker: int, segment: bytes) -> bytes:
@@ -265,20 +376,29 @@ def _color_or_table_segment(marker: int, segment: bytes) -> bytes:
     return bytes((0xFF, marker)) + segment
 
 
-def _read_jpeg_marker(content: memoryview, offset: int) -> tuple[int, int]:
-    """Return the marker at an offset of a JPEG, and the offset of the byte after the marker."""
-    match = _JPEG_MARKER_PATTERN.match(content, offset)
-    if match is not None:
-        return match[1][0], match.end()
-    if offset < len(content) and content[offset] != 0xFF:
-        raise damaged_error('JPEG', 'no marker at the start of a segment')
-    raise truncated_error('JPEG')
+def _read_jpeg_marker(
+    file: npt.NDArray[np.uint8], offset: int, scans: ScanInfo
+) -> tuple[int, int]:
+    """Return the next marker of a JPEG, and the offset of the byte after the marker.
+
+    Bytes before the marker are skipped, as by libjpeg. The decoder does not receive them.
+    """
+    match = _JPEG_MARKER_PATTERN.match(file.data, offset)
+    if match is None:
+        place, restarts = search_scan(file, offset)
+        if place is None or restarts.strip(b'\xff'):
+            if offset < file.size and file[offset] != 0xFF:
+                raise damaged_error('JPEG', 'no marker at the start of a segment')
+            raise truncated_error('JPEG')
+        scans.has_spare_bytes = True
+        return int(file[place + 1]), place + 2
+    return match[1][0], match.end()
 
 
-def _check_frame_and_scan_counts(frames: int, scans: int) -> None:
-    """Refuse a JPEG with several frames, with a scan before its frame, or with too many scans."""
-    if frames != 1 and (scans or frames):
-        raise damaged_error('JPEG', f'{frames} frame headers instead of one')
+def _check_scan_count(scans: int, *, has_frame: bool) -> None:
+    """Refuse a JPEG with a scan before its frame, or with too many scans."""
+    if not has_frame:
+        raise damaged_error('JPEG', 'no frame header in front of the pixels')
     if scans > _MAX_SCANS:
         raise too_large_error('JPEG', 'more', f'{_MAX_SCANS} scans')
 
@@ -349,6 +469,25 @@ def _check_restart_markers(parts: Sequence[bytes | memoryview], markers: bytes) 
         raise truncated_error('JPEG')
 
 
+def _check_all_scans(parts: Sequence[bytes | memoryview]) -> None:
+    """Refuse a file whose scans do not contain all bits of all coefficients.
+
+    A progressive file without an end marker that was cut between two scans lacks a scan.
+    """
+    frame = next(part for part in parts if part[1] in _JPEG_FRAME_MARKERS)
+    missing = {(component, index): 1 for component in frame[10::3] for index in range(64)}
+    for scan in (part for part in parts if part[1] == _JPEG_SCAN_MARKER):
+        header = bytes(scan[4 : 2 + int.from_bytes(scan[2:4], 'big')])
+        components, last = header[1:-3:2], header[-3:]
+        if frame[1] != _PROGRESSIVE_FRAME_MARKER:
+            last = b'\0\x3f\0'
+        if len(last) == 3:
+            places = itertools.product(components, range(last[0], last[1] + 1))
+            missing.update(dict.fromkeys(places, last[2] & 15))
+    if any(missing.values()):
+        raise truncated_error('JPEG')
+
+
 def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]:
     """Find the end of a scan's entropy-coded data.
 
@@ -364,6 +503,14 @@ def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]
     Raises:
         ImageError: the file ends before the scan does.
     """
+    end, markers = search_scan(file, offset)
+    if end is None:
+        raise truncated_error('JPEG')
+    return end, markers
+
+
+def search_scan(file: npt.NDArray[np.uint8], offset: int) -> tuple[int | None, bytes]:
+    """Search the end of a scan as `find_scan_end`. The end is None if no marker follows."""
     markers: list[bytes] = []
     for start in range(offset, file.size - 1, _SEARCH_BYTES):
         piece = file[start : start + _SEARCH_BYTES + 1]  # + 1 for a marker at the end
@@ -380,7 +527,7 @@ def find_scan_end(file: npt.NDArray[np.uint8], offset: int) -> tuple[int, bytes]
             markers.append(following[: ends[0]].tobytes())
             return start + int(places[ends[0]]), b''.join(markers)
         markers.append(following.tobytes())
-    raise truncated_error('JPEG')
+    return None, b''.join(markers)
 
 
 def truncated_error(kind: str) -> ImageError:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *('GREY_16_BIT_MODES', 'INSTALL_SIMPLEJPEG', 'SIXTEEN_BIT_WARNING', 'DecodedImage'),
-    *('decode_jpeg', 'decode_png', 'load_simplejpeg', 'pillow_to_bgr'),
+    *('decode_jpeg', 'decode_png', 'jpeg_defect', 'load_simplejpeg', 'pillow_to_bgr'),
 ]
 
 #: The fix if simplejpeg is missing.
@@ -82,27 +82,41 @@ def load_simplejpeg() -> tuple[Any, str]:
     return simplejpeg, ''
 
 
-def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
+def jpeg_defect(defect: str) -> str:
+    """Return the report about a decoded JPEG with a defect."""
+    return f'a JPEG has a defect, but was decoded: {defect}'
+
+
+def decode_jpeg(file: bytes, size_wh: tuple[int, int], has_end: bool = True) -> DecodedImage:
     """Decode a JPEG with simplejpeg, or with OpenCV if simplejpeg is missing.
 
     Args:
         file: the whole file.
         size_wh: width and height in the file's header, in pixels.
+        has_end: whether the end marker is from the file. If not, the file may be truncated. It
+            is then decoded only if simplejpeg reports no problem at all.
 
     Raises:
         ImageError: the file is truncated or cannot be decoded (reason ``not_decodable``).
     """
     simplejpeg, _ = load_simplejpeg()
+    if simplejpeg is None and not has_end:
+        found = 'no end marker, so only simplejpeg can tell whether pixels are missing'
+        raise ImageError('not_decodable', 'JPEG', found, fix=INSTALL_SIMPLEJPEG)
     if simplejpeg is None:
         return DecodedImage(_decode_with_opencv(file))
     width, height = size_wh
     bgr = np.empty((height, width, 3), np.uint8)
     try:
-        return DecodedImage(simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=True))
+        decoded = simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=True)
+        return DecodedImage(decoded, '' if has_end else jpeg_defect('its end marker is missing'))
     except ValueError as error:
         warning, defect = str(error), _defect_of(error)
     if defect is _Defect.TRUNCATED:
         raise ImageError('not_decodable', 'JPEG', f'truncated file: {warning}')
+    if not has_end:
+        found = f'no end marker, and perhaps not all pixels: {warning}'
+        raise ImageError('not_decodable', 'JPEG', found)
     if defect is _Defect.UNUSUAL_SAMPLING:
         return DecodedImage(_decode_unusual_jpeg(file))
     # Many USB cameras write spare bytes before a marker, which is harmless.
@@ -110,7 +124,7 @@ def decode_jpeg(file: bytes, size_wh: tuple[int, int]) -> DecodedImage:
         decoded = simplejpeg.decode_jpeg(file, 'BGR', buffer=bgr, strict=False)
     except ValueError as error:
         raise ImageError('not_decodable', 'JPEG', f'damaged file: {error}') from error
-    return DecodedImage(decoded, f'a JPEG has a defect, but was decoded: {warning}')
+    return DecodedImage(decoded, jpeg_defect(warning))
 
 
 def _defect_of(error: ValueError) -> _Defect:

@@ -26,7 +26,7 @@ from trt_perception.images.compressed import (
     JPEG_START,
     CheckedImageFile,
     check_image_file,
-    find_scan_end,
+    search_scan,
 )
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, frame_from_bgr
 from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN_TABLES, read_huffman_tables
@@ -163,8 +163,8 @@ class JpegFrameReader:
         begin = len(header)
         if file[:begin].tobytes() != header:
             return None
-        end, markers = find_scan_end(file, begin)
-        if file[end : end + len(_END_MARKER)].tobytes() != _END_MARKER:
+        end, markers = search_scan(file, begin)
+        if end is None or file[end : end + len(_END_MARKER)].tobytes() != _END_MARKER:
             return None
         try:
             return file_format.build_frame(file.data[begin:end], markers)
@@ -235,6 +235,9 @@ def as_plain_jpeg(image_file: CheckedImageFile) -> Frame | str:
 def _read_format(image_file: CheckedImageFile) -> _JpegFormat:
     if image_file.parts[0] != JPEG_START:
         raise _NotPlainError('PNG')
+    if not image_file.scans.has_end:
+        # nvJPEG reports no truncated files.
+        raise _NotPlainError('JPEG without an end marker')
     width, height = image_file.size_wh
     if width * height > _MAX_PIXELS:
         raise _NotPlainError(f'JPEG with more than {_MAX_PIXELS} pixels')
