@@ -19,6 +19,7 @@ def whole(count):
         keypoints=np.tile(numbers[:, None, None], (1, 2, 3)),
         oriented=np.tile(numbers[:, None], (1, 5)),
         masks=Masks(boxes, numbers[:, None], np.ones((1, 9, 9), np.float32), geometry),
+        left_out=5,
     )
 
 
@@ -31,6 +32,8 @@ def test_selected_detections_keep_all_their_values():
             assert value.coefficients.ravel().tolist() == [2, 0]
         elif field.name == 'numbered':
             assert value is None
+        elif field.name == 'left_out':
+            assert value == 5
         else:
             assert value.reshape(2, -1)[:, 0].tolist() == [2, 0], field.name
 

@@ -9,6 +9,7 @@ import pytest
 from support.oracles.task_outputs import TASKS, spec_of
 from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_results
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE
@@ -24,6 +25,7 @@ def collect_rows(monkeypatch):
         result_bytes=HEAD_DTYPE.itemsize + 8 * ROW_DTYPE.itemsize,
         result_row=ROW_DTYPE,
         has_mask_kernel=False,
+        limits=DecodingLimits(max_candidates=96),
     )
     spec = spec_of(TASKS['detect'], (640, 640), 5, 8400)
     memory = np.zeros(kernels.result_bytes, np.uint8)
@@ -34,9 +36,10 @@ def collect_rows(monkeypatch):
     monkeypatch.setattr(cuda_results, 'clear_async', lambda *_: None)
     result = cuda_results.KernelDecoder(kernels, spec, None, None)
 
-    def read_results(*scores, all_nan=False):
+    def read_results(*scores, all_nan=False, passed=None):
         head = memory[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE)
-        head[0] = len(scores), len(scores), max(scores, default=0), all_nan
+        passed = len(scores) if passed is None else passed
+        head[0] = len(scores), passed, max(scores, default=0), all_nan
         rows = memory[HEAD_DTYPE.itemsize :].view(ROW_DTYPE)
         rows['score'][: len(scores)] = scores
         rows['xyxy'][:] = [10, 20, 30, 40]
@@ -52,6 +55,11 @@ def test_result_does_not_change_with_the_pinned_memory(collect_rows):
     assert found.scores.tolist() == pytest.approx([0.9, 0.5])
     assert found.xyxy.tolist() == [[10, 20, 30, 40]] * 2
     assert len(collect_rows()) == 0
+
+
+@pytest.mark.parametrize(('passed', 'left_out'), [(1, 0), (96, 0), (97, 1), (8400, 8304)])
+def test_boxes_that_the_kernels_left_out_are_counted(collect_rows, passed, left_out):
+    assert collect_rows(0.9, passed=passed).left_out == left_out
 
 
 def test_scores_outside_0_to_1_are_an_error(collect_rows, golden_messages):

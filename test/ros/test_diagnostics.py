@@ -105,6 +105,7 @@ def test_status_contains_counts_and_times():
         not_delivered=5,
         masks_skipped=6,
         decoder_warnings=7,
+        candidates_limited=8,
         # Of 101 sorted ages, the 51st is the median, and the 100th the 99th percentile.
         ages_ms=[12.34] * 51 + [56.78] * 50,
         reliability='best_effort',
@@ -127,6 +128,7 @@ def test_status_contains_counts_and_times():
         'dropped: replaced': '3',
         'masks_skipped': '6',
         'decoder_warnings': '7',
+        'candidates_limited': '8',
         'wait p50 / p99 (ms)': '0.500 / 1.250',
         'age of output p50 / p99 (ms)': '12.3 / 56.8',
     }
@@ -180,6 +182,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
             not_delivered=5,
             masks_skipped=3,
             decoder_warnings=2,
+            candidates_limited=4,
             ages_ms=[10.0] * 10,
             reliability='best_effort',
         ),
@@ -190,6 +193,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
             not_delivered=2,
             masks_skipped=1,
             decoder_warnings=3,
+            candidates_limited=5,
         ),
     ]
     health = Health('active', '', '/m.engine', Obb(), cameras, NO_PROBLEM, batches=6)
@@ -213,6 +217,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
         'dropped: replaced': '6',
         'masks_skipped': '4',
         'decoder_warnings': '5',
+        'candidates_limited': '9',
         'batches': '6',
         'age of output p50 / p99 (ms)': '10.0 / 10.0',
     }

@@ -140,6 +140,9 @@ def test_limits_and_filters_apply_to_all_decoders(name):
     assert_found(found, xyxy[:2], scores[:2], labels[:2])
     (found,) = decode_outputs(name, outputs, same, max_candidates=3)
     assert_found(found, xyxy[:3], scores[:3], labels[:3])
+    # Without NMS, max_detections alone limits the boxes.
+    needs_nms = OBJECT_PRESETS[name].decoder.family in NEEDS_NMS
+    assert found.left_out == (len(scores) - 3 if needs_nms else 0)
     (found,) = decode_outputs(
         name, outputs, same, Thresholds(confidence_threshold=float(scores[3]))
     )

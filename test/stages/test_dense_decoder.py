@@ -225,9 +225,23 @@ def test_max_candidates_applies_before_nms_and_max_detections_after():
     assert decode(same + other, max_detections=1).scores.tolist() == [np.float32(0.9)]
 
 
+@pytest.mark.parametrize('limit', [1, 2, 4, 5, 1000])
+def test_boxes_beyond_max_candidates_are_counted(limit):
+    wanted = [[50 + 30 * i, 50, 20, 20, 0.9 - i / 100, 0] for i in range(4)]
+    others = [
+        *([50, 50, 20, 20, 0.2, 0.1], [50, 50, 20, 20, 0, 0.9]),  # score too low, other class
+        *([50, 50, -1, 20, 0.9, 0], [NAN, 50, 20, 20, 0.9, 0], [50, 50, 20, 0, 0.9, 0]),
+    ]
+    found = decode(wanted + others, class_ids=(0,), max_candidates=limit, max_detections=2)
+    assert found.left_out == max(0, 4 - limit)
+    assert found.take(np.array([], int)).left_out == found.left_out
+
+
 def test_default_is_1024_candidates_and_nms_per_class():
     anchors = [[10 * (i % 60) + 5, 10 * (i // 60) + 5, 8, 8, 0.5] for i in range(1100)]
-    assert len(decode(anchors, max_detections=2000)) == 1024
+    found = decode(anchors, max_detections=2000)
+    assert (len(found), found.left_out) == (1024, 76)
+    assert decode(anchors[:1024]).left_out == 0
     assert len(decode([[50, 50, 9, 9, 0.9, 0.0], [50, 50, 9, 9, 0.0, 0.8]])) == 2
 
 

@@ -76,7 +76,20 @@ def in_one_image(name, limits, passing, thresholds):
     )
     (expected,) = decode(outputs, spec, geometries, [thresholds], limits)
     assert_same(found, expected)
+    assert found.left_out == max(0, valid_boxes(spec, outputs, thresholds) - limits.max_candidates)
     return found
+
+
+def valid_boxes(spec, outputs, thresholds):
+    """Count the boxes above the threshold one by one, in the first image."""
+    classes, count = len(spec.class_names), 0
+    for anchor in outputs[0][0].T.astype(float):
+        scores = anchor[4 : 4 + classes]
+        passes = scores.max() > np.float32(thresholds.confidence_threshold)
+        has_area = anchor[2] > 0 and anchor[3] > 0
+        is_wanted = not thresholds.class_ids or scores.argmax() in thresholds.class_ids
+        count += passes and has_area and is_wanted and np.isfinite(anchor).all()
+    return count
 
 
 @pytest.mark.parametrize('name', ['detect', 'obb'])

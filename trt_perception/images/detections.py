@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -186,6 +186,8 @@ class Detections(ShortRepr):
         masks: coefficients and prototypes of the masks, None without the task ``segment``.
         numbered: masks that the GPU computes; replaces ``masks`` in pipelines that compute
             masks. None for frames whose masks were not requested.
+        left_out: number of boxes above the threshold that did not enter NMS, because the
+            ``max_candidates`` (1024) best boxes of the image have higher scores.
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -195,6 +197,7 @@ class Detections(ShortRepr):
     oriented: npt.NDArray[np.float32] | None = None
     masks: Masks | None = None
     numbered: NumberedMasks | None = None
+    left_out: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
         count = len(self.scores)
@@ -226,14 +229,15 @@ class Detections(ShortRepr):
         """
         assert self.numbered is None
         values: dict[str, Any] = {
-            field.name: getattr(self, field.name) for field in fields(Detections)
+            each.name: getattr(self, each.name) for each in fields(Detections)
         }
+        left_out = values.pop('left_out')
         taken: dict[str, Any] = {
             name: value.take(which) if isinstance(value, Masks) else value[which]
             for name, value in values.items()
             if value is not None
         }
-        return Detections(**taken)
+        return Detections(**taken, left_out=left_out)
 
     def as_supervision(self) -> dict[str, Any]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.

@@ -209,23 +209,26 @@ class KernelDecoder:
             OutputError: the outputs for the frame are invalid.
         """
         head, fields = self._frames[place]
-        count, _, best_score, all_nan = head.item()
+        count, passed, best_score, all_nan = head.item()
         if all_nan:
             raise nan_scores_error()
         check_best_score(best_score)
         xyxy, scores, class_ids, *rest = [field[:count].copy() for field in fields]
         task, task_values = spec.task, rest[0] if rest else None
+        left_out = max(0, passed - self._kernels.limits.max_candidates)
         if task.is_oriented:  # the boxes are still in network pixels
             boxes = task.nms_boxes(xyxy, task_values)
             return build_detections(
-                task, Candidates(boxes, scores, class_ids, task_values), letterbox
+                task, Candidates(boxes, scores, class_ids, task_values), letterbox, left_out
             )
         prototypes = None
         if self._host_prototypes is not None:
             prototypes = tensor_array(self._host_prototypes.array, self._prototypes)[place]
         attributes = task.detection_fields(xyxy, task_values, prototypes, letterbox)
         numbered = self._numbered.get(place)
-        return Detections(xyxy, scores, class_ids, numbered=numbered, **attributes)
+        return Detections(
+            xyxy, scores, class_ids, numbered=numbered, left_out=left_out, **attributes
+        )
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return the number of boxes that the filter kernel counted."""

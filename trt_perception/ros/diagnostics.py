@@ -44,6 +44,8 @@ class CameraFacts:
             still busy with an earlier mask image.
         decoder_warnings: number of published images with a report about the file: a defect of
             a JPEG, or grey pixels of 16 bits.
+        candidates_limited: number of published images with boxes above the threshold that did
+            not enter NMS.
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
@@ -57,6 +59,7 @@ class CameraFacts:
     not_delivered: int | None = 0
     masks_skipped: int = 0
     decoder_warnings: int = 0
+    candidates_limited: int = 0
     ages_ms: Sequence[float] = ()
     reliability: str = ''
     health_state: HealthState | None = None
@@ -181,6 +184,7 @@ def _node_status(name: str, health: Health) -> DiagnosticStatus:
         not_delivered=sum_not_delivered(cameras),
         masks_skipped=sum(camera.masks_skipped for camera in cameras),
         decoder_warnings=sum(camera.decoder_warnings for camera in cameras),
+        candidates_limited=sum(camera.candidates_limited for camera in cameras),
     )
     values = {
         'state': health.state,
@@ -253,6 +257,8 @@ def _count_values(camera: CameraFacts) -> dict[str, str]:
         values['masks_skipped'] = str(camera.masks_skipped)
     if camera.decoder_warnings:
         values['decoder_warnings'] = str(camera.decoder_warnings)
+    if camera.candidates_limited:
+        values['candidates_limited'] = str(camera.candidates_limited)
     if camera.health_state is not None and camera.health_state.late_stage:
         values['late stage'] = camera.health_state.late_stage
     return values

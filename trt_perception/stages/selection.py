@@ -108,6 +108,8 @@ def select_detections(
     boxes = task.nms_boxes(xyxy, task_values)
     iou = thresholds.iou_threshold if decoder.needs_nms else None
     kept = _best_after_nms(boxes, scores, ids, limits, iou)
+    # Without NMS, max_detections alone limits the boxes.
+    left_out = max(0, len(chosen) - limits.max_candidates) if decoder.needs_nms else 0
     return build_detections(
         task,
         Candidates(
@@ -118,16 +120,20 @@ def select_detections(
             candidates.prototypes,
         ),
         letterbox,
+        left_out,
     )
 
 
-def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Detections:
-    """Return detections in source pixels. Boxes outside the image are left out.
+def build_detections(
+    task: Task, found: Candidates, letterbox: Letterbox, left_out: int = 0
+) -> Detections:
+    """Return detections in source pixels, without boxes outside the image.
 
     Args:
         task: the model's task.
         found: the selected boxes, with ``xyxy`` as ``task.nms_boxes`` returns it.
         letterbox: geometry of the frame.
+        left_out: see ``Detections``.
     """
     xyxy, fields = task.boxes_in_source(found.xyxy, letterbox)
     inside = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
@@ -139,6 +145,7 @@ def build_detections(task: Task, found: Candidates, letterbox: Letterbox) -> Det
         found.class_ids[inside].astype(np.int32, copy=False),
         **{name: values[inside] for name, values in fields.items()},
         **task.detection_fields(xyxy, task_values, found.prototypes, letterbox),
+        left_out=left_out,
     )
 
 

@@ -1,13 +1,19 @@
 """Tests of the advice that the health of a camera adds to the watchdog's."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from std_msgs.msg import Header
 
+from trt_perception.images.detections import Detections
+from trt_perception.images.frame import frame_from_bgr
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.ros.camera import camera_health
+from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_health import CameraHealth
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -38,3 +44,36 @@ def test_maps_with_subscribers_are_named_if_the_model_is_too_slow(
     state = health.facts(counts).health_state
     assert (state.level, state.kind, state.late_stage) == (Level.WARN, kind, 'model')
     golden_messages.add(state.message)
+
+
+class Log:
+    """Collects the warnings of a camera."""
+
+    def __init__(self):
+        self.warnings = []
+
+    def warning(self, text):
+        self.warnings.append(text)
+
+
+@pytest.mark.parametrize('result', ['detections', 'map'])
+def test_images_with_too_many_candidates_are_counted_and_logged_once(
+    result, client, monkeypatch, golden_messages
+):
+    log = Log()
+    monkeypatch.setattr(camera_health, 'camera_logger', lambda *_: log)
+    health = CameraHealth(client.node)
+    camera = NodeCamera.__new__(NodeCamera)
+    camera.health, camera._needs_focal_length = health, False
+    camera._outputs = SimpleNamespace(publish=lambda *_: True)
+    message = SimpleNamespace(header=Header())
+    frame = frame_from_bgr(np.zeros((4, 6, 3), np.uint8))
+
+    for left_out in (0, 5, 0, 900, 1):
+        found = replace(Detections.empty(), left_out=left_out) if result == 'detections' else None
+        camera.publish_detections(message, frame, found)
+
+    assert health.facts(None).candidates_limited == (3 if result == 'detections' else 0)
+    assert len(log.warnings) == (1 if result == 'detections' else 0)
+    for text in log.warnings:
+        golden_messages.add(text)

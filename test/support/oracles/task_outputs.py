@@ -130,6 +130,7 @@ def decode_on_host(outputs, spec, geometries, thresholds, config=None):
 def assert_same(found, expected, within=1e-3):
     """Assert that detections of kernels and host are equal, except for masks."""
     assert len(found) == len(expected)
+    assert found.left_out == expected.left_out
     np.testing.assert_array_equal(found.class_ids, expected.class_ids)
     np.testing.assert_allclose(found.scores, expected.scores, atol=1e-6, rtol=0)
     for name in ('xyxy', 'keypoints', 'oriented'):

@@ -14,7 +14,8 @@ class ShortRepr:
     """The base of dataclasses with arrays: ``repr`` has the type and shape of each array."""
 
     def __repr__(self) -> str:
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        shown_fields = (field for field in fields(self) if field.repr)  # type: ignore[arg-type]
+        values = ((field.name, getattr(self, field.name)) for field in shown_fields)
         shown = (f'{name}={_text(value)}' for name, value in values if value is not None)
         return f'{type(self).__name__}({", ".join(shown)})'
 

@@ -256,6 +256,8 @@ class NodeCamera:
             self.health.masks_skipped += 1
         if frame.warning:
             self.health.count_decoder_warning(frame.warning)
+        if left_out := getattr(found, 'left_out', 0):
+            self.health.count_limited_candidates(left_out)
         self.health.on_published(message.header.stamp)
 
 

@@ -17,6 +17,7 @@ from rclpy.node import Node
 
 from trt_perception.errors import UnnamedClassError
 from trt_perception.files.plain_text import escape_controls
+from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.monitoring.age import AgeOfOutput
@@ -122,6 +123,8 @@ class CameraHealth:
             thread was still busy with an earlier mask image.
         decoder_warnings: number of published images of the last activation with a report about
             their file.
+        candidates_limited: number of published images of the last activation with boxes above
+            the threshold that did not enter NMS.
     """
 
     def __init__(self, node: Node, name: str = '') -> None:
@@ -130,6 +133,7 @@ class CameraHealth:
         self.enabled = True
         self.masks_skipped = 0
         self.decoder_warnings = 0
+        self.candidates_limited = 0
         self._log = camera_logger(node, name)
         self._clock: Any = node.get_clock().handle
         # Set by `watch`, reset by `stop_watching`.
@@ -167,6 +171,7 @@ class CameraHealth:
         self._last_error = ''
         self.masks_skipped = 0
         self.decoder_warnings = 0
+        self.candidates_limited = 0
         self._input = image_input
         share = Path(get_package_share_directory('trt_perception'))
         self._watchdog = CameraWatchdog(
@@ -211,6 +216,21 @@ class CameraHealth:
         if self.decoder_warnings == 1:
             self._log.warning(
                 f'{log_text(warning)}; /diagnostics counts such images as decoder_warnings'
+            )
+
+    def count_limited_candidates(self, left_out: int) -> None:
+        """Count a published image in which boxes did not enter NMS. The worker calls this method.
+
+        Args:
+            left_out: number of these boxes. Those of the first image of an activation are logged.
+        """
+        self.candidates_limited += 1
+        if self.candidates_limited == 1:
+            self._log.warning(
+                f'{left_out} boxes above confidence_threshold did not enter NMS, because only the '
+                f'{DecodingLimits.max_candidates} best of an image do, so boxes with low scores '
+                'may be missing: raise confidence_threshold, or set class_filter; /diagnostics '
+                'counts such images as candidates_limited'
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:
@@ -287,6 +307,7 @@ class CameraHealth:
             not_delivered=self._last_not_delivered,
             masks_skipped=self.masks_skipped,
             decoder_warnings=self.decoder_warnings,
+            candidates_limited=self.candidates_limited,
         )
         if counts is not None and self._input is not None:
             facts.statistics = counts

@@ -20,7 +20,7 @@ struct Spread { float x, y, a, b, c; };
 
 struct Result {
     int count;                  // number of rows after this struct
-    int passed;                 // number of anchors above the threshold, for statistics
+    int passed;                 // number of valid boxes above the threshold. Above MAX_CANDIDATES, boxes were left out
     float best_score;           // highest score of these anchors; 0 without anchors
     int all_nan;                // whether the scores of all anchors are NaN
 };
