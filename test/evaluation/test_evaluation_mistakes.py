@@ -19,6 +19,7 @@ from trt_perception.evaluation.report.worst_images import (
     draw_mistakes,
     write_worst_images,
 )
+from trt_perception.images import text
 
 CAT, DOG = 0, 17  # 0 is a valid category number
 MAP = ClassMap((CAT, DOG), {CAT: 'cat', DOG: 'dog'})
@@ -126,6 +127,24 @@ def test_kinds_of_mistakes_are_drawn_in_different_colours():
         assert shown == [kind]
         assert all(shows_color(drawn[height:], color) for color in LEGEND_COLORS.values())
     assert (grey == 128).all()
+
+
+def test_class_and_category_ids_replace_names_that_no_font_can_draw(monkeypatch):
+    monkeypatch.setattr(text, '_runs', lambda _: None)
+    grey = np.full((SIZE_WH[1] * 2, SIZE_WH[0] * 2, 3), 128, np.uint8)
+    for rows, truth in (([('dog', 0.9, BOX)], [true(CAT)]), ([], [true(CAT)])):
+        detections = found(*rows)
+        mistakes = match_detections(detections, truth, MAP)
+        pictures = []
+        for names, categories in (
+            (['犬'] * len(CLASSES), dict.fromkeys(MAP.categories, '犬')),
+            (
+                [str(number) for number in range(len(CLASSES))],
+                {key: str(key) for key in MAP.categories},
+            ),
+        ):
+            pictures.append(draw_mistakes(grey, mistakes, detections, truth, names, categories))
+        assert (pictures[0] == pictures[1]).all()
 
 
 @pytest.mark.parametrize('size', [(2, 3), (100, 5000), (6000, 4000)])

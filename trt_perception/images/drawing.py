@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.detections import Detections, NumberedMasks, oriented_corners
+from trt_perception.images.text import drawable_name, put_text, text_size
 
 __all__ = ['draw_box', 'draw_class_list', 'draw_class_map', 'draw_depth', 'draw_detections']
 
-_FONT = cv2.FONT_HERSHEY_SIMPLEX
 # The positions of keypoints with lower scores are arbitrary.
 _MIN_KEYPOINT_SCORE = 0.25
 # The legend of a class map lists at most this many classes.
@@ -59,7 +59,8 @@ def draw_detections(
             _draw_keypoints(bgr, points, skeleton, _color(class_id))
     # Labels come last, because no line or keypoint may cover a label.
     for xyxy, score, class_id in zip(detections.xyxy, detections.scores, class_ids, strict=True):
-        _draw_label(bgr, xyxy, f'{class_names[class_id]} {score:.2f}', _color(class_id))
+        name = drawable_name(class_names[class_id], class_id)
+        _draw_label(bgr, xyxy, f'{name} {score:.2f}', _color(class_id))
 
 
 def _draw_masks(
@@ -109,7 +110,10 @@ def draw_class_map(
     pixel_counts[is_background] = 0
     largest = np.argsort(-pixel_counts, kind='stable')[:_MAX_LEGEND_CLASSES]
     shown = [int(class_id) for class_id in largest if pixel_counts[class_id]]
-    lines = [f'{class_names[id_]}: {pixel_counts[id_] / class_ids.size:.1%}' for id_ in shown]
+    lines = [
+        f'{drawable_name(class_names[id_], id_)}: {pixel_counts[id_] / class_ids.size:.1%}'
+        for id_ in shown
+    ]
     draw_class_list(bgr, lines, shown)
 
 
@@ -209,11 +213,11 @@ def _draw_label(
     thickness = _line_width(bgr)
     size = 0.45 * thickness
     left, top, _, _ = _rounded_box(xyxy)
-    (width, height), below = cv2.getTextSize(label, _FONT, size, thickness)
+    (width, height), below = text_size(label, size, thickness)
     base = top - below if top >= height + below else top + height
     left = max(0, min(left, bgr.shape[1] - width))
     cv2.rectangle(bgr, (left, base - height), (left + width, base + below), color, cv2.FILLED)
-    cv2.putText(bgr, label, (left, base), _FONT, size, (0, 0, 0), thickness, cv2.LINE_AA)
+    put_text(bgr, label, (left, base), size, (0, 0, 0), thickness)
 
 
 def _color(class_id: int) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ from trt_perception.evaluation.report.outlines import (
 )
 from trt_perception.files.atomic_files import make_folder, write_atomically, write_json
 from trt_perception.images.detections import Detections
+from trt_perception.images.text import drawable_name, put_text
 
 __all__ = ['LEGEND_COLORS', 'draw_mistakes', 'write_worst_images']
 
@@ -69,21 +70,25 @@ def draw_mistakes(
     canvas = _resized(bgr, scale)
 
     def detection(index: int, kind: str, more: str = '') -> None:
-        name = class_names[found.class_ids[index]]
+        class_id = int(found.class_ids[index])
+        name = drawable_name(class_names[class_id], class_id)
         label = f'{name} {found.scores[index]:.2f}{more}'
         draw_outline(canvas, detection_outline(found, index), scale, label, LEGEND_COLORS[kind], 2)
 
     for index, _ in mistakes.right:  # no label, because the mistakes must stand out
         draw_outline(canvas, detection_outline(found, index), scale, '', LEGEND_COLORS['right'])
+
+    def category(index: int) -> str:
+        category_id = truth[index].category_id
+        return drawable_name(categories[category_id], category_id)
+
     for missed in mistakes.missed:
-        name = categories[truth[missed].category_id]
-        draw_outline(
-            canvas, ground_truth_outline(truth[missed]), scale, name, LEGEND_COLORS['missed'], 2
-        )
+        outline = ground_truth_outline(truth[missed])
+        draw_outline(canvas, outline, scale, category(missed), LEGEND_COLORS['missed'], 2)
     for index in mistakes.false:
         detection(index, 'false')
     for index, partner in mistakes.wrong_class:
-        detection(index, 'wrong class', f', is {categories[truth[partner].category_id]}')
+        detection(index, 'wrong class', f', is {category(partner)}')
     counts = {
         'right': len(mistakes.right),
         'wrong class': len(mistakes.wrong_class),
@@ -194,7 +199,7 @@ def _montage_cell(bgr: _Image, name: str) -> _Image:
     small = _resized(bgr, min((width - 8) / bgr.shape[1], (height - 28) / bgr.shape[0]))
     left = (width - small.shape[1]) // 2
     cell[24 : 24 + small.shape[0], left : left + small.shape[1]] = small
-    cv2.putText(cell, name, (6, 17), _FONT, 0.45, (235, 235, 235), 1, cv2.LINE_AA)
+    put_text(cell, name, (6, 17), 0.45, (235, 235, 235), 1)
     return cell
 
 

@@ -35,7 +35,11 @@ class Classify(Task):
         """Draw the best classes with their scores."""
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_class_list
+        from trt_perception.images.text import drawable_name
 
         ids, scores = found.best(_DRAWN_CLASSES)
-        lines = [f'{class_names[id_]} {score:.2f}' for id_, score in zip(ids, scores, strict=True)]
+        lines = [
+            f'{drawable_name(class_names[id_], id_)} {score:.2f}'
+            for id_, score in zip(ids.tolist(), scores, strict=True)
+        ]
         draw_class_list(bgr, lines, ids.tolist())
