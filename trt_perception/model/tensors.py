@@ -22,7 +22,7 @@ __all__ = [
         'ModelInfo',
         'TensorSpec',
     ),
-    *('check_tensor_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
+    *('check_tensor_sizes', 'parse_tensorrt_dtype', 'tensor_sizes_mistake', 'tensors_text'),
 ]
 
 #: Maps the name of each data type to the bytes of one value. Names are NumPy's, except bfloat16.
@@ -114,14 +114,21 @@ def check_tensor_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
     Raises:
         EngineError: a tensor is larger.
     """
+    if mistake := tensor_sizes_mistake(tensors):
+        raise EngineError(
+            name,
+            **mistake,
+            fix='export the model for smaller images, or for fewer images in a batch',
+        )
+
+
+def tensor_sizes_mistake(tensors: Sequence[TensorSpec]) -> Mistake | None:
+    """Return which tensor has more than ``MAX_TENSOR_VALUES`` values; None if all are smaller."""
     for tensor in tensors:
         if math.prod(map(abs, tensor.shape)) > MAX_TENSOR_VALUES:
-            raise EngineError(
-                name,
-                tensors_text((tensor,)),
-                expected=f'at most {MAX_TENSOR_VALUES} values in an input or output',
-                fix='export the model for smaller images, or for fewer images in a batch',
-            )
+            expected = f'at most {MAX_TENSOR_VALUES} values in an input or output'
+            return Mistake(found=tensors_text((tensor,)), expected=expected)
+    return None
 
 
 def tensors_text(tensors: Sequence[TensorSpec]) -> str:

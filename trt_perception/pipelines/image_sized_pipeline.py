@@ -9,6 +9,7 @@ If this changes their aspect ratio, the log has a warning.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from trt_perception.errors import (
     GpuMemoryError,
     ImageError,
     OutputError,
+    OutputShapeError,
     TrtPerceptionError,
 )
 from trt_perception.images.frame import Frame, PipelineInput
@@ -194,7 +196,7 @@ class ImageSizedPipeline:
             overrides = replace(self._options.overrides, image_wh=image_wh)
             try:
                 self._open_again(replace(self._options, overrides=overrides))
-                self._run_once(frame)
+                self._try_size(frame)
             except (EngineError, GpuMemoryError) as error:
                 failure = _without_traceback(error)
             else:
@@ -221,12 +223,20 @@ class ImageSizedPipeline:
         self.opened.close()  # first, because both together may need too much memory
         self._use(self._open_model(options))
 
-    def _run_once(self, frame: Frame) -> None:
-        """Run the model once, because some exports only work with the size in their files."""
+    def _try_size(self, frame: Frame) -> None:
+        """Run the model, because some exports only work with the size in their files.
+
+        A second run confirms outputs of wrong shapes, because a server may give one such answer.
+        """
         try:
+            with contextlib.suppress(OutputShapeError):
+                detect_one(self.opened, frame, Thresholds())
+                return
             detect_one(self.opened, frame, Thresholds())
-        except (ImageError, OutputError):
-            pass  # the image itself is wrong; its run in the batch reports the error
+        except (ImageError, OutputError) as error:
+            if isinstance(error, OutputShapeError):
+                raise
+            # The image itself is wrong. Its run in the batch reports the error.
         except TrtPerceptionError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base class

@@ -173,6 +173,19 @@ def test_invalid_answer_is_an_error_of_its_image(server, name, shared_memory):
         wait_until(lambda: answers(pipeline), 'an answer after invalid answers')
 
 
+@pytest.mark.parametrize(
+    ('shape', 'values'),
+    [((-1, -1, 6), 6), ((0, 2**62, 2**62), 0), ((2**62, 0, 6), 0), ((2**62, 6, 6), 0)],
+)
+def test_impossible_shape_is_refused_before_it_is_used(server, open_model, shape, values):
+    server.config = output_of([-1, -1, -1])
+    model = open_model()
+    server.infer = answer(shape=shape, content=bytes(4 * values))
+    with pytest.raises(ServerError) as caught:
+        model.run({'images': IMAGES})
+    assert caught.value.expected
+
+
 def answers(pipeline):
     """Send a frame, and return whether the server answered it."""
     try:

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import OutputError
+from trt_perception.errors import OutputShapeError
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
 
@@ -45,11 +45,11 @@ def check_map_size(values: npt.NDArray[Any]) -> None:
         values: the map; its last axes are rows and columns.
 
     Raises:
-        OutputError: a side has no cells, or more than OpenCV resizes.
+        OutputShapeError: a side has no cells, or more than OpenCV resizes.
     """
     rows, columns = values.shape[-2:]
     if not (1 <= rows <= MAX_SIDE and 1 <= columns <= MAX_SIDE):
-        raise OutputError(
+        raise OutputShapeError(
             "the model's output",
             f'a map of {columns} x {rows} cells',
             expected=f'1 to {MAX_SIDE} cells on each side',

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
-from trt_perception.model.output_tensor import assign_outputs
+from trt_perception.model.output_tensor import assign_outputs, outputs_text
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
 from trt_perception.model.recognition.image_tasks import image_task
@@ -25,7 +25,10 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
 
-__all__ = ['REQUIRED_FIELDS', 'RecognitionState', 'needed_class_count', 'refuse_missing_info']
+__all__ = [
+    *('REQUIRED_FIELDS', 'RecognitionState', 'needed_class_count', 'outputs_mismatch'),
+    'refuse_missing_info',
+]
 
 #: Fields of Preprocessing that have no default.
 REQUIRED_FIELDS: Final = ('input_size', 'resize', 'color_order', 'scale')
@@ -268,3 +271,34 @@ def needed_class_count(
         if count > 0 and assign_outputs(decoder.outputs(count, task), outputs) is not None
     ]
     return matching[0] if len(matching) == 1 else None
+
+
+class Mismatch(TypedDict):
+    """Why a decoder cannot read outputs, as arguments of an error."""
+
+    found: str
+    expected: str
+    fix: str
+
+
+def outputs_mismatch(
+    decoder: Decoder, task: Task, outputs: tuple[TensorSpec, ...], classes: int, batch: int
+) -> Mismatch:
+    """Describe outputs that a decoder cannot read.
+
+    Args:
+        decoder: the decoder.
+        task: the task of the model.
+        outputs: all outputs of the model.
+        classes: number of class names.
+        batch: expected number of images.
+    """
+    count = needed_class_count(decoder, outputs, task)
+    return Mismatch(
+        found=tensors_text(outputs),
+        expected=f'{outputs_text(decoder.outputs(classes, task), batch)}, as the decoder '
+        f'{decoder} reads with {classes} classes and the task {task}',
+        fix='check class names, decoder and task'
+        if count in (None, classes)
+        else f'correct decoder and task, or the number of class names: {count}',
+    )

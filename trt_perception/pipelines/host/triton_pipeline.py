@@ -99,8 +99,7 @@ class TritonPipeline(ArrayPipeline):
         """Wait for the answer, at most until it is too late. Return each frame's result or error.
 
         Raises:
-            EngineError: the server now has another model, or the outputs do not fit the model's
-                specification.
+            EngineError: the server now has another model.
         """
         batch = self._batches.pop(slot)
         try:
