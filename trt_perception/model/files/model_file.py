@@ -24,6 +24,7 @@ from trt_perception.files.checked_files import (
     read_exactly,
 )
 from trt_perception.files.json_section import is_nested_deeper, parse_json
+from trt_perception.model.files.other_formats import refuse_other_format
 from trt_perception.model.files.triton_address import (
     TritonAddress,
     is_triton_address,
@@ -98,8 +99,8 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
 
     Raises:
         ConfigError: the address of a server is malformed.
-        EngineError: the file is missing, unreadable or writable for other users, or has an unknown
-            suffix.
+        EngineError: the file is missing, unreadable or writable for other users, has an unknown
+            suffix, or starts like a file of another format.
         ManifestError: the manifest is malformed, or describes another file.
     """
     if not str(path):
@@ -137,6 +138,7 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
             # Compare the size before reading gigabytes of a wrong file.
             _check_identity(manifest, manifest_file, model_path, size)
         content = read_exactly(file, size, model_path)
+    refuse_other_format(str(model_path), content, is_onnx=is_onnx(model_path))
     digest = hashlib.sha256(content).hexdigest()
     if manifest is not None and manifest_file is not None:
         _check_identity(manifest, manifest_file, model_path, size, digest)
