@@ -94,6 +94,11 @@ class ModelOverrides:
     image_wh: tuple[int, int] | None = None
     syntax: ParameterSyntax = ROS_SYNTAX
 
+    @property
+    def has_values(self) -> bool:
+        """Whether the user has set a value."""
+        return replace(self, syntax=ROS_SYNTAX) != ModelOverrides()
+
 
 @dataclass(frozen=True)
 class ModelDescription:
