@@ -29,6 +29,7 @@ from trt_perception.model.input_layout import (
 from trt_perception.model.manifest import Manifest, rebuild_command
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, shapes_match
 from trt_perception.model.preprocessing import Preprocessing, uint8_input_mistake
+from trt_perception.model.recognition.manifest_command import export_command
 from trt_perception.model.recognition.recognise import (
     FindOutputShapes,
     ModelDescription,
@@ -306,7 +307,11 @@ def _check_manifest_tensors(model: ModelInfo, manifest: Manifest) -> None:
         ('output', _fill_dynamic_sides(manifest.outputs, model.outputs), model.outputs),
     ):
         if described != found:
-            command = rebuild_command(manifest, Path(model.name))
+            command = (
+                export_command(model.path)
+                if model.is_served
+                else rebuild_command(manifest, Path(model.name))
+            )
             raise ManifestError(
                 model.name,
                 f'the manifest describes {role}s {tensors_text(described)}, the model has '
@@ -348,7 +353,9 @@ def _fixed_image_input(
         )
     if mistake := uint8_input_mistake(preprocessing, parameter_name):
         raise EngineError(f'{name}: {found}', **mistake)
-    return replace(image, shape=wanted)
+    fixed = replace(image, shape=wanted)
+    check_tensor_sizes(name, (fixed,))
+    return fixed
 
 
 def _check_outputs(

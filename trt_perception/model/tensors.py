@@ -11,6 +11,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_records import choice_reader, list_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mistake
+from trt_perception.model.files.triton_address import is_triton_address
 
 __all__ = [
     *(
@@ -88,7 +89,8 @@ class ModelInfo:
         outputs: all outputs, as the runtime reports them, with -1 for a dynamic dimension.
         metadata: metadata of the ONNX file, or the metadata in front of an engine's plan.
         config: content of the config.json next to the file; None if the file is missing.
-        path: path of the model, for commands in messages. If empty, commands contain the name.
+        path: path or address of the model, for commands in messages. If empty, commands contain
+            the name.
     """
 
     name: str
@@ -97,6 +99,11 @@ class ModelInfo:
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] | None = None
     path: str = ''
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the model is on a server, so that no file of this machine describes it."""
+        return is_triton_address(self.path)
 
 
 def parse_tensorrt_dtype(name: str) -> str:

@@ -87,12 +87,14 @@ class ImageSizedPipeline:
         self._errors: dict[int, list[ImageError | None]] = {}
         # The frames of a slot that are not enqueued yet.
         self._waiting: dict[int, list[tuple[Frame, Thresholds]]] = {}
+        # Unchanged when the model is opened again, because the detector has as many slots.
+        self.depth = opened.depth
         self._use(opened)
 
     def _use(self, opened: Pipeline) -> None:
         self.opened, self.spec = opened, opened.spec
         self._must_open = False  # whether opening the model again has failed
-        self.depth, self.max_in_flight = opened.depth, opened.max_in_flight
+        self.max_in_flight = opened.max_in_flight
         self.batch, self.decodes_jpeg = opened.batch, opened.decodes_jpeg
         self.diagnostic_values = opened.diagnostic_values
 

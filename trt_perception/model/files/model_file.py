@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,9 @@ __all__ = [
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
+# The start of an address with another scheme, or with a scheme in capitals. A path may have been
+# through pathlib, which writes // as /.
+_URL: Final = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
 # Suffixes of PyTorch's files.
 _PYTORCH_SUFFIXES: Final = ('.pt', '.pth')
 #: The first bytes of a TensorRT plan and of a TensorRT-RTX plan.
@@ -110,6 +114,8 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
         if not accepts_server:
             raise EngineError(str(address), 'a model on a server', expected='a model file')
         return ModelFile(Path(path), b'', '', None, address=address)
+    if accepts_server and _URL.match(str(path)) and not os.path.lexists(path):
+        parse_triton_address(path)  # raises an error that states the right form
     try:
         model_path = Path(path).expanduser()
     except RuntimeError as error:

@@ -15,7 +15,7 @@ from trt_perception.model.output_tensor import assign_outputs, outputs_text
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
 from trt_perception.model.recognition.image_tasks import image_task
-from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
@@ -128,9 +128,9 @@ def refuse_missing_info(
     arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
-        _found_text(name, choices, seen),
-        fix=f'add {arguments} (docs/decoders.md), or write a manifest: '
-        + _manifest_command(model, state.task, values),
+        _found_text(model, choices, seen),
+        fix=f'add {arguments} (docs/decoders.md), or '
+        + _manifest_advice(model, state.task, values),
         arguments=arguments,
         missing=missing,
         seen=seen,
@@ -155,9 +155,10 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     return f'remove {syntax.name("task")},{other} or '
 
 
-def _found_text(name: str, choices: Sequence[str], seen: Sequence[str]) -> str:
+def _found_text(model: ModelInfo, choices: Sequence[str], seen: Sequence[str]) -> str:
+    place = 'in its configuration' if model.is_served else f'{model.name}.json'
     lines = [
-        f'without a manifest ({name}.json), these values are unknown:',
+        f'without a manifest ({place}), these values are unknown:',
         *(f'- {choice}' for choice in choices),
         'The model has:',
         *(f'- {sentence}' for sentence in seen),
@@ -165,10 +166,10 @@ def _found_text(name: str, choices: Sequence[str], seen: Sequence[str]) -> str:
     return '\n'.join(lines)
 
 
-def _manifest_command(model: ModelInfo, task: Task, values: Mapping[str, object]) -> str:
-    """Return the command with the values. Class names have their own option in the command."""
+def _manifest_advice(model: ModelInfo, task: Task, values: Mapping[str, object]) -> str:
+    """Return the advice with the values. Class names have their own option in the command."""
     others = {key: value for key, value in values.items() if key != 'class_names'}
-    return f'{manifest_command(model, task.name)} {ROS_SYNTAX.arguments(others)}'.rstrip()
+    return f'{manifest_advice(model, task.name)} {ROS_SYNTAX.arguments(others)}'.rstrip()
 
 
 def _missing_parameters(
