@@ -233,9 +233,12 @@ BYTES_PER_PIXEL = {
     'drawn depth': 10,  # 7.5, 16.1
     'drawn masks': 8,  # 5.3, 17.2
     'mono16': 7,  # 5.1, 8.1
+    'saved depth': 9,  # 6.8, 37.5
+    'saved shares': 3,  # 1.1, 9.1
 }
 PROGRAM = """
 import os, sys
+from pathlib import Path
 import cv2
 import numpy as np
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
@@ -245,6 +248,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.stages.host_preprocess import frame_to_bgr
+from trt_perception.tools import image_task_output
 
 width, height = size = 8192, 4096
 letterbox = Letterbox.fit(size, (32, 16), 'stretch')
@@ -277,6 +281,11 @@ def draw_masks():
     draw_detections(bgr(), found, ['a'])
 
 
+def save_shares():
+    results = image_task_output.ImageTaskResults(['a', 'b'], Path(), {})
+    results._shares(np.ones((height, width), np.uint8))
+
+
 MAKERS = {
     'class_ids': lambda: ClassMap(logits, letterbox).class_ids(),
     'confidence': lambda: ClassMap(logits, letterbox).confidence(),
@@ -290,6 +299,8 @@ MAKERS = {
     ),
     'drawn depth': lambda: draw_depth(bgr(), np.ones((height, width), 'f4')),
     'drawn masks': draw_masks,
+    'saved depth': lambda: image_task_output._depth_pixels(depth('bilinear')),
+    'saved shares': save_shares,
     'mono16': lambda: frame_to_bgr(
         Frame.view(
             bytes(2 * width * height),
