@@ -9,6 +9,7 @@
     │   ├── MissingModelInfoError   parameters must complete a model's description
     │   ├── UnavailableError    this release or machine lacks support for build options
     │   └── OutputError     one image has no valid outputs; carries the drop reason
+    │       ├── OutputShapeError    the outputs have sizes that the decoder cannot read
     │       ├── UnnamedClassError   a detected class has no name
     │       └── ServerError     a Triton server has no result for the image
     │           └── ServerTimeoutError  the server did not answer in time
@@ -31,8 +32,9 @@ from typing import ClassVar
 __all__ = [
     *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),
     *('InterruptionError', 'ManifestError', 'MissingFileError', 'MissingModelInfoError'),
-    *('OutputError', 'ServerError', 'ServerTimeoutError', 'TrtPerceptionError'),
-    *('UnavailableError', 'UnnamedClassError', 'ValuesError', 'WriteError'),
+    *('OutputError', 'OutputShapeError', 'ServerError', 'ServerTimeoutError'),
+    *('TrtPerceptionError', 'UnavailableError', 'UnnamedClassError', 'ValuesError'),
+    'WriteError',
 ]
 
 
@@ -118,6 +120,13 @@ class OutputError(EngineError):
     """
 
     reason: ClassVar[str] = 'bad_output'
+
+
+class OutputShapeError(OutputError):
+    """Raised when the outputs of a batch have sizes that the decoder cannot read.
+
+    Outputs with dynamic dimensions may have such sizes for one batch only.
+    """
 
 
 class UnnamedClassError(OutputError):

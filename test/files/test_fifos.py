@@ -1,5 +1,6 @@
 """Tests that readers of files do not wait for a FIFO without a writer."""
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -12,10 +13,11 @@ from trt_perception.building.calibration.images import find_image_files
 from trt_perception.building.engine_store import EngineStore
 from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.checks.shell import check_shell
-from trt_perception.errors import TrtPerceptionError
+from trt_perception.errors import TrtPerceptionError, WriteError
 from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.evaluation.coco.classes import read_class_map
 from trt_perception.evaluation.report.worst_images import write_worst_images
+from trt_perception.files.atomic_files import write_atomically
 from trt_perception.model.files.model_file import read_model_file
 
 # Each function calls a reader with the FIFO in place of the file that it expects. If the reader
@@ -103,3 +105,37 @@ def test_build_engine_refuses_a_fifo_with_a_message(option, tmp_path):
     assert program.wait() in (1, 2)
     assert 'Traceback' not in program.output
     assert 'build_engine: ' in program.output
+
+
+@pytest.mark.timeout(60)  # opening a FIFO without a reader must not block
+def test_writer_does_not_wait_for_a_reader(tmp_path):
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    for files in ({fifo: b'x'}, {tmp_path / 'a': b'a', fifo: b'x', tmp_path / 'b': b'b'}):
+        with pytest.raises(WriteError):
+            write_atomically(files)
+        assert list(tmp_path.iterdir()) == [fifo]
+
+
+def test_writer_writes_into_a_pipe_with_a_reader(tmp_path):
+    fifo = tmp_path / 'fifo'
+    os.mkfifo(fifo)
+    content = bytes(2**20)  # more than a pipe holds
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    received = []
+
+    def read():
+        os.set_blocking(reader, True)
+        while part := os.read(reader, 2**16):
+            received.append(part)
+
+    writer = threading.Thread(target=write_atomically, args=({fifo: content},))
+    writer.start()
+    while not received:
+        with contextlib.suppress(BlockingIOError):
+            received.append(os.read(reader, 2**16))
+        received = [part for part in received if part]
+    read()
+    writer.join()
+    os.close(reader)
+    assert b''.join(received) == content

@@ -156,6 +156,7 @@ def test_map_has_the_size_that_the_caller_wants():
         ('network', 'stretch', (160, 160)),
         ('400x200', 'letterbox', (400, 200)),
         ('32767x1', 'stretch', (32767, 1)),
+        ('8192x4096', 'stretch', (8192, 4096)),
     ],
 )
 def test_text_names_the_size_of_a_map(text, mode, expected):

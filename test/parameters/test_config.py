@@ -297,7 +297,8 @@ def test_choices_of_the_decoder_are_the_presets():
         {'map_size': '400'},
         {'map_size': '0x200'},
         {'map_size': '32768x1'},
-        {'map_size': '8192x8193'},
+        {'map_size': '8192x4097'},
+        {'map_size': '8192x8192'},
         {'map_size': '400x200\n'},
         {'map_size': '４00x200'},
         {'max_rate_hz': 0.001},
@@ -447,3 +448,11 @@ def test_any_values_give_a_valid_config_or_are_refused(values):
         assert 1 <= config.max_detections <= 1024
         return
     assert named
+
+
+@pytest.mark.parametrize('is_launched', [False, True])
+def test_overrides_have_values_only_if_a_parameter_was_set(monkeypatch, is_launched):
+    monkeypatch.setattr('trt_perception.parameters.model.is_launched', lambda: is_launched)
+    assert not DetectorConfig().model_overrides().has_values
+    for values in ({'model.decoder': 'dense'}, {'model.pad_value': 0}, {'model.mean': [0, 0, 0]}):
+        assert DetectorConfig.from_values(values).model_overrides().has_values

@@ -6,6 +6,8 @@ import threading
 import numpy as np
 import pytest
 
+from trt_perception.images.results import image_limits
+from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.pipelines import pinned_images
 from trt_perception.pipelines.pinned_images import ImagePool
@@ -146,3 +148,68 @@ def test_mask_image_outlives_its_pipeline(images):
     del image, reader
     gc.collect()
     assert Buffer.live == 0
+
+
+@pytest.fixture
+def large_images(images, monkeypatch):
+    """A pool with room for two images of 8 x 8 pixels. Images above 32 pixels are large."""
+    monkeypatch.setattr(image_limits, 'LARGE_RESULT_PIXELS', 32)
+    monkeypatch.setattr(pinned_images, 'MAX_LARGE_BYTES', 2 * (HEADER_ROOM + 2 * 64))
+    return images
+
+
+def held_bytes(pool, lent):
+    return sum(buffer.memory.size for buffer in (*pool._free, *(one._buffer for one in lent)))
+
+
+@pytest.mark.parametrize('dtype', ['uint8', 'uint16', 'float32'])
+@pytest.mark.parametrize('size_wh', [(8192, 4097), (12_000, 11_000), (32_767, 32_767)])
+def test_no_memory_is_allocated_for_images_above_the_limit(images, size_wh, dtype):
+    assert size_wh[0] * size_wh[1] > MAX_RESULT_PIXELS
+    assert images.lend(size_wh, dtype) is None
+    assert Buffer.live == 0
+
+
+def test_memory_of_large_images_is_bounded(large_images):
+    lent = [large_images.lend((8, 8), 'uint16') for _ in range(2)]
+    assert all(lent)
+    for _ in range(3):
+        assert large_images.lend((8, 8), 'uint16') is None
+    small = [large_images.lend((8, 4), 'uint16') for _ in range(9)]
+    assert all(small)  # small images have no limit
+    del lent[0]
+    lent.append(large_images.lend((8, 8), 'uint16'))
+    assert all(lent)
+    assert large_images.lend((8, 8), 'uint16') is None
+    assert Buffer.live == 2 + 9
+
+
+def test_small_image_does_not_use_the_memory_of_large_images(large_images):
+    del [large_images.lend((8, 8), 'uint16') for _ in range(2)][:]
+    small = [large_images.lend((8, 4), 'uint16') for _ in range(9)]
+    assert all(small)
+    lent = [large_images.lend((8, 8), 'uint16') for _ in range(2)]
+    assert all(lent)
+
+
+def test_memory_of_large_images_is_bounded_while_their_sizes_change(large_images):
+    for size in ((8, 5), (8, 8), (8, 6), (9, 10), (8, 5), (16, 16), (8, 8)):
+        lent = [image for _ in range(4) if (image := large_images.lend(size, 'uint16'))]
+        assert lent
+        for image in lent:
+            image.memory()
+        assert held_bytes(large_images, lent) <= pinned_images.MAX_LARGE_BYTES
+        del lent[:], image
+
+
+def test_failed_allocation_of_a_large_image_reserves_no_memory(large_images, monkeypatch):
+    def fail(size, device):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pinned_images, 'PinnedBuffer', fail)
+        for _ in range(3):
+            with pytest.raises(MemoryError):
+                large_images.lend((8, 8), 'uint16')
+    lent = [large_images.lend((8, 8), 'uint16') for _ in range(2)]
+    assert all(lent)

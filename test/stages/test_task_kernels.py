@@ -15,6 +15,7 @@ from support.oracles.task_outputs import (
     random_outputs,
     spec_of,
 )
+from trt_perception.images.results import image_limits
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
@@ -156,3 +157,17 @@ def test_mask_numbers_equal_those_of_the_host():
             # The sums have another order, so a logit of about 1e-6 may change its sign.
             assert (numbers != expected_numbers).sum() <= 1e-4 * numbers.size
             assert (numbers.max() > 0) == (count > 0)
+
+
+def test_no_mask_image_above_the_limit_is_drawn(monkeypatch):
+    monkeypatch.setattr(image_limits, 'MAX_RESULT_PIXELS', 128 * 48)
+    spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))
+    kernels = emulated_kernels(spec, max_detections=300, class_agnostic=False)
+    outputs = random_outputs(np.random.default_rng(0), spec, 7)
+    thresholds = [Thresholds(0.25, 1.0)] * len(IMAGES)
+    found, _ = decode_with_kernels(
+        kernels, HostMachine(), spec, outputs, IMAGES, thresholds, ImagePool(DEVICE)
+    )
+    drawn = [one.numbered is not None for one in found]
+    assert drawn == [width * height <= 128 * 48 for width, height in IMAGES]
+    assert 0 < sum(drawn) < len(IMAGES)

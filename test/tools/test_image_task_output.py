@@ -9,7 +9,9 @@ import pytest
 from support.detect_runs import run_detect_images
 from support.models.image_models import IMAGE_TASKS, NAMES, tool_arguments
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results import image_limits
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.tools import image_task_output
 from trt_perception.tools.image_task_output import ImageTaskResults
 
 WIDTH, HEIGHT = 160, 90
@@ -160,3 +162,21 @@ def test_option_for_objects_is_refused(option, images, tmp_path, golden_messages
     assert run('semantic', images, tmp_path, *option.split())[0] == 1
     golden_messages.add(capsys.readouterr().err)
     assert not (tmp_path / 'out').exists()
+
+
+@pytest.mark.parametrize('is_metric', [True, False])
+@pytest.mark.parametrize('strip_pixels', [1, 100, 2**30])
+def test_saved_depth_does_not_depend_on_the_strips(monkeypatch, strip_pixels, is_metric):
+    monkeypatch.setattr(image_limits, '_STRIP_PIXELS', strip_pixels)
+    grid = np.random.default_rng(0).uniform(-2, 70, (20, 30)).astype('f4')
+    grid[3, :7] = np.nan, np.inf, -np.inf, 0, -1, 65.535, 65.6
+    found = DepthMap(grid, Letterbox.fit((30, 20), (30, 20), 'stretch'), 'nearest', is_metric)
+    pixels, values = image_task_output._depth_pixels(found)
+    known = np.isfinite(grid) & ((grid > 0) | (not is_metric))
+    low, high = float(grid[known].min()), float(grid[known].max())
+    assert (values['low'], values['high']) == (low, high)
+    exact = grid.astype(np.float64)
+    levels = 1000 * exact if is_metric else 1 + (exact - low) * 65534 / (high - low)
+    expected = np.where(known, np.nan_to_num(levels).clip(0, 65535), 0)
+    assert np.abs(pixels - expected).max() <= 0.5 + 1e-6
+    assert ((pixels == 0) == (np.rint(expected) == 0)).all()

@@ -145,6 +145,8 @@ def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
 
     def make_maps() -> None:
         for made, index, place in maps:
+            if not made:
+                continue  # the memory for large maps has no room for the whole batch
             geometry, thresholds = place.letterbox, place.thresholds
             addresses = result.queue_kernel(made, slot.outputs, index, geometry, thresholds)
             result.queue_copies(made, addresses)

@@ -52,7 +52,7 @@ def check_model(
     try:
         model = read_model_file(path, accepts_server=True)
     except TrtPerceptionError as error:
-        yield _error_finding('file', error)
+        yield _error_finding('address' if path.startswith('triton:') else 'file', error)
         return
     if model.address is not None:
         yield from _trial_findings(trial)
@@ -182,6 +182,8 @@ def _error_finding(name: str, error: TrtPerceptionError) -> Finding:
     otherwise = 'export the model again, or set the parameters that the message names'
     if isinstance(error, ConfigError):
         otherwise = 'set the parameter to a value that the message allows'
+    if name == 'address':
+        otherwise = "write the address of the server's gRPC service and the name of the model"
     if name == 'file':
         otherwise = 'name an ONNX file or an engine of build_engine that this user may read'
     fix = error.fix or otherwise

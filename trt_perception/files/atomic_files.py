@@ -28,6 +28,7 @@ _FIXES_BY_ERRNO: Final = {
     errno.ENOSPC: _FREE_SPACE,
     errno.EDQUOT: _FREE_SPACE,
     errno.EISDIR: 'name a file',
+    errno.ENXIO: 'name a file, or start the program that reads this pipe',
 }
 
 
@@ -97,10 +98,14 @@ def _is_device_or_pipe(path: Path) -> bool:
 
 def _write_to_device_or_pipe(path: Path, content: bytes) -> None:
     try:
-        with open(path, 'ab', buffering=0) as file:
+        # Non-blocking, because opening a FIFO without a reader would wait.
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        with open(os.open(path, flags), 'ab') as file:
+            os.set_blocking(file.fileno(), True)
             file.write(content)
     except OSError as error:
-        raise _error_of_failed_write(path, error, len(content)) from error
+        size = 0 if error.errno == errno.ENXIO else len(content)  # a pipe without a reader
+        raise _error_of_failed_write(path, error, size) from error
 
 
 def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) -> Path:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.images.results.image_limits import row_strips
 from trt_perception.images.results.short_repr import ShortRepr
 
 __all__ = ['Detections', 'MaskGeometry', 'Masks', 'NumberedMasks', 'oriented_corners']
@@ -85,15 +86,33 @@ class Masks(ShortRepr):
         """Return the selected masks; see ``Detections.take``."""
         return replace(self, xyxy=self.xyxy[which], coefficients=self.coefficients[which])
 
-    # Networks may output infinity or NaN. Such pixels are in no mask, and need no warning.
-    @np.errstate(over='ignore', under='ignore', invalid='ignore')
     def one(self, index: int) -> tuple[int, int, npt.NDArray[np.bool_]]:
         """Return left and top of a mask's box in pixels, and the mask in the box: bool (h, w)."""
+        left, top, right, bottom = self._pixel_box(index)
+        mask = np.zeros((max(0, bottom - top), max(0, right - left)), np.bool_)
+        self._paint(index, mask, True)
+        return left, top, mask
+
+    def _pixel_box(self, index: int) -> tuple[int, int, int, int]:
+        """Return left, top, right and bottom of the pixels that a mask may cover."""
         first = np.floor if self.are_logits else np.ceil
         left, top = first(self.xyxy[index, :2]).astype(int).tolist()
         right, bottom = np.ceil(self.xyxy[index, 2:]).astype(int).tolist()
+        return left, top, right, bottom
+
+    # Networks may output infinity or NaN. Such pixels are in no mask, and need no warning.
+    @np.errstate(over='ignore', under='ignore', invalid='ignore')
+    def _paint(self, index: int, part: npt.NDArray[Any], value: int) -> None:
+        """Write a value into the pixels of a mask.
+
+        Args:
+            index: index of the mask.
+            part: the part of an image that lies in the mask's box, (h, w). Changed in place.
+            value: the new value of the pixels.
+        """
+        left, top, right, bottom = self._pixel_box(index)
         if right <= left or bottom <= top:
-            return left, top, np.zeros((max(0, bottom - top), max(0, right - left)), np.bool_)
+            return
         columns, across = self._taps(0, left, right)
         rows, down = self._taps(1, top, bottom)
         # einsum instead of a matrix product: BLAS threads wait for each other on busy cores.
@@ -104,24 +123,29 @@ class Masks(ShortRepr):
             logits = np.einsum(
                 'm,mrc->rc', self.coefficients[index], self.prototypes[:, rows, columns]
             )
-        lines = sum(logits[place] * share[:, None] for place, share in down)
-        return left, top, sum(lines[:, place] * share for place, share in across) > 0
+        for strip in row_strips((right - left, bottom - top)):
+            lines: Any = sum(logits[place[strip]] * share[strip, None] for place, share in down)
+            inside: Any = sum(lines[:, place] * share for place, share in across) > 0
+            part[strip][inside] = value
 
     def whole(self) -> npt.NDArray[np.bool_]:
         """Return all masks in the size of the image: bool (n, height, width)."""
         width, height = self.size_wh
         found = np.zeros((len(self), height, width), np.bool_)
         for index, mask in enumerate(found):
-            left, top, part = self.one(index)
-            mask[top : top + part.shape[0], left : left + part.shape[1]] = part
+            self._paint(index, self._part_in_box(index, mask), True)
         return found
 
     def number(self, out: npt.NDArray[np.uint16]) -> None:
         """Write mask numbers into an image; see ``NumberedMasks``."""
         out[:] = 0
         for index in reversed(range(min(len(self), 65535))):
-            left, top, part = self.one(index)
-            out[top : top + part.shape[0], left : left + part.shape[1]][part] = index + 1
+            self._paint(index, self._part_in_box(index, out), index + 1)
+
+    def _part_in_box(self, index: int, image: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the part of an image, (height, width), that lies in the box of a mask."""
+        left, top, right, bottom = self._pixel_box(index)
+        return image[top : max(top, bottom), left : max(left, right)]
 
     def _taps(self, axis: int, first: int, last: int) -> tuple[slice, list[_Tap]]:
         """Return the prototype pixels and weights that interpolate source pixels along one axis.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.detections import Detections, NumberedMasks, oriented_corners
+from trt_perception.images.results.image_limits import row_strips
 from trt_perception.images.text import drawable_name, put_text, text_size
 
 __all__ = ['draw_box', 'draw_class_list', 'draw_class_map', 'draw_depth', 'draw_detections']
@@ -70,8 +72,9 @@ def _draw_masks(
     numbers = np.empty(bgr.shape[:2], np.uint16)
     numbered.number(numbers)
     colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)
-    within = numbers > 0
-    bgr[within] = bgr[within] // 2 + colors[numbers[within]] // 2
+    for rows in row_strips(_size_wh(bgr)):
+        strip, within = bgr[rows], numbers[rows] > 0
+        strip[within] = strip[within] // 2 + colors[numbers[rows][within]] // 2
 
 
 def draw_class_list(
@@ -104,9 +107,12 @@ def draw_class_map(
     """
     is_background = np.array([name.lower() == 'background' for name in class_names])
     colors = np.array([_color(class_id) for class_id in range(len(class_names))], np.uint8)
-    is_tinted = ~is_background[class_ids]
-    np.copyto(bgr, bgr // 2 + (colors // 2)[class_ids], where=is_tinted[..., None])
-    pixel_counts = np.bincount(class_ids.ravel(), minlength=len(class_names))
+    pixel_counts = np.zeros(len(class_names), np.int64)
+    for rows in row_strips(_size_wh(bgr)):
+        strip, ids = bgr[rows], class_ids[rows]
+        is_tinted = ~is_background[ids]
+        np.copyto(strip, strip // 2 + (colors // 2)[ids], where=is_tinted[..., None])
+        pixel_counts += np.bincount(ids.ravel(), minlength=len(class_names))
     pixel_counts[is_background] = 0
     largest = np.argsort(-pixel_counts, kind='stable')[:_MAX_LEGEND_CLASSES]
     shown = [int(class_id) for class_id in largest if pixel_counts[class_id]]
@@ -127,11 +133,12 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
         depth: float32 (height, width).
         unit: text behind the numbers of the scale.
     """
-    is_finite = np.isfinite(depth)
-    low, high = (depth[is_finite].min(), depth[is_finite].max()) if is_finite.any() else (0, 0)
-    levels = np.where(is_finite, (depth - low) * (255 / max(high - low, 1e-9)), 0)
-    cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_TURBO, bgr)
-    bgr[~is_finite] = 0
+    low, high = _finite_limits(depth)
+    for rows in row_strips(_size_wh(bgr)):
+        strip, is_finite = bgr[rows], np.isfinite(depth[rows])
+        levels = np.where(is_finite, (depth[rows] - low) * (255 / max(high - low, 1e-9)), 0)
+        cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_TURBO, strip)
+        strip[~is_finite] = 0
     row_height = 20 * _line_width(bgr)
     width = bgr.shape[1]
     bar = np.linspace(0, 255, min(width, max(2, width // 3))).astype(np.uint8)[None]
@@ -139,6 +146,20 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
     for value, left in ((low, 0), (high, bar.size)):
         text_box = left, 2 * row_height, 0, 0
         _draw_label(bgr, text_box, f'{value:.2f}{unit}', (255, 255, 255))
+
+
+def _finite_limits(depth: npt.NDArray[np.float32]) -> tuple[Any, Any]:
+    """Return the lowest and the highest finite depth as float32; 0 and 0 if there is none."""
+    limits = []
+    for rows in row_strips(_size_wh(depth)):
+        finite = depth[rows][np.isfinite(depth[rows])]
+        if finite.size:
+            limits += [finite.min(), finite.max()]
+    return (min(limits), max(limits)) if limits else (0, 0)
+
+
+def _size_wh(image: npt.NDArray[Any]) -> tuple[int, int]:
+    return image.shape[1], image.shape[0]
 
 
 def _draw_keypoints(

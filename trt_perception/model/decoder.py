@@ -225,7 +225,7 @@ class Decoder(ABC):
             select: selects detections from the candidates, equally for all decoders of objects.
 
         Raises:
-            EngineError: the outputs have values or sizes that this family cannot have.
+            OutputError: the outputs have values or sizes that this family cannot have.
         """
 
     def anchor_row_layout(self) -> AnchorRowLayout | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trt_perception.errors import EngineError
+from trt_perception.errors import OutputShapeError
 from trt_perception.files.json_section import JsonSection
 from trt_perception.model.candidates import Floats
 
@@ -47,11 +47,11 @@ def check_anchor_count(anchors: int, strides: Sequence[int], network_wh: tuple[i
     """Check that there are as many anchors as cells.
 
     Raises:
-        EngineError: the number of anchors differs from the number of cells.
+        OutputShapeError: the number of anchors differs from the number of cells.
     """
     count = cell_count(strides, network_wh)
     if count != anchors:
-        raise EngineError(
+        raise OutputShapeError(
             "the model's output",
             f'{anchors} anchors',
             expected=f'{count}, the cells of grids with strides {list(strides)} on '

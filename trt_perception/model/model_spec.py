@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from trt_perception.errors import EngineError, ManifestError
+from trt_perception.errors import EngineError, ManifestError, OutputShapeError
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import presets_for_task
 from trt_perception.model.input_layout import (
@@ -26,8 +27,9 @@ from trt_perception.model.input_layout import (
     split_inputs,
 )
 from trt_perception.model.manifest import Manifest, rebuild_command
-from trt_perception.model.output_tensor import OutputTensor, assign_outputs, outputs_text
+from trt_perception.model.output_tensor import OutputTensor, assign_outputs, shapes_match
 from trt_perception.model.preprocessing import Preprocessing, uint8_input_mistake
+from trt_perception.model.recognition.manifest_command import export_command
 from trt_perception.model.recognition.recognise import (
     FindOutputShapes,
     ModelDescription,
@@ -35,14 +37,16 @@ from trt_perception.model.recognition.recognise import (
     apply_overrides,
     recognise,
 )
-from trt_perception.model.recognition.refusal import needed_class_count
+from trt_perception.model.recognition.refusal import outputs_mismatch
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import (
     INPUT_DTYPES,
+    MAX_TENSOR_VALUES,
     ModelInfo,
     TensorSpec,
     check_tensor_sizes,
+    tensor_sizes_mistake,
     tensors_text,
 )
 
@@ -128,10 +132,10 @@ class ModelSpec:
         return changed
 
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
-        """Check the shapes of computed outputs, because outputs may have dynamic dimensions.
+        """Check the outputs of an opened model, whose final shapes are known only now.
 
         Args:
-            found: the outputs with the shapes of one computed batch.
+            found: the outputs with their final shapes.
 
         Raises:
             EngineError: the shapes do not match decoder, class names, task or batch size, or an
@@ -139,6 +143,38 @@ class ModelSpec:
         """
         classes = len(self.class_names)
         _check_outputs('the model', self.decoder, self.task, found, classes, self.batch)
+
+    def computed_shapes_error(
+        self, shapes: Sequence[tuple[int, ...]], *, frames: int, batch: int
+    ) -> OutputShapeError | None:
+        """Return why the decoder cannot read the outputs of one computed batch; None if it can.
+
+        Outputs with dynamic dimensions may have other shapes in each batch. An answer of a server
+        or a model may have any shape.
+
+        Args:
+            shapes: the shape of each computed output, in the order of ``outputs``.
+            frames: number of frames in the batch.
+            batch: number of images in the input, with unused places.
+        """
+        wanted = [output for output, _ in self.decoder_outputs]
+        read = [shapes[place] for _, place in self.decoder_outputs]
+        has_batch_axis = frames == 1 or any('B' in output.shape for output in wanted)
+        is_small = all(math.prod(shape) <= MAX_TENSOR_VALUES for shape in shapes)
+        if has_batch_axis and is_small and shapes_match(wanted, read, batch=batch):
+            return None
+        found = tuple(
+            replace(tensor, shape=shape)
+            for tensor, shape in zip(self.outputs, shapes, strict=True)
+        )
+        if mistake := tensor_sizes_mistake(found):
+            fix = 'export the model again with fixed shapes'
+            return OutputShapeError('the model', **mistake, fix=fix)
+        classes = len(self.class_names)
+        mismatch = outputs_mismatch(self.decoder, self.task, found, classes, batch)
+        if not has_batch_axis:
+            mismatch['found'] += f' for {frames} images'
+        return OutputShapeError('the model', **mismatch)
 
 
 def resolve_model_spec(
@@ -271,7 +307,11 @@ def _check_manifest_tensors(model: ModelInfo, manifest: Manifest) -> None:
         ('output', _fill_dynamic_sides(manifest.outputs, model.outputs), model.outputs),
     ):
         if described != found:
-            command = rebuild_command(manifest, Path(model.name))
+            command = (
+                export_command(model.path)
+                if model.is_served
+                else rebuild_command(manifest, Path(model.name))
+            )
             raise ManifestError(
                 model.name,
                 f'the manifest describes {role}s {tensors_text(described)}, the model has '
@@ -313,7 +353,9 @@ def _fixed_image_input(
         )
     if mistake := uint8_input_mistake(preprocessing, parameter_name):
         raise EngineError(f'{name}: {found}', **mistake)
-    return replace(image, shape=wanted)
+    fixed = replace(image, shape=wanted)
+    check_tensor_sizes(name, (fixed,))
+    return fixed
 
 
 def _check_outputs(
@@ -341,13 +383,4 @@ def _check_outputs(
         output.shape[0] == 'B' and not any_batch and outputs[place].shape[0] not in (batch, -1)
         for output, place in zip(wanted, assigned, strict=True)
     ):
-        count = needed_class_count(decoder, outputs, task)
-        raise EngineError(
-            name,
-            tensors_text(outputs),
-            expected=f'{outputs_text(wanted, batch)}, as the decoder '
-            f'{decoder} reads with {classes} classes and the task {task}',
-            fix='check class names, decoder and task'
-            if count in (None, classes)
-            else f'correct decoder and task, or the number of class names: {count}',
-        )
+        raise EngineError(name, **outputs_mismatch(decoder, task, outputs, classes, batch))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from trt_perception.model.tensors import FLOAT_DTYPES, TensorSpec
 
-__all__ = ['OutputTensor', 'assign_outputs', 'class_axis_size', 'outputs_text']
+__all__ = ['OutputTensor', 'assign_outputs', 'class_axis_size', 'outputs_text', 'shapes_match']
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,9 @@ def _assign(
         indices
         for indices in itertools.islice(itertools.product(*choices), 10_000)
         if len(set(indices)) == len(indices)
-        and _shapes_match(wanted, [outputs[index] for index in indices], allow_dynamic)
+        and shapes_match(
+            wanted, [outputs[index].shape for index in indices], allow_dynamic=allow_dynamic
+        )
     ]
     named = all(
         len(choice) == 1 and _has_known_name(wanted_output, outputs[choice[0]])
@@ -129,13 +131,26 @@ def _has_known_name(wanted_output: OutputTensor, tensor: TensorSpec) -> bool:
     return tensor.name.removesuffix(':0') in wanted_output.tensor_names
 
 
-def _shapes_match(
-    wanted: Sequence[OutputTensor], tensors: Sequence[TensorSpec], allow_dynamic: bool
+def shapes_match(
+    wanted: Sequence[OutputTensor],
+    shapes: Sequence[tuple[int, ...]],
+    *,
+    allow_dynamic: bool = True,
+    batch: int | None = None,
 ) -> bool:
-    """Return whether each letter has one size and each number matches. -1 matches any size."""
-    sizes: dict[str, int] = {}
-    for wanted_output, tensor in zip(wanted, tensors, strict=True):
-        for size, side in zip(wanted_output.shape, tensor.shape, strict=True):
+    """Return whether each letter has one size and each number matches. -1 matches any size.
+
+    Args:
+        wanted: the outputs that a decoder reads.
+        shapes: the shape of each of these outputs.
+        allow_dynamic: whether -1 also matches a number.
+        batch: the size of the letter B; None for any size.
+    """
+    sizes = {} if batch is None else {'B': batch}
+    for wanted_output, shape in zip(wanted, shapes, strict=True):
+        if len(shape) != len(wanted_output.shape):
+            return False
+        for size, side in zip(wanted_output.shape, shape, strict=True):
             if side == -1:
                 if isinstance(size, int) and not allow_dynamic:
                     return False

@@ -11,6 +11,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_records import choice_reader, list_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mistake
+from trt_perception.model.files.triton_address import is_triton_address
 
 __all__ = [
     *(
@@ -22,7 +23,7 @@ __all__ = [
         'ModelInfo',
         'TensorSpec',
     ),
-    *('check_tensor_sizes', 'parse_tensorrt_dtype', 'tensors_text'),
+    *('check_tensor_sizes', 'parse_tensorrt_dtype', 'tensor_sizes_mistake', 'tensors_text'),
 ]
 
 #: Maps the name of each data type to the bytes of one value. Names are NumPy's, except bfloat16.
@@ -88,7 +89,8 @@ class ModelInfo:
         outputs: all outputs, as the runtime reports them, with -1 for a dynamic dimension.
         metadata: metadata of the ONNX file, or the metadata in front of an engine's plan.
         config: content of the config.json next to the file; None if the file is missing.
-        path: path of the model, for commands in messages. If empty, commands contain the name.
+        path: path or address of the model, for commands in messages. If empty, commands contain
+            the name.
     """
 
     name: str
@@ -97,6 +99,11 @@ class ModelInfo:
     metadata: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] | None = None
     path: str = ''
+
+    @property
+    def is_served(self) -> bool:
+        """Whether the model is on a server, so that no file of this machine describes it."""
+        return is_triton_address(self.path)
 
 
 def parse_tensorrt_dtype(name: str) -> str:
@@ -114,14 +121,21 @@ def check_tensor_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
     Raises:
         EngineError: a tensor is larger.
     """
+    if mistake := tensor_sizes_mistake(tensors):
+        raise EngineError(
+            name,
+            **mistake,
+            fix='export the model for smaller images, or for fewer images in a batch',
+        )
+
+
+def tensor_sizes_mistake(tensors: Sequence[TensorSpec]) -> Mistake | None:
+    """Return which tensor has more than ``MAX_TENSOR_VALUES`` values; None if all are smaller."""
     for tensor in tensors:
         if math.prod(map(abs, tensor.shape)) > MAX_TENSOR_VALUES:
-            raise EngineError(
-                name,
-                tensors_text((tensor,)),
-                expected=f'at most {MAX_TENSOR_VALUES} values in an input or output',
-                fix='export the model for smaller images, or for fewer images in a batch',
-            )
+            expected = f'at most {MAX_TENSOR_VALUES} values in an input or output'
+            return Mistake(found=tensors_text((tensor,)), expected=expected)
+    return None
 
 
 def tensors_text(tensors: Sequence[TensorSpec]) -> str:

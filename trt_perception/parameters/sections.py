@@ -16,10 +16,12 @@ import yaml
 from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.files.regular_files import read_regular
 
-__all__ = ['cameras_of_file', 'foreign_sections', 'unused_parameters']
+__all__ = ['cameras_of_file', 'first_mixed_list', 'foreign_sections', 'unused_parameters']
 
 # A handwritten file is far smaller. Reading this size takes 1 s.
 _MAX_BYTES: Final = 256 * 1024
+_MAX_DEPTH: Final = 16
+_TEXT_TAG: Final = 'tag:yaml.org,2002:str'
 
 
 def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
@@ -73,6 +75,36 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
             items = found.value if isinstance(found, yaml.SequenceNode) else []
             cameras = [item.value for item in items if isinstance(item.value, str)]
     return cameras
+
+
+def first_mixed_list(path: Path) -> str:
+    """Return the name of the first parameter that is a list of texts and other values; else ''.
+
+    rcl refuses the whole file for such a list, and names places in its own source.
+    """
+    for _, section in _read_sections(path):
+        parameters = _value_of_key(section, 'ros__parameters')
+        if found := _mixed_list(parameters, ()):
+            return found
+    return ''
+
+
+def _mixed_list(node: Any, names: tuple[str, ...]) -> str:
+    if len(names) > _MAX_DEPTH:
+        return ''
+    if isinstance(node, yaml.MappingNode):
+        inner = (_mixed_list(value, (*names, str(key.value))) for key, value in node.value)
+        return next(filter(None, inner), '')
+    items = node.value if isinstance(node, yaml.SequenceNode) else []
+    kinds = {item.tag for item in items if item.tag != _TEXT_TAG or _is_word(item)}
+    return '.'.join(names) if _TEXT_TAG in kinds and len(kinds) > 1 else ''
+
+
+def _is_word(item: yaml.Node) -> bool:
+    """Return whether rcl, too, reads a text as text. It may read some as numbers, such as 1e3."""
+    return isinstance(item, yaml.ScalarNode) and (
+        item.style is not None or not item.value[:1].isdigit()
+    )
 
 
 def _read_sections(path: Path) -> list[tuple[str, yaml.MappingNode]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.images.results.map_size import map_size_mistake
 from trt_perception.parameters.row import parameter_field
 
@@ -24,8 +25,8 @@ class TaskParameters:
     map_size: str = parameter_field(
         'source',
         'Size of published class and depth maps. source: the size of the image. network: of '
-        "the network's input, without padding. 400x200: width and height. Nav2's semantic layer "
-        'needs the size of its point cloud.',
+        "the network's input, without padding. 400x200: width and height, at most "
+        f"{MAX_RESULT_PIXELS} pixels. Nav2's semantic layer needs the size of its point cloud.",
         find_mistake=map_size_mistake,
     )
     depth_sky: str = parameter_field(

@@ -121,16 +121,19 @@ class MapDecoder:
                 image.record(self._stream)
 
     def new_maps(self, letterbox: Letterbox, wanted: frozenset[str]) -> dict[str, KernelImage]:
-        """Return memory for the wanted maps of a frame, by kind."""
+        """Return memory for the wanted maps of a frame, by kind; empty if the pool has none."""
         size_wh = map_size_wh(self._map_size, letterbox)
         kinds = ('depth',) if self._layout.kind == 'depth' else ('class_ids', 'confidence')
         if self._layout.kind == 'ids':
             kinds = kinds[:1]
-        return {
-            kind: self._images.lend(size_wh, 'float32' if kind == 'depth' else 'uint8')
-            for kind in kinds
-            if wanted & _TOPICS[kind]
-        }
+        made = {}
+        for kind in kinds:
+            if wanted & _TOPICS[kind]:
+                image = self._images.lend(size_wh, 'float32' if kind == 'depth' else 'uint8')
+                if image is None:
+                    return {}  # one map of a frame without the other would look like a fault
+                made[kind] = image
+        return made
 
     def queue_kernel(
         self,

@@ -161,7 +161,7 @@ class KernelDecoder:
             self._numbered[place] = image
 
     def new_mask_image(self, letterbox: Letterbox) -> KernelImage | None:
-        """Return memory for the mask image of a frame; None if no mask images are made."""
+        """Return memory for the mask image of a frame; None if no mask image is made."""
         if self._mask_images is None or not self._kernels.has_mask_kernel:
             return None
         return self._mask_images.lend(letterbox.source_wh, 'uint16')

@@ -9,6 +9,7 @@ If this changes their aspect ratio, the log has a warning.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from trt_perception.errors import (
     GpuMemoryError,
     ImageError,
     OutputError,
+    OutputShapeError,
     TrtPerceptionError,
 )
 from trt_perception.images.frame import Frame, PipelineInput
@@ -85,12 +87,14 @@ class ImageSizedPipeline:
         self._errors: dict[int, list[ImageError | None]] = {}
         # The frames of a slot that are not enqueued yet.
         self._waiting: dict[int, list[tuple[Frame, Thresholds]]] = {}
+        # Unchanged when the model is opened again, because the detector has as many slots.
+        self.depth = opened.depth
         self._use(opened)
 
     def _use(self, opened: Pipeline) -> None:
         self.opened, self.spec = opened, opened.spec
         self._must_open = False  # whether opening the model again has failed
-        self.depth, self.max_in_flight = opened.depth, opened.max_in_flight
+        self.max_in_flight = opened.max_in_flight
         self.batch, self.decodes_jpeg = opened.batch, opened.decodes_jpeg
         self.diagnostic_values = opened.diagnostic_values
 
@@ -194,7 +198,7 @@ class ImageSizedPipeline:
             overrides = replace(self._options.overrides, image_wh=image_wh)
             try:
                 self._open_again(replace(self._options, overrides=overrides))
-                self._run_once(frame)
+                self._try_size(frame)
             except (EngineError, GpuMemoryError) as error:
                 failure = _without_traceback(error)
             else:
@@ -221,12 +225,20 @@ class ImageSizedPipeline:
         self.opened.close()  # first, because both together may need too much memory
         self._use(self._open_model(options))
 
-    def _run_once(self, frame: Frame) -> None:
-        """Run the model once, because some exports only work with the size in their files."""
+    def _try_size(self, frame: Frame) -> None:
+        """Run the model, because some exports only work with the size in their files.
+
+        A second run confirms outputs of wrong shapes, because a server may give one such answer.
+        """
         try:
+            with contextlib.suppress(OutputShapeError):
+                detect_one(self.opened, frame, Thresholds())
+                return
             detect_one(self.opened, frame, Thresholds())
-        except (ImageError, OutputError):
-            pass  # the image itself is wrong; its run in the batch reports the error
+        except (ImageError, OutputError) as error:
+            if isinstance(error, OutputShapeError):
+                raise
+            # The image itself is wrong. Its run in the batch reports the error.
         except TrtPerceptionError:
             raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base class

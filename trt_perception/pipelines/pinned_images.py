@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.gpu import Device, Event, PinnedBuffer, Stream
 from trt_perception.gpu.bindings import Resource
+from trt_perception.images.results.image_limits import is_large_result, is_too_large_result
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 
-__all__ = ['ImagePool', 'KernelImage']
+__all__ = ['MAX_LARGE_BYTES', 'ImagePool', 'KernelImage']
+
+#: Largest size in bytes of all buffers of a pool for images above LARGE_RESULT_PIXELS: room for
+#: three depth maps of 33 megapixels.
+MAX_LARGE_BYTES: Final = 2**29
 
 
 class _Buffer(Resource):
     """Memory of one image, with the event after the last work that writes it."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: Device, size: int, is_large: bool) -> None:
+        self.is_large = is_large
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -103,39 +109,68 @@ class ImagePool(Resource):
         # Reentrant: garbage collection can return a buffer while this thread holds the lock.
         self._lock = threading.RLock()
         self._free: list[_Buffer] = []
+        # Bytes of all buffers for large images, free and in use.
+        self._large_bytes = 0
         self._closed = False
 
-    def lend(self, size_wh: tuple[int, int], dtype: str) -> KernelImage:
+    def lend(self, size_wh: tuple[int, int], dtype: str) -> KernelImage | None:
         """Return an image to write into.
 
         Args:
             size_wh: width and height of the image in pixels.
             dtype: type of a pixel.
 
+        Returns:
+            None if the image has more than MAX_RESULT_PIXELS, or if it is large and all memory for
+            large images is in use.
+
         Raises:
             CudaError: memory is not sufficient.
         """
+        if is_too_large_result(size_wh):
+            return None
         pixel = np.dtype(dtype)
-        buffer = self._buffer(HEADER_ROOM + _pixel_bytes(size_wh, pixel))
-        return KernelImage(self, buffer, size_wh, pixel)
+        size = HEADER_ROOM + _pixel_bytes(size_wh, pixel)
+        buffer = self._buffer(size, is_large_result(size_wh))
+        return None if buffer is None else KernelImage(self, buffer, size_wh, pixel)
 
-    def _buffer(self, size: int) -> _Buffer:
-        """Return a free buffer with room for `size` bytes, or a new one."""
-        buffer = self._idle_buffer()
-        if buffer is not None and buffer.memory.size < size:
-            buffer.close()
-            buffer = None
-        return _Buffer(self.device, size) if buffer is None else buffer
+    def _buffer(self, size: int, is_large: bool) -> _Buffer | None:
+        """Return a free buffer with room for `size` bytes, or a new one within the limit."""
+        while (buffer := self._idle_buffer(is_large)) is not None:
+            if buffer.memory.size >= size:
+                return buffer
+            self._close_buffer(buffer)
+            if not is_large:
+                break
+        if is_large:
+            with self._lock:
+                if self._large_bytes + size > MAX_LARGE_BYTES:
+                    return None
+                self._large_bytes += size
+        try:
+            return _Buffer(self.device, size, is_large)
+        except BaseException:
+            if is_large:
+                with self._lock:
+                    self._large_bytes -= size
+            raise
 
-    def _idle_buffer(self) -> _Buffer | None:
+    def _close_buffer(self, buffer: _Buffer) -> None:
+        buffer.close()
+        if buffer.is_large:
+            with self._lock:
+                self._large_bytes -= buffer.memory.size
+
+    def _idle_buffer(self, is_large: bool) -> _Buffer | None:
         """Remove and return a free buffer whose GPU work is done; None if all are in use.
 
         The GPU may still write a free buffer, because an image can be deleted before anyone reads
-        it. Only readers of an image wait for the GPU.
+        it. Only readers of an image wait for the GPU. A small image never gets a buffer for large
+        images, because it would keep this buffer from them.
         """
         with self._lock:
             for index, buffer in enumerate(self._free):
-                if buffer.written.is_done():
+                if buffer.is_large == is_large and buffer.written.is_done():
                     return self._free.pop(index)
         return None
 

@@ -18,7 +18,6 @@ from rclpy.parameter import Parameter
 
 from trt_perception.errors import ConfigError, CudaError, InterruptionError, TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls, join_first_items
-from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_pipeline
@@ -170,7 +169,7 @@ class DetectorNode(LifecycleNode):
         self._health.set_model(model.file, self._pipelines[0])
         self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
-        overridden = self.config.model_overrides() != ModelOverrides()
+        overridden = self.config.model_overrides().has_values
         self.get_logger().info(
             f'configured: {log_text(model.file.path)}, {spec.task.summary(spec.class_names)}, '
             f'{spec.decoder}; {spec.preprocessing.summary()} '

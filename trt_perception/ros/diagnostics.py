@@ -40,8 +40,8 @@ class CameraFacts:
         received_hz: rate of received frames over the last second, or since the last message.
         published_hz: rate of published frames over the same time.
         not_delivered: number of images that were sent but never arrived; None if unknown.
-        masks_skipped: number of published images without a mask image, because the thread was
-            still busy with an earlier mask image.
+        masks_skipped: number of published images without a mask image, map or debug image that a
+            subscriber expects: its thread was busy, it is too large, or the GPU has not made it.
         decoder_warnings: number of published images with a report about the file: a defect of
             a JPEG, or grey pixels of 16 bits.
         candidates_limited: number of published images with boxes above the threshold that did

@@ -32,9 +32,10 @@ def decode(
     """Decode the outputs of a batch. Return the result of each image, or its error.
 
     Args:
-        outputs: arrays in the order of ``spec.outputs``, with their final shapes. If the decoder's
-            outputs have no batch axis, the list has all outputs of the first image, then of the
-            second, and so on. float16 is converted to float32.
+        outputs: arrays in the order of ``spec.outputs``, with shapes for which
+            ``spec.computed_shapes_error`` is None. If the decoder's outputs have no batch axis,
+            the list has all outputs of the first image, then of the second, and so on. float16 is
+            converted to float32.
         spec: the model's description.
         letterboxes: geometry of each image in the batch.
         thresholds: confidence, IoU and class filter of each image.
@@ -42,10 +43,7 @@ def decode(
 
     Returns:
         The result of each image. It is an OutputError if a score is not a probability, a class has
-        no name, or the boxes have another unit than the decoder expects.
-
-    Raises:
-        EngineError: the outputs do not fit the decoder for any image.
+        no name, the boxes have another unit than the decoder expects, or a map has no cells.
     """
     results: list[TaskResult | OutputError] = []
     images = _decoder_inputs_by_image(outputs, spec, letterboxes, thresholds)

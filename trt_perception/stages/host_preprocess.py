@@ -62,9 +62,10 @@ def pixels_and_bgr_order(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int
     if name == 'mono16':
         values = plane.view('>u2' if frame.big_endian else '<u2')
         # 65535 / 257 = 255: scale the range of 16 bits to the range of 8 bits, rounded half up.
-        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)[
-            ..., None
-        ], _GRAY_CHANNELS
+        wide = values.astype(np.uint32)
+        wide += 128
+        wide //= 257
+        return wide.astype(np.uint8)[..., None], _GRAY_CHANNELS
     if name in ('uyvy', 'yuyv'):
         plane = plane.reshape(frame.height, frame.width, 2)
     bgr: npt.NDArray[np.uint8] = cv2.cvtColor(plane, _OPENCV_CONVERSIONS[name])  # type: ignore[assignment]

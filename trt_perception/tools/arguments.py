@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import short_repr
 
 __all__ = [
     *(
@@ -20,13 +24,19 @@ __all__ = [
 ]
 
 
-def integer_at_least(lowest: int) -> Callable[[str], int]:
-    """Return an argparse type for integers that are not below ``lowest``."""
+_MAX_DIGITS: Final = 100
+
+
+def integer_at_least(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    """Return an argparse type for integers from ``lowest`` to ``highest``; None for no limit."""
+    limits = f'at least {lowest}' if highest is None else f'{lowest} to {highest}'
 
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
+        # int() refuses texts of thousands of digits.
+        is_number = text.isdecimal() and len(text) <= _MAX_DIGITS
+        if not is_number or not lowest <= int(text) <= (highest or math.inf):
             raise argparse.ArgumentTypeError(
-                f'expected a whole number, at least {lowest} (got {text!r})'
+                f'expected a whole number, {limits} (got {short_repr(text)})'
             )
         return int(text)
 
@@ -77,7 +87,7 @@ def check_output_folder(path: Path | None) -> None:
     """
     if path is None:
         return
-    if not path.parent.is_dir() or (path.exists() and not path.is_dir()):
+    if not path.parent.is_dir() or (os.path.lexists(path) and not path.is_dir()):
         found, expected = 'a file, or a path in a missing folder', 'a folder in an existing folder'
         raise ConfigError(str(path), found, expected=expected)
     _check_writable(path, path if path.is_dir() else path.parent)

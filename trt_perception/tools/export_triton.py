@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typing import Final
 
 from trt_perception.building.triton.model_repository import (
     ServerOptions,
+    check_output_paths,
     check_servable,
     largest_batch,
     write_served_model,
@@ -33,6 +35,10 @@ from trt_perception.tools.write_manifest import (
 __all__ = ['main']
 
 _NAME: Final = re.compile(r'[A-Za-z0-9_][A-Za-z0-9._-]{0,254}')
+
+#: Limits of the numbers in a configuration, and of a version in the address of a model.
+_MAX_NUMBER: Final = 2**31 - 1
+_MAX_VERSION: Final = 10**18 - 1
 
 _HELP_END: Final = """\
 examples:
@@ -69,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add('--name', default='', help="name of the model (default: the file's name)")
     add(
         '--model-version',
-        type=integer_at_least(1),
+        type=integer_at_least(1, _MAX_VERSION),
         default=1,
         metavar='N',
         help='number of the version folder (default: 1)',
@@ -92,14 +98,14 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     add, defaults = group.add_argument, ServerOptions()
     add(
         '--max-batch',
-        type=integer_at_least(1),
+        type=integer_at_least(1, _MAX_NUMBER),
         metavar='N',
         help='largest batch of a model with an open batch (default: what the engine allows; 8 for '
         'an ONNX file)',
     )
     add(
         '--queue-delay-ms',
-        type=integer_at_least(0),
+        type=integer_at_least(0, _MAX_NUMBER),
         default=defaults.queue_delay_ms,
         metavar='N',
         help='longest wait of a request for others, to make a larger batch '
@@ -107,7 +113,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         '--queue-timeout-ms',
-        type=integer_at_least(0),
+        type=integer_at_least(0, _MAX_NUMBER),
         default=defaults.queue_timeout_ms,
         metavar='N',
         help='refuse a request that waited longer in the queue; 0: never '
@@ -115,14 +121,14 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
     )
     add(
         '--instances',
-        type=integer_at_least(1),
+        type=integer_at_least(1, _MAX_NUMBER),
         default=defaults.instances,
         metavar='N',
         help=f'copies of the model on each GPU (default: {defaults.instances})',
     )
     add(
         '--gpus',
-        type=integer_at_least(0),
+        type=integer_at_least(0, _MAX_NUMBER),
         nargs='+',
         default=[],
         metavar='N',
@@ -137,11 +143,12 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, PipelineOptions, P
     folder = options.repository / _model_name(options)
     check_output_folder(options.repository)
     check_output_folder(folder if options.repository.exists() else None)
-    if folder.exists() and not options.overwrite:
+    if os.path.lexists(folder) and not options.overwrite:
         fix = 'choose another --name, or replace it with --overwrite'
         raise ConfigError(str(folder), 'exists', fix=fix)
     model = read_model_file(options.model)
     check_servable(model)
+    check_output_paths(model, folder, options.model_version)
     if options.cuda_graphs and model.is_onnx:
         raise ConfigError(
             '--cuda-graphs', f'{model.path} is an ONNX model', fix='leave out --cuda-graphs'

@@ -15,6 +15,7 @@ from trt_perception.files.atomic_files import make_folder, write_atomically
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.image_limits import row_strips
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.tools.detection_sources import MAPS_FOLDER, RESULTS_FILE
 
@@ -117,7 +118,10 @@ class ImageTaskResults:
 
     def _shares(self, ids: npt.NDArray[np.uint8]) -> dict[str, float]:
         """Return the share of the pixels of each class in the image."""
-        counts = np.bincount(ids.ravel(), minlength=len(self._class_names))
+        counts = np.zeros(len(self._class_names), np.int64)
+        height, width = ids.shape
+        for rows in row_strips((width, height)):
+            counts += np.bincount(ids[rows].ravel(), minlength=len(self._class_names))
         return {
             self._class_names[class_id]: round(float(counts[class_id] / ids.size), 6)
             for class_id in np.flatnonzero(counts)
@@ -142,13 +146,24 @@ def _depth_pixels(found: DepthMap) -> tuple[npt.NDArray[np.uint16], dict[str, An
         highest depth in this unit; None if all are unknown.
     """
     depth = found.depth()
-    is_known = np.isfinite(depth) & ((depth > 0) | (not found.is_metric))
-    known = depth[is_known].astype(np.float64)
-    low, high = (float(known.min()), float(known.max())) if known.size else (None, None)
     if found.is_metric:
-        levels = known * 1000
-    else:
-        levels = 1 + (known - (low or 0)) * ((_MAX_UINT16 - 1) / (((high or 0) - (low or 0)) or 1))
+        depth[~(depth > 0)] = np.nan
+    height, width = depth.shape
+    strips = list(row_strips((width, height)))
+    limits = []
+    for rows in strips:
+        known = depth[rows][np.isfinite(depth[rows])]
+        if known.size:
+            limits += [float(known.min()), float(known.max())]
+    low, high = (min(limits), max(limits)) if limits else (None, None)
     pixels = np.zeros(depth.shape, np.uint16)
-    pixels[is_known] = np.rint(levels.clip(0, _MAX_UINT16))
+    for rows in strips:
+        is_known = np.isfinite(depth[rows])
+        levels = depth[rows][is_known].astype(np.float64)
+        if found.is_metric:
+            levels *= 1000
+        else:
+            range_ = ((high or 0) - (low or 0)) or 1
+            levels = 1 + (levels - (low or 0)) * ((_MAX_UINT16 - 1) / range_)
+        pixels[rows][is_known] = np.rint(levels.clip(0, _MAX_UINT16))
     return pixels, {'unit': 'm' if found.is_metric else None, 'low': low, 'high': high}

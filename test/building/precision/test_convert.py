@@ -164,15 +164,25 @@ def test_node_with_a_constant_outside_fp16_stays_in_fp32():
 
 
 def test_constants_that_become_0_are_reported():
-    values = np.array([1e-9, 2e-8, 4e-8, 0, 1, -1e-9, 1e-4, 5], np.float32).reshape(8, 1, 1)
+    values = np.array([1e-9, 2e-8, 4e-8, 0, 1e-3, -1e-9, 1e-4, 2e-3], np.float32)
+    values = values.reshape(8, 1, 1)
     model, _ = one_node('Add', lambda net: [net.constant(values)])
     notes = convert_precision(model, 'fp16', strongly_typed=True).report.notes
     zeros = int(((values.astype(np.float16) == 0) & (values != 0)).sum())
     assert zeros == 3
     assert len(notes) == 1
     assert notes[0].startswith(f'{zeros} of 8 numbers in')
-    # A single tiny weight among many is not reported.
-    values = np.append(np.ones(511), 1e-9).astype(np.float32).reshape(8, 1, 64)
+
+
+@pytest.mark.parametrize(
+    'values',
+    [np.append(np.ones(511), 1e-9), np.repeat([5, 1e-9], 256)],
+    ids=['one of many', 'half of the numbers, none of the norm'],
+)
+def test_zeros_that_change_next_to_nothing_are_not_reported(values):
+    values = values.astype(np.float32).reshape(8, 1, 64)
+    lost = np.where(values.astype(np.float16) == 0, values, 0)
+    assert 0 < np.linalg.norm(lost) < 1e-7 * np.linalg.norm(values)
     model, _ = one_node('Add', lambda net: [net.constant(values)])
     assert convert_precision(model, 'fp16', strongly_typed=True).report.notes == ()
 

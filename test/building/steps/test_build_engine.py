@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import json
 import signal
 from pathlib import Path
 
@@ -225,6 +226,33 @@ def test_open_shapes_become_profiles(tmp_path):
     assert (narrow.min[0], narrow.max[0]) == (1, 1)
     assert manifest.build.options['shapes'] == (shapes, '1x3x64x64')
     assert run_build_engine('--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS, '--batch', '1') == 0
+    (profile,) = read_manifest_beside(tmp_path / 'net.engine').build.profiles
+    assert profile['images'].max == (1, 3, 64, 64)
+
+
+@pytest.mark.parametrize('source', ['metadata', 'manifest'])
+def test_open_sides_get_the_size_that_the_model_states(tmp_path, capsys, source):
+    path = write_detector(tmp_path, sides=('n', 3, 'h', 'w'))
+    arguments = ['--onnx', path, *DECODER_AND_CLASSES_ARGUMENTS]
+    if source == 'metadata':
+        model = onnx.load(path)
+        # As Ultralytics writes them: height, then width.
+        for key, value in {'names': "{0: 'a', 1: 'b'}", 'imgsz': '[32, 128]'}.items():
+            model.metadata_props.add(key=key, value=value)
+        onnx.save(model, path)
+    else:
+        assert run_build_engine(*arguments, '--batch', '1', '--input-size', '128x32') == 0
+        engine_manifest = json.loads((tmp_path / 'net.engine.json').read_text())
+        onnx_manifest = {**engine_manifest, 'engine': None, 'build': None}
+        (tmp_path / 'net.onnx.json').write_text(json.dumps(onnx_manifest))
+    assert run_build_engine(*arguments) == 1
+    assert run_build_engine(*arguments, '--batch', '1') == 0
+    manifest = read_manifest_beside(tmp_path / 'net.engine')
+    (profile,) = manifest.build.profiles
+    assert profile['images'].max == (1, 3, 32, 128)
+    assert manifest.preprocessing.input_size == (128, 32)
+    # The user's own size comes first.
+    assert run_build_engine(*arguments, '--batch', '1', '--input-size', '64x64') == 0
     (profile,) = read_manifest_beside(tmp_path / 'net.engine').build.profiles
     assert profile['images'].max == (1, 3, 64, 64)
 

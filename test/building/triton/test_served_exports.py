@@ -186,7 +186,7 @@ def test_request_that_waited_too_long_is_refused_and_frees_its_shared_memory(ser
                 errors.append(type(error))
             model.release(slot)
         assert errors == [ServerError]
-        assert len(model._free_regions) == 4  # all
+        assert len(model._watch.free_regions) == 4  # all
     finally:
         model.close()
 

@@ -21,6 +21,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import warm_up
+from trt_perception.stages.onnx_runtime import OnnxModel
 from trt_perception.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.tools.evaluate_engine import main as evaluate_engine
 from trt_perception.tools.write_manifest import main as write_manifest
@@ -157,6 +158,42 @@ def test_image_for_which_the_network_fails_is_refused(
     assert caught.value.reason == 'changed_size'
     assert live == [0, 0]  # two models may need too much memory
     assert depth_of(pipeline, SQUARE).grid.shape == (56, 56)
+    pipeline.close()
+
+
+def answer_wrongly(monkeypatch, is_wrong):
+    """Let runs return no rows if a function of the input's width and height says so."""
+    run = OnnxModel.run
+
+    def run_or_cut(model, tensors):
+        outputs = run(model, tensors)
+        height, width = tensors['images'].shape[2:]
+        return [output[:, :0] if is_wrong((width, height)) else output for output in outputs]
+
+    monkeypatch.setattr(OnnxModel, 'run', run_or_cut)
+
+
+def test_size_for_which_the_outputs_have_wrong_shapes_is_refused(tmp_path, monkeypatch):
+    pipeline = opened(write_depth_anything(tmp_path))
+    answer_wrongly(monkeypatch, lambda size: size == WIDE_NETWORK)
+    with pytest.raises(ImageError) as caught:
+        depth_of(pipeline, WIDE)
+    assert caught.value.reason == 'changed_size'
+    assert depth_of(pipeline, SQUARE).grid.shape == (56, 56)
+    pipeline.close()
+
+
+def test_one_output_of_a_wrong_shape_does_not_refuse_its_size(tmp_path, monkeypatch):
+    pipeline = opened(write_depth_anything(tmp_path))
+    sizes = []
+
+    def is_first_wide(size):
+        sizes.append(size)
+        return size == WIDE_NETWORK and sizes.count(size) == 1
+
+    answer_wrongly(monkeypatch, is_first_wide)
+    assert depth_of(pipeline, WIDE).grid.shape == WIDE_NETWORK[::-1]
+    assert sizes.count(WIDE_NETWORK) == 3  # the odd one, its confirmation, and the batch
     pipeline.close()
 
 

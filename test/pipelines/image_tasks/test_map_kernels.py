@@ -18,9 +18,12 @@ from support.oracles.map_outputs import (
     maps_on_host,
 )
 from trt_perception.errors import OutputError
+from trt_perception.images.results import image_limits
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.model.decoder import Sky
 from trt_perception.parameters.frame import Thresholds
+from trt_perception.pipelines import pinned_images
+from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.pinned_images import ImagePool
 
 pytestmark = needs_compiler
@@ -128,3 +131,34 @@ def test_impossible_values_are_an_error_of_their_image(name, tensor, value):
     expected = maps_on_host(spec, outputs, geometries)
     assert [isinstance(one, OutputError) for one in found] == [False, True, False]
     assert [isinstance(one, OutputError) for one in expected] == [False, True, False]
+
+
+@pytest.mark.parametrize('name', ['logits', 'ids of the input', 'depth and sky'])
+@pytest.mark.parametrize('map_size', ['source', '96x49'])
+def test_no_map_above_the_limit_is_made(monkeypatch, name, map_size):
+    monkeypatch.setattr(image_limits, 'MAX_RESULT_PIXELS', 96 * 48)
+    spec = map_spec(name, 'stretch', (96, 64), 5, batch=4)
+    outputs = map_outputs(np.random.default_rng(0), spec)
+    found, _ = make_maps(
+        *(emulated_kernels(spec), HostMachine(), spec, outputs, SIZES, ImagePool(DEVICE)),
+        map_size,
+    )
+    # The first image has exactly as many pixels as the limit.
+    assert [bool(one.maps) for one in found] == [map_size == 'source', False, False]
+
+
+@pytest.mark.parametrize('name', ['logits', 'depth and sky'])
+def test_frame_gets_all_its_large_maps_or_none(monkeypatch, name):
+    monkeypatch.setattr(image_limits, 'LARGE_RESULT_PIXELS', 1)
+    room = {'logits': 3 * (HEADER_ROOM + 96 * 48), 'depth and sky': HEADER_ROOM + 4 * 96 * 48}
+    monkeypatch.setattr(pinned_images, 'MAX_LARGE_BYTES', room[name])
+    spec = map_spec(name, 'stretch', (96, 64), 5, batch=4)
+    letterbox, wanted = spec.preprocessing.letterbox(SIZES[0]), ALL_TOPICS.wanted_topics
+    with HostMachine() as at:
+        decoder = MapDecoder(emulated_kernels(spec), spec, at.stream, ImagePool(DEVICE), 'source')
+        for _ in range(2):
+            made = [decoder.new_maps(letterbox, wanted) for _ in range(3)]
+            # The memory has room for one frame with two maps, or with one depth map.
+            assert [len(maps) for maps in made] == [2 if name == 'logits' else 1, 0, 0]
+            made.clear()
+        decoder.close()

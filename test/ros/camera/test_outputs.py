@@ -179,7 +179,7 @@ def test_masks_that_were_not_made_are_not_published(client, node):
             out[:] = [[0, 1, 1, 0]] * 4
 
     boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
-    outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
+    assert not outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
     after = Detections(*boxes, numbered=Drawn())
     publish_masks(client, outputs, 'after', frame, after)
     client.spin_until(lambda: len(found) >= 2 and images, 'both detections and the second masks')

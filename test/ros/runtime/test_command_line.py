@@ -4,7 +4,9 @@ import contextlib
 import io
 
 import pytest
+import rclpy
 
+from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
     suggest_assignment,
@@ -14,7 +16,7 @@ from trt_perception.parameters.config import PARAMETERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics
 from trt_perception.ros.doctor.parameters import read_parameters
-from trt_perception.ros.runtime.command_line import parse_own_arguments
+from trt_perception.ros.runtime.command_line import check_ros_arguments, parse_own_arguments
 
 # rclpy has no public list of these topics. Services of a node are below the node's name.
 ROS_TOPICS = ('clock', 'tf', 'rosout', 'diagnostics', 'parameter_events')
@@ -116,3 +118,34 @@ def test_ros_reads_a_suggested_name_as_typed(word):
     report = read_parameters('/detector', ['-p', suggested])
     assert report['mistakes'] == []
     assert report['values'] == {'model.class_names': (word,)}
+
+
+@pytest.mark.parametrize(
+    ('value', 'is_mixed'),
+    [
+        ('[yes, no, maybe]', True),
+        ('[cat, 12]', True),
+        ('["cat", 1.5, dog]', True),
+        ('\n      - off\n      - car', True),
+        ('[yes, no]', False),
+        ('["yes", "no", maybe]', False),
+        ('[1.0, 1e3]', False),
+        ('[]', False),
+        ('cat', False),
+    ],
+)
+def test_list_of_texts_and_other_values_is_explained(tmp_path, value, is_mixed):
+    file = tmp_path / 'my.yaml'
+    file.write_text(f'/**:\n  ros__parameters:\n    model:\n      class_names: {value}\n')
+    arguments = ['--ros-args', '--params-file', str(file)]
+    context = rclpy.Context()
+    if is_mixed:
+        with pytest.raises(ConfigError) as caught:
+            check_ros_arguments(arguments)
+        assert 'model.class_names' in caught.value.subject
+        with pytest.raises(RuntimeError):  # rcl refuses the file, too
+            rclpy.init(args=arguments, context=context)
+    else:
+        check_ros_arguments(arguments)
+        rclpy.init(args=arguments, context=context)
+        context.shutdown()

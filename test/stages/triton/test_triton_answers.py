@@ -161,7 +161,7 @@ ANSWERS = {
 @pytest.mark.parametrize('name', ANSWERS)
 def test_invalid_answer_is_an_error_of_its_image(server, name, shared_memory):
     with closing(open_pipeline(server, **{'triton.shared_memory': shared_memory})) as pipeline:
-        assert bool(pipeline._served._regions) is shared_memory
+        assert bool(pipeline._served._watch.regions) is shared_memory
         server.infer = ANSWERS[name]
         for _ in range(5):
             pipeline.enqueue(0, [grey_frame()], [Thresholds()])
@@ -171,6 +171,19 @@ def test_invalid_answer_is_an_error_of_its_image(server, name, shared_memory):
 
         server.infer = answer()
         wait_until(lambda: answers(pipeline), 'an answer after invalid answers')
+
+
+@pytest.mark.parametrize(
+    ('shape', 'values'),
+    [((-1, -1, 6), 6), ((0, 2**62, 2**62), 0), ((2**62, 0, 6), 0), ((2**62, 6, 6), 0)],
+)
+def test_impossible_shape_is_refused_before_it_is_used(server, open_model, shape, values):
+    server.config = output_of([-1, -1, -1])
+    model = open_model()
+    server.infer = answer(shape=shape, content=bytes(4 * values))
+    with pytest.raises(ServerError) as caught:
+        model.run({'images': IMAGES})
+    assert caught.value.expected
 
 
 def answers(pipeline):
@@ -184,7 +197,7 @@ def answers(pipeline):
 
 def test_memory_that_the_server_did_not_write_is_no_result(server, open_model):
     model = open_model()
-    region = model._free_regions[-1]
+    region = model._watch.free_regions[-1]
     region.arrays[1][:] = 1  # an earlier result
     server.infer = answer(content=b'')
 
@@ -192,7 +205,7 @@ def test_memory_that_the_server_did_not_write_is_no_result(server, open_model):
         model.run({'images': IMAGES})
 
     def write(request, _):
-        (region,) = [r for r in model._regions if r.name in str(request.outputs)]
+        (region,) = [r for r in model._watch.regions if r.name in str(request.outputs)]
         region.arrays[1][:] = 2
         return answer(content=b'')
 
@@ -209,16 +222,16 @@ def test_memory_of_a_request_that_the_server_may_still_run_is_not_used_again(
     for _ in range(6):
         with pytest.raises(ServerError):
             model.run({'images': IMAGES})
-        wait_until(lambda: model._problem is None, 'a model that is ready')
+        wait_until(lambda: model._watch.problem is None, 'a model that is ready')
     server.infer = answer()
     model.run({'images': IMAGES})
-    assert not model._free_regions
-    assert model._waiting_regions == set(model._regions)
+    assert not model._watch.free_regions
+    assert model._watch.waiting_regions == set(model._watch.regions)
 
     server.regions.clear()  # as after a restart of the server, which loses all registrations
 
-    wait_until(lambda: len(model._free_regions) == 4, 'regions that are used again')
-    assert server.regions == {region.name for region in model._regions}
+    wait_until(lambda: len(model._watch.free_regions) == 4, 'regions that are used again')
+    assert server.regions == {region.name for region in model._watch.regions}
 
 
 def test_memory_of_a_refused_request_is_used_again(server, open_model):
@@ -227,7 +240,7 @@ def test_memory_of_a_refused_request_is_used_again(server, open_model):
     for _ in range(6):
         with pytest.raises(ServerError):
             model.run({'images': IMAGES})
-        assert len(model._free_regions) == 4
+        assert len(model._watch.free_regions) == 4
 
 
 def test_request_that_fails_during_the_registration_keeps_its_memory(server, open_model):
@@ -247,21 +260,21 @@ def test_request_that_fails_during_the_registration_keeps_its_memory(server, ope
 
     calls = server.calls['SystemSharedMemoryStatus']
     wait_until(lambda: server.calls['SystemSharedMemoryStatus'] > calls + 1, 'two checks')
-    assert len(model._waiting_regions) == 1
-    assert len(model._free_regions) == 3
+    assert len(model._watch.waiting_regions) == 1
+    assert len(model._watch.free_regions) == 3
 
 
 def test_requests_contain_the_tensors_if_memory_cannot_be_registered_again(server, open_model):
     model = open_model()
     server.registers = grpc.StatusCode.INVALID_ARGUMENT
     server.regions.clear()
-    wait_until(lambda: model._waiting_regions, 'a check without regions')
+    wait_until(lambda: model._watch.waiting_regions, 'a check without regions')
     model.run({'images': IMAGES})
-    assert not model._free_regions
+    assert not model._watch.free_regions
 
     server.registers = True
 
-    wait_until(lambda: len(model._free_regions) == 4, 'registered regions')
+    wait_until(lambda: len(model._watch.free_regions) == 4, 'registered regions')
 
 
 def test_late_request_frees_its_memory_only_with_its_answer(server, open_model):
@@ -272,11 +285,11 @@ def test_late_request_frees_its_memory_only_with_its_answer(server, open_model):
     for _ in range(6):
         with pytest.raises(ServerTimeoutError):
             model.run({'images': IMAGES})
-    assert not model._free_regions
+    assert not model._watch.free_regions
 
     go_on.set()
 
-    wait_until(lambda: len(model._free_regions) == 4, 'regions that are used again')
+    wait_until(lambda: len(model._watch.free_regions) == 4, 'regions that are used again')
 
 
 def test_changed_model_does_not_free_the_memory_of_a_late_request(server, open_model):
@@ -285,13 +298,13 @@ def test_changed_model_does_not_free_the_memory_of_a_late_request(server, open_m
     go_on = threading.Event()
     server.infer = lambda *_: go_on.wait(DEADLINE_S) and answer()
     server.config = output_of([1, 6, 7])
-    wait_until(lambda: model._change is not None, 'a changed model')
+    wait_until(lambda: model._watch.change is not None, 'a changed model')
     model.start(0, {'images': IMAGES})
     with pytest.raises(EngineError) as caught:
         model.result(0)
     model.release(0)
     assert not isinstance(caught.value, ServerError)
-    assert len(model._free_regions) == 3
+    assert len(model._watch.free_regions) == 3
 
     model.close()
     go_on.set()
@@ -301,7 +314,7 @@ def test_changed_model_does_not_free_the_memory_of_a_late_request(server, open_m
 
 def test_closing_asks_a_server_that_does_not_answer_only_once(server, open_model):
     model = open_model()
-    names = {region.name for region in model._regions}
+    names = {region.name for region in model._watch.regions}
     go_on = threading.Event()
     server.unregisters = lambda *_: go_on.wait(DEADLINE_S)
     model.close()
@@ -321,7 +334,7 @@ def test_repeated_opening_leaves_nothing(server):
     for _ in range(30):
         with closing(open_pipeline(server)) as pipeline:
             assert answers(pipeline)
-            names |= {region.name for region in pipeline._served._regions}
+            names |= {region.name for region in pipeline._served._watch.regions}
     # The server in this process starts up to 8 threads, and gRPC closes sockets later.
     wait_until(lambda: counts() < before + 25, 'no leak')
     assert not server.regions
@@ -359,7 +372,7 @@ def test_headers_are_sent_with_each_request(server, open_model, tmp_path, caplog
     model = open_model(headers=str(path))
     model.run({'images': IMAGES})
     server.ready = grpc.StatusCode.UNAUTHENTICATED
-    wait_until(lambda: model._problem is not None, 'a problem')
+    wait_until(lambda: model._watch.problem is not None, 'a problem')
     expected = {
         'authorization': 'Bearer secret-token',
         'x-robot_1.a': 'two words',

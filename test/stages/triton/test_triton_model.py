@@ -159,7 +159,7 @@ def test_tensors_above_the_usual_limit_of_messages_arrive_unchanged(server, dtyp
     model = TritonModel(address, TritonOptions(5.0, shared_memory=shared_memory))
     try:
         model.use_shared_memory(1, 1)
-        assert bool(model._regions) is shared_memory
+        assert bool(model._watch.regions) is shared_memory
         images = np.random.default_rng(3).integers(0, 255, (1, 3, 640, 640))
         images = images.astype(model.inputs[0].dtype)
         (copy,) = model.run({'images': images})
@@ -190,9 +190,9 @@ def test_late_answers_never_become_results_of_other_frames(server, open_model):
             assert number_in(found) == number
     assert {type(error) for error in errors.values()} == {ServerTimeoutError}
     end = time.monotonic() + DEADLINE_S
-    while len(served._free_regions) < 4 and time.monotonic() < end:
+    while len(served._watch.free_regions) < 4 and time.monotonic() < end:
         time.sleep(0.05)
-    assert len(served._free_regions) == 4  # the late answers freed their regions
+    assert len(served._watch.free_regions) == 4  # the late answers freed their regions
 
 
 def test_frames_fail_while_the_server_is_killed_and_succeed_after_its_restart(
@@ -208,7 +208,7 @@ def test_frames_fail_while_the_server_is_killed_and_succeed_after_its_restart(
         assert wait_for_answer(pipeline) > 0
     # The regions were registered with the new process.
     known = pipeline._served._connection.known_regions()
-    assert {region.name for region in pipeline._served._regions} <= known
+    assert {region.name for region in pipeline._served._watch.regions} <= known
 
 
 def test_frames_are_late_while_the_server_is_stopped(own_server, open_model):
@@ -265,7 +265,7 @@ def test_shared_memory_of_a_killed_process_is_removed(server, open_model):
         'from trt_perception.stages.triton.model import TritonModel\n'
         'model = TritonModel(parse_triton_address(sys.argv[1]), TritonOptions())\n'
         'model.use_shared_memory(1, 1)\n'
-        'print(*(region.name for region in model._regions), flush=True)\n'
+        'print(*(region.name for region in model._watch.regions), flush=True)\n'
         'time.sleep(60)\n'
     )
     address = f'triton://{server.address}/tiny'
@@ -286,7 +286,7 @@ def test_shared_memory_of_a_killed_process_is_removed(server, open_model):
 def test_closed_pipeline_leaves_no_shared_memory(server, open_model):
     pipeline = open_model(server, 'tiny', **TINY)
     assert answered_number(pipeline, 3) == 3
-    names = {region.name for region in pipeline._served._regions}
+    names = {region.name for region in pipeline._served._watch.regions}
     assert names
     connection = pipeline._served._connection
     assert names <= connection.known_regions()

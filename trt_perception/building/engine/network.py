@@ -133,7 +133,7 @@ def resolve_profiles(image: TensorSpec, options: BuildOptions) -> tuple[ShapePro
 def _profiles_from_sizes(
     image: TensorSpec, options: BuildOptions, allowed: str
 ) -> tuple[ShapeProfile, ...]:
-    """Return a profile of one shape for each value of --batch, with the size of --input-size.
+    """Return a profile of one shape for each value of --batch, with the input size of the options.
 
     Other dimensions come from the model.
 
@@ -145,13 +145,15 @@ def _profiles_from_sizes(
         batch, channels, height, width = image.shape
         width, height = options.input_size or (width, height)
         wanted = [(size, channels, height, width) for size in options.batch or (batch,)]
-    if any(-1 in shape for shape in wanted):
-        raise EngineError(
-            f'input {image.name!r}',
-            f'has dynamic dimensions ({allowed})',
-            fix='add --shapes, such as 1x3x640x640 or 1x3x320x320:1x3x640x640:1x3x1280x1280; '
-            '--batch 1 is enough if only the first dimension is dynamic',
+    if all(-1 not in shape[1:] for shape in wanted) and len(image.shape) == 4:
+        fix = 'add --batch 1, or --batch 1,4,8 for several cameras'
+    else:
+        fix = (
+            'add --input-size 640x640 and --batch 1, or --shapes, such as '
+            '1x3x320x320:1x3x640x640:1x3x1280x1280'
         )
+    if any(-1 in shape for shape in wanted):
+        raise EngineError(f'input {image.name!r}', f'has dynamic dimensions ({allowed})', fix=fix)
     return tuple(ShapeProfile(shape, shape, shape) for shape in wanted)
 
 

@@ -36,7 +36,9 @@ HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
 }
 _FP16_MAX: Final = 65504.0
 _FP16_MIN: Final = 2.0**-24  # half of this value, and any smaller value, becomes 0
-_MIN_REPORTED_SHARE: Final = 0.01  # report a constant if a larger share becomes 0
+# Report a constant if a larger share of its numbers and of its norm becomes 0.
+_MIN_REPORTED_SHARE: Final = 0.01
+_MIN_REPORTED_NORM: Final = 1e-7
 # An attribute decides the result type of these operators. The result stays float32, and a Cast
 # follows if needed.
 _OPERATORS_TYPED_BY_ATTRIBUTE: Final = frozenset(
@@ -229,13 +231,7 @@ class _HalfPrecisionConverter:
                 numpy_helper.from_array(values.astype(self.dtype), name + self.suffix)
             )
             if self.precision == 'fp16':
-                lost = int(((np.abs(values) <= _FP16_MIN / 2) & (values != 0)).sum())
-                # Ignore a few tiny weights among large weights. A tiny epsilon is a constant with
-                # one number, so it is reported.
-                if lost > _MIN_REPORTED_SHARE * values.size:
-                    self.result.notes.append(
-                        f'{lost} of {values.size} numbers in {name!r} become 0 in FP16'
-                    )
+                self._note_lost_numbers(name, values)
         self.graph.ClearField('initializer')
         self.graph.initializer.extend([*kept, *converted])
         # Before IR version 4, initializers were also listed as inputs.
@@ -243,6 +239,19 @@ class _HalfPrecisionConverter:
         left = [entry for entry in self.graph.input if entry.name not in removed]
         del self.graph.input[:]
         self.graph.input.extend(left)
+
+    def _note_lost_numbers(self, name: str, values: npt.NDArray[np.float32]) -> None:
+        """Report a constant that loses more than a few tiny numbers among large numbers.
+
+        A tiny epsilon is a constant with one number, so it is reported.
+        """
+        lost = values[(np.abs(values) <= _FP16_MIN / 2) & (values != 0)]
+        wide = lost.astype(np.float64), values.astype(np.float64).ravel()
+        norm, whole = map(np.linalg.norm, wide)
+        if lost.size > _MIN_REPORTED_SHARE * values.size and norm > _MIN_REPORTED_NORM * whole:
+            self.result.notes.append(
+                f'{lost.size} of {values.size} numbers in {name!r} become 0 in FP16'
+            )
 
     def _input_cast_nodes(self, narrow: set[str]) -> Iterable[onnx.NodeProto]:
         for entry in self.graph.input:

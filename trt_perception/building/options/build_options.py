@@ -189,7 +189,7 @@ class BuildOptions:
 
     input_size: Size | None = option(
         'model',
-        "Width and height of the network's input (default: from the ONNX file).",
+        "Width and height of the network's input (default: from the ONNX file or its exporter).",
         kind='text',
         is_list=False,
         metavar='WxH',

@@ -196,8 +196,8 @@ def _compare_image_results(
 
 
 def unmeasured_record(reason: str) -> AgreementRecord:
-    """Return the record of a build without a comparison."""
-    warning = f'accuracy was not measured: {" ".join(reason.split())}'
+    """Return the record of a build without a comparison, with a warning that says why."""
+    warning = f'the agreement with the original was not measured: {" ".join(reason.split())}'
     return AgreementRecord(None, 0, 0, 'none', '', escape_controls(warning, _MAX_WARNING_LENGTH))
 
 
@@ -227,8 +227,8 @@ def _warning(compared: AgreementResult, share: float | None, options: BuildOptio
             'with more images, or with images of more objects' if objects else 'with more images'
         )
         return (
-            f'accuracy was not measured: {compared.missing} are needed: give --validate DIR '
-            f'{more}; labels are not needed'
+            f'the agreement with the original is uncertain: {compared.missing} are needed: give '
+            f'--validate DIR {more}; labels are not needed'
         )
     if share >= WARN_BELOW:
         return ''

@@ -65,6 +65,7 @@ def _build(options: BuildOptions, log: BuildLog) -> None:
 def _build_model(
     options: BuildOptions, source: OnnxSource, tensorrt: TensorRt, replaces: str, log: BuildLog
 ) -> None:
+    options = model_steps.with_stated_size(options, source)
     calibration, validation = model_steps.find_images(options, source, log.report)
     inputs = BuildInputs(options, source, tensorrt, calibration, validation)
 

@@ -45,8 +45,14 @@ from trt_perception.building.steps.prepare import (
 )
 from trt_perception.files.plain_text import size_text
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.input_layout import auxiliary_shapes, batch_size, split_inputs
-from trt_perception.model.tensors import check_tensor_sizes
+from trt_perception.model.input_layout import (
+    auxiliary_shapes,
+    batch_size,
+    image_size,
+    split_inputs,
+)
+from trt_perception.model.recognition.recognise import stated_input_size
+from trt_perception.model.tensors import ModelInfo, check_tensor_sizes
 
 __all__ = [
     'check_source',
@@ -56,6 +62,7 @@ __all__ = [
     'read_model',
     'recognise',
     'slim',
+    'with_stated_size',
 ]
 
 
@@ -97,6 +104,22 @@ def choose_release(options: BuildOptions, log: BuildLog) -> TensorRt:
         place = f'{gpu.name} ({gpu.compute_capability})' if gpu else 'no GPU here'
         step.outcome = f'{tensorrt.label}, {place}'
     return tensorrt
+
+
+def with_stated_size(options: BuildOptions, source: OnnxSource) -> BuildOptions:
+    """Return the options with the input size that the model's files state.
+
+    The options stay as they are if the input's size is fixed, or if they have shapes or a size.
+    """
+    image, _ = split_inputs(source.file.path.name, source.inputs)
+    if options.shapes or options.input_size or image_size(image) is not None:
+        return options
+    manifest = source.file.manifest
+    if manifest is not None:
+        return replace(options, input_size=manifest.preprocessing.input_size)
+    name = source.file.path.name
+    model = ModelInfo(name, source.inputs, source.outputs, source.metadata, source.file.config)
+    return replace(options, input_size=stated_input_size(model))
 
 
 def find_images(

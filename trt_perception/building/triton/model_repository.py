@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trt_perception.errors import EngineError
+from trt_perception.errors import ConfigError, EngineError
 from trt_perception.files.atomic_files import make_folder, write_atomically
+from trt_perception.files.plain_text import short_repr
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
@@ -30,10 +32,16 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.triton.connection import MANIFEST_PARAMETER, import_model_config
 from trt_perception.stages.triton.messages import TRITON_DTYPES
 
-__all__ = ['ServerOptions', 'check_servable', 'largest_batch', 'write_served_model']
+__all__ = [
+    *('ServerOptions', 'check_output_paths', 'check_servable', 'largest_batch'),
+    'write_served_model',
+]
 
 _TRITON_TYPES: Final = {dtype: f'TYPE_{name}' for name, dtype in TRITON_DTYPES.items()}
+_CONFIG_FILE: Final = 'config.pbtxt'
 _LABELS_FILE: Final = 'labels.txt'
+#: Largest dimension and largest batch in a configuration.
+_MAX_NUMBER: Final = 2**31 - 1
 #: Largest batch of an ONNX model with an open batch, which states no limit itself.
 _DEFAULT_MAX_BATCH: Final = 8
 
@@ -62,11 +70,15 @@ class ServerOptions:
 
 
 def check_servable(model: ModelFile) -> None:
-    """Check that a Triton server has a backend for this kind of file.
+    """Check that a Triton server has a backend for this file and can read its numbers.
 
     Raises:
-        EngineError: the file is an engine of TensorRT-RTX, or not an engine.
+        EngineError: the file is an engine of TensorRT-RTX, or not an engine, or the manifest has
+            impossible shapes.
     """
+    if model.manifest is not None:
+        _check_shapes((*model.manifest.inputs, *model.manifest.outputs))
+        _largest_profile_batch(model, model.manifest)
     if model.is_onnx or read_plan_header(model.content, str(model.path)).module == 'tensorrt':
         return
     manifest = model.manifest
@@ -76,6 +88,63 @@ def check_servable(model: ModelFile) -> None:
         'is an engine of TensorRT-RTX, for which Triton has no backend',
         fix=f'export its ONNX file, {source}, or an engine that TensorRT built on the server',
     )
+
+
+def check_output_paths(model: ModelFile, folder: Path, version: int) -> None:
+    """Check that an export can make or replace its files and folders.
+
+    Raises:
+        ConfigError: a FIFO, a device, a broken link or another kind of file has a needed name.
+    """
+    version_folder = folder / str(version)
+    files = (folder / _CONFIG_FILE, folder / _LABELS_FILE, version_folder / _model_name(model))
+    for path in (folder, version_folder, *files):
+        is_usable = path.is_file() if path in files else path.is_dir()
+        if os.path.lexists(path) and not is_usable:
+            raise ConfigError(
+                str(path),
+                'something else',
+                expected='a file' if path in files else 'a folder',
+                fix='remove it, or choose another --repository or --name',
+            )
+
+
+def _model_name(model: ModelFile) -> str:
+    return 'model.onnx' if model.is_onnx else 'model.plan'
+
+
+def _check_shapes(tensors: Sequence[TensorSpec]) -> None:
+    """Check that a configuration can contain the shapes. Raises EngineError."""
+    for tensor in tensors:
+        if not all(side == -1 or 0 < side <= _MAX_NUMBER for side in tensor.shape):
+            raise EngineError(
+                f'tensor {tensor.name}',
+                f'shape {short_repr(str(list(tensor.shape)))}',
+                expected=f'dimensions of 1 to {_MAX_NUMBER}, or -1',
+                fix='correct the manifest, or export the model again',
+            )
+
+
+def _largest_profile_batch(model: ModelFile, manifest: Manifest) -> int | None:
+    """Return the largest batch of an engine's profiles; None if the manifest has no profiles.
+
+    Raises:
+        EngineError: the manifest states an impossible batch.
+    """
+    profiles = manifest.build.profiles if manifest.build else ()
+    image, _ = split_inputs(str(model.path), manifest.inputs)
+    shapes = [profile[image.name].max for profile in profiles if image.name in profile]
+    if not shapes:
+        return None
+    largest = max((shape[0] for shape in shapes if shape), default=0)
+    if not 0 < largest <= _MAX_NUMBER:
+        raise EngineError(
+            str(model.path),
+            f'the manifest states a largest batch of {short_repr(str(largest))}',
+            expected=f'1 to {_MAX_NUMBER}',
+            fix='correct the manifest, or build the engine again',
+        )
+    return largest
 
 
 def largest_batch(model: ModelFile, manifest: Manifest, wanted: int | None) -> int:
@@ -97,22 +166,20 @@ def largest_batch(model: ModelFile, manifest: Manifest, wanted: int | None) -> i
                 fix='leave out --max-batch, or export the model with an open batch',
             )
         return 0
-    profiles = manifest.build.profiles if manifest.build else ()
-    image, _ = split_inputs(str(model.path), manifest.inputs)
-    limits = [profile[image.name].max[0] for profile in profiles if image.name in profile]
-    if limits and (wanted or 0) > max(limits):
+    limit = _largest_profile_batch(model, manifest)
+    if limit is not None and (wanted or 0) > limit:
         raise EngineError(
             f'--max-batch {wanted}',
-            f'the engine {model.path} runs at most {max(limits)} images in a batch',
+            f'the engine {model.path} runs at most {limit} images in a batch',
             fix='give a smaller number, or build the engine for larger batches',
         )
-    if wanted is None and not limits and not model.is_onnx:
+    if wanted is None and limit is None and not model.is_onnx:
         raise EngineError(
             str(model.path),
             'its manifest does not state the largest batch',
             fix='give --max-batch',
         )
-    return wanted or max(limits, default=_DEFAULT_MAX_BATCH)
+    return wanted or limit or _DEFAULT_MAX_BATCH
 
 
 def _has_open_batch(model: ModelFile, manifest: Manifest) -> bool:
@@ -161,7 +228,7 @@ def write_served_model(
     max_batch = largest_batch(model, manifest, options.max_batch)
     if uint8 or (model.is_onnx and find_external_weights(content, str(model.path))):
         content, manifest = _written_again(model, manifest, uint8=uint8)
-    file_name = 'model.onnx' if model.is_onnx else 'model.plan'
+    file_name = _model_name(model)
     identity = FileIdentity(file_name, hashlib.sha256(content).hexdigest(), len(content))
     if model.is_onnx:
         manifest = replace(manifest, onnx=identity)
@@ -176,7 +243,7 @@ def write_served_model(
     _write(
         {
             folder / _LABELS_FILE: labels.encode(),
-            folder / 'config.pbtxt': _text(config),
+            folder / _CONFIG_FILE: _text(config),
             folder / str(version) / file_name: content,
         }
     )
@@ -258,6 +325,7 @@ def _configuration(
 def _add_tensors(
     entries: Any, tensors: Sequence[TensorSpec], max_batch: int, messages: Any
 ) -> None:
+    _check_shapes(tensors)
     for tensor in tensors:
         if tensor.dtype not in _TRITON_TYPES:
             raise EngineError(

@@ -11,7 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.results.map_resize import checked_size, image_part, resize_map
+from trt_perception.images.results.image_limits import is_large_result, row_strips
+from trt_perception.images.results.map_resize import (
+    checked_size,
+    image_part,
+    resize_map,
+    without_shared_memory,
+)
 from trt_perception.images.results.short_repr import ShortRepr
 
 __all__ = ['MAX_MAP_CLASSES', 'ClassMap']
@@ -26,7 +32,8 @@ _Best = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 class ClassMap(ShortRepr):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
-    Several threads may call the methods. The best classes of the last map size are kept.
+    Several threads may call the methods. The best classes of the last map size are kept, unless
+    the map has more than LARGE_RESULT_PIXELS.
 
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
@@ -73,9 +80,10 @@ class ClassMap(ShortRepr):
         """
         wanted_wh = checked_size(size_wh, self.letterbox)
         if self.has_confidence:
-            return self._best_classes(wanted_wh)[0].copy()
+            ids = self._best_classes(wanted_wh)[0]
+            return ids if is_large_result(wanted_wh) else ids.copy()
         part = image_part(self.grid, self.letterbox, 'nearest')
-        return resize_map(part, wanted_wh, 'nearest')
+        return without_shared_memory(resize_map(part, wanted_wh, 'nearest'), self.grid)
 
     def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
         """Return the softmax probability of each pixel's class, in 1/255.
@@ -96,27 +104,57 @@ class ClassMap(ShortRepr):
         # The softmax probability of the best class is 1 / sum(exp(logit - best)).
         total = np.zeros_like(best)
         for class_id in range(len(self.grid)):
-            total += np.exp(self._resized_logits(class_id, wanted_wh) - best)
-        return np.rint(255 / total).astype(np.uint8)
+            self._add_exponentials(class_id, wanted_wh, best, total)
+        found = np.empty(total.shape, np.uint8)
+        for rows in row_strips(wanted_wh):
+            found[rows] = np.rint(255 / total[rows]).astype(np.uint8)
+        return found
 
     def _best_classes(self, size_wh: tuple[int, int]) -> _Best:
         """Return the class with the highest logit of each pixel, and this logit."""
+        if is_large_result(size_wh):
+            return self._find_best_classes(size_wh)
         with self._lock:
             kept = self._best.get(size_wh)
-            if kept is not None:
-                return kept
-            # One class at a time, because all resized logits of a large image need gigabytes.
-            ids = np.zeros(size_wh[::-1], np.uint8)
-            best = self._resized_logits(0, size_wh)
-            for class_id in range(1, len(self.grid)):
-                logits = self._resized_logits(class_id, size_wh)
-                ids[logits > best] = class_id
-                np.maximum(best, logits, out=best)
-            self._best.clear()
-            self._best[size_wh] = ids, best
-            return ids, best
+            if kept is None:
+                kept = self._find_best_classes(size_wh)
+                self._best.clear()
+                self._best[size_wh] = kept
+            return kept
+
+    def _find_best_classes(self, size_wh: tuple[int, int]) -> _Best:
+        # One class at a time, because all resized logits of a large image need gigabytes.
+        ids = np.zeros(size_wh[::-1], np.uint8)
+        best = without_shared_memory(self._resized_logits(0, size_wh), self.grid)
+        for class_id in range(1, len(self.grid)):
+            self._raise_best(class_id, size_wh, ids, best)
+        return ids, best
+
+    def _raise_best(
+        self,
+        class_id: int,
+        size_wh: tuple[int, int],
+        ids: npt.NDArray[np.uint8],
+        best: npt.NDArray[np.float32],
+    ) -> None:
+        """Write class id and logit into the pixels where the logit is above the best one."""
+        logits = self._resized_logits(class_id, size_wh)
+        for rows in row_strips(size_wh):
+            ids[rows][logits[rows] > best[rows]] = class_id
+            np.maximum(best[rows], logits[rows], out=best[rows])
+
+    def _add_exponentials(
+        self,
+        class_id: int,
+        size_wh: tuple[int, int],
+        best: npt.NDArray[np.float32],
+        total: npt.NDArray[np.float32],
+    ) -> None:
+        """Add exp(logit - best) of a class to the total of each pixel."""
+        logits = self._resized_logits(class_id, size_wh)
+        for rows in row_strips(size_wh):
+            total[rows] += np.exp(logits[rows] - best[rows])
 
     def _resized_logits(self, class_id: int, size_wh: tuple[int, int]) -> npt.NDArray[np.float32]:
         part = image_part(self.grid[class_id], self.letterbox, 'bilinear')
-        resized = resize_map(part, size_wh, 'bilinear')
-        return resized.copy() if resized.base is not None else resized
+        return resize_map(part, size_wh, 'bilinear')

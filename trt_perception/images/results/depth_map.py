@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.image_limits import row_strips
 from trt_perception.images.results.map_resize import (
     Upsampling,
     checked_size,
     image_part,
     resize_map,
+    without_shared_memory,
 )
 from trt_perception.images.results.short_repr import ShortRepr
 
@@ -61,12 +63,13 @@ class DepthMap(ShortRepr):
         with np.errstate(invalid='ignore', over='ignore'):
             part = image_part(self.grid, self.letterbox, self.upsampling)
             resized = resize_map(part, wanted_wh, self.upsampling)
-        # A copy, because the grid may be resized again.
-        depth = np.array(resized, np.float32)
-        depth[~np.isfinite(depth)] = np.nan
-        if self.is_metric and not self.is_inverse:
-            depth[depth <= 0] = np.nan
-        if self.is_inverse:
-            np.clip(depth, *_INVERSE_LIMITS, out=depth)
-            np.reciprocal(depth, out=depth)
+        depth = without_shared_memory(resized, self.grid)
+        for rows in row_strips(wanted_wh):
+            strip = depth[rows]
+            strip[~np.isfinite(strip)] = np.nan
+            if self.is_metric and not self.is_inverse:
+                strip[strip <= 0] = np.nan
+            if self.is_inverse:
+                np.clip(strip, *_INVERSE_LIMITS, out=strip)
+                np.reciprocal(strip, out=strip)
         return depth

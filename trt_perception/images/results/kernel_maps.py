@@ -10,7 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.images.results.map_resize import checked_size, resize_map
+from trt_perception.images.results.map_resize import (
+    checked_size,
+    resize_map,
+    without_shared_memory,
+)
 
 __all__ = ['HEADER_ROOM', 'KernelMaps', 'MapMemory']
 
@@ -78,5 +82,4 @@ class KernelMaps:
         width, height = made.size_wh
         pixels = made.memory()[HEADER_ROOM:].view(made.dtype).reshape(height, width)
         wanted_wh = checked_size(size_wh, self.letterbox)
-        # A copy, because the memory is reused.
-        return np.array(resize_map(pixels, wanted_wh, 'nearest'))
+        return without_shared_memory(resize_map(pixels, wanted_wh, 'nearest'), pixels)

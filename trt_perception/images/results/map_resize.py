@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import OutputError
+from trt_perception.errors import OutputShapeError
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.image_limits import row_strips
 
 __all__ = [
     'UPSAMPLINGS',
@@ -24,6 +25,7 @@ __all__ = [
     'image_extents',
     'image_part',
     'resize_map',
+    'without_shared_memory',
 ]
 
 #: How values between the cells are computed. ``bilinear`` and ``bicubic`` have half-pixel centres,
@@ -45,11 +47,11 @@ def check_map_size(values: npt.NDArray[Any]) -> None:
         values: the map; its last axes are rows and columns.
 
     Raises:
-        OutputError: a side has no cells, or more than OpenCV resizes.
+        OutputShapeError: a side has no cells, or more than OpenCV resizes.
     """
     rows, columns = values.shape[-2:]
     if not (1 <= rows <= MAX_SIDE and 1 <= columns <= MAX_SIDE):
-        raise OutputError(
+        raise OutputShapeError(
             "the model's output",
             f'a map of {columns} x {rows} cells',
             expected=f'1 to {MAX_SIDE} cells on each side',
@@ -107,16 +109,48 @@ def resize_map(
 
 def _resize_aligned(values: npt.NDArray[Any], size_wh: tuple[int, int]) -> npt.NDArray[Any]:
     """Resize bilinearly with aligned corners, which OpenCV does not support."""
-    for axis, size in enumerate(reversed(size_wh)):
-        last = values.shape[axis] - 1
-        places = np.linspace(0, last, size) if size > 1 else np.zeros(1)
-        first = places.astype(np.int64)
-        share = (places - first).astype(np.float32)
-        share = share[:, None] if axis == 0 else share
-        following = values.take(np.minimum(first + 1, last), axis)
-        values = values.take(first, axis)
-        values += (following - values) * share
-    return values
+    rows, columns = values.shape
+    row_places, row_shares = _aligned_places(rows, size_wh[1])
+    column_places, column_shares = _aligned_places(columns, size_wh[0])
+    resized = np.empty(size_wh[::-1], values.dtype)
+    for strip in row_strips(size_wh):
+        lines = _interpolate(values, row_places[strip], row_shares[strip, None], 0)
+        resized[strip] = _interpolate(lines, column_places, column_shares, 1)
+    return resized
+
+
+def _aligned_places(
+    cells: int, size: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the cell in front of each pixel of an axis, and the weight of the following cell."""
+    places = np.linspace(0, cells - 1, size) if size > 1 else np.zeros(1)
+    first = places.astype(np.int64)
+    return first, (places - first).astype(np.float32)
+
+
+def _interpolate(
+    values: npt.NDArray[Any],
+    first: npt.NDArray[np.int64],
+    share: npt.NDArray[np.float32],
+    axis: int,
+) -> npt.NDArray[Any]:
+    """Interpolate between the values at `first` and the values that follow along an axis."""
+    following = values.take(np.minimum(first + 1, values.shape[axis] - 1), axis)
+    found = values.take(first, axis)
+    found += (following - found) * share
+    return found
+
+
+def without_shared_memory(resized: npt.NDArray[Any], source: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a contiguous map that the caller may change, and that stays when `source` changes.
+
+    Args:
+        resized: a result of `resize_map`. It is returned itself if it has its own memory.
+        source: the map that was resized.
+    """
+    if resized.flags.c_contiguous and not np.may_share_memory(resized, source):
+        return resized
+    return resized.copy()
 
 
 def image_extents(

@@ -8,25 +8,24 @@ from typing import Final
 from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS, is_too_large_result
 
 __all__ = ['map_size_mistake', 'map_size_wh']
 
 _WIDTH_HEIGHT: Final = re.compile(r'([1-9][0-9]{0,4})x([1-9][0-9]{0,4})')
-#: Limits the memory of a message: 256 MiB with four bytes per pixel.
-_MAX_PIXELS: Final = 2**26
 
 
 def map_size_mistake(text: str) -> Mistake | None:
     """Return why a text is not a valid ``map_size``; None if it is valid."""
     if text in ('source', 'network'):
         return None
-    width, height = _width_height(text) or (0, 0)
-    if 0 < max(width, height) <= MAX_SIDE and width * height <= _MAX_PIXELS:
+    size_wh = _width_height(text) or (0, 0)
+    if 0 < max(size_wh) <= MAX_SIDE and not is_too_large_result(size_wh):
         return None
     return Mistake(
         found=short_repr(text),
         expected='source, network, or WIDTHxHEIGHT such as 640x480, with sides from 1 to '
-        f'{MAX_SIDE} and at most {_MAX_PIXELS} pixels',
+        f'{MAX_SIDE} and at most {MAX_RESULT_PIXELS} pixels',
     )
 
 

@@ -190,7 +190,7 @@ def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
     """Return a float32 copy of a grid, because the output's memory is reused.
 
     Raises:
-        OutputError: the grid has no cells, or too many.
+        OutputShapeError: the grid has no cells, or too many.
     """
     check_map_size(grid)
     return grid.astype(np.float32)

@@ -67,7 +67,7 @@ class Nanodet(ObjectDecoder):
         """Return the anchors above the threshold. Of equal class scores, the first class wins.
 
         Raises:
-            EngineError: the number of anchors differs from the number of grid cells.
+            OutputShapeError: the number of anchors differs from the number of grid cells.
         """
         (rows,) = arrays
         check_anchor_count(len(rows), self.strides, image.network_wh)

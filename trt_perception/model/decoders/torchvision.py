@@ -79,7 +79,7 @@ class Torchvision(ObjectDecoder):
         elif isinstance(image.task, Pose):
             keypoints, logits = further
             found = np.concatenate([keypoints[..., :2], _sigmoid(logits)[..., None]], axis=2)
-            task_values = found.reshape(len(found), -1)
+            task_values = found.reshape(len(found), image.task.task_value_count)
         return candidates_from_final_boxes(
             boxes, scores, labels, task_values=task_values, prototypes=prototypes
         )

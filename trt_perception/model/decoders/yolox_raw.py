@@ -65,7 +65,7 @@ class YoloxRaw(ObjectDecoder):
         """Return the anchors above the threshold. Of equal class scores, the first class wins.
 
         Raises:
-            EngineError: the number of anchors differs from the number of grid cells.
+            OutputShapeError: the number of anchors differs from the number of grid cells.
         """
         (output,) = arrays
         check_anchor_count(len(output), self.strides, image.network_wh)

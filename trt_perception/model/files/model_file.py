@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from trt_perception.files.checked_files import (
     read_exactly,
 )
 from trt_perception.files.json_section import is_nested_deeper, parse_json
+from trt_perception.model.files.other_formats import refuse_other_format
 from trt_perception.model.files.triton_address import (
     TritonAddress,
     is_triton_address,
@@ -45,6 +47,9 @@ __all__ = [
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')
+# The start of an address with another scheme, or with a scheme in capitals. A path may have been
+# through pathlib, which writes // as /.
+_URL: Final = re.compile(r'[A-Za-z][A-Za-z0-9+.-]+:/')
 # Suffixes of PyTorch's files.
 _PYTORCH_SUFFIXES: Final = ('.pt', '.pth')
 #: The first bytes of a TensorRT plan and of a TensorRT-RTX plan.
@@ -98,8 +103,8 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
 
     Raises:
         ConfigError: the address of a server is malformed.
-        EngineError: the file is missing, unreadable or writable for other users, or has an unknown
-            suffix.
+        EngineError: the file is missing, unreadable or writable for other users, has an unknown
+            suffix, or starts like a file of another format.
         ManifestError: the manifest is malformed, or describes another file.
     """
     if not str(path):
@@ -109,6 +114,8 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
         if not accepts_server:
             raise EngineError(str(address), 'a model on a server', expected='a model file')
         return ModelFile(Path(path), b'', '', None, address=address)
+    if accepts_server and _URL.match(str(path)) and not os.path.lexists(path):
+        parse_triton_address(path)  # raises an error that states the right form
     try:
         model_path = Path(path).expanduser()
     except RuntimeError as error:
@@ -137,6 +144,7 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
             # Compare the size before reading gigabytes of a wrong file.
             _check_identity(manifest, manifest_file, model_path, size)
         content = read_exactly(file, size, model_path)
+    refuse_other_format(str(model_path), content, is_onnx=is_onnx(model_path))
     digest = hashlib.sha256(content).hexdigest()
     if manifest is not None and manifest_file is not None:
         _check_identity(manifest, manifest_file, model_path, size, digest)

@@ -25,7 +25,7 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.process.interruption import check_interruption
 
-__all__ = ['find_external_weights', 'has_half_weights']
+__all__ = ['find_external_weights', 'has_half_weights', 'ir_version']
 
 _VARINT_WIRE_TYPE: Final = 0
 _BYTES_WIRE_TYPE: Final = 2
@@ -57,6 +57,7 @@ _FIELDS_BY_MESSAGE: Final[dict[str, tuple[dict[int, str], frozenset[int]]]] = {
     'Tensor': ({13: 'StringStringEntry'}, frozenset((*range(1, 13), 14, 16))),
     'StringStringEntry': ({}, frozenset((1, 2))),
 }
+_IR_VERSION_FIELD: Final = 1
 _FUNCTIONS_FIELD: Final = 25
 _SPARSE_TENSOR_FIELDS: Final = frozenset((('Graph', 15), ('Attribute', 22), ('Attribute', 23)))
 _MAX_GRAPH_DEPTH: Final = 8
@@ -93,6 +94,17 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
             f'not an ONNX model, a truncated file, or a model of a newer ONNX than 1.23 ({error})',
             fix='copy the file again, or export the model again with an older opset',
         ) from error
+
+
+def ir_version(content: bytes) -> int:
+    """Return the version of ONNX's file format that a model states; 0 if it states none.
+
+    Args:
+        content: content of an ONNX file that `find_external_weights` accepts.
+    """
+    fields = _read_fields(memoryview(content), 'Model')
+    versions = [value for number, value in fields if number == _IR_VERSION_FIELD]
+    return versions[-1] if versions and isinstance(versions[-1], int) else 0
 
 
 def has_half_weights(content: bytes) -> bool:

@@ -14,7 +14,7 @@ from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.image_tasks import may_be_semantic
-from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, MAX_KEYPOINTS, KeypointSpec, Pose
@@ -209,8 +209,8 @@ def _refuse_other_networks(
             model.name,
             f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
             expected='a detector of boxes',
-            fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or write a '
-            f'manifest: {manifest_command(model, "segment")}',
+            fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or '
+            + manifest_advice(model, 'segment'),
         )
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
@@ -290,8 +290,8 @@ def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSynt
             f'{tensors_text(outputs)} with {", or ".join(surpluses)}. Possible meanings: '
             f'{", or ".join(meanings)}',
             expected='a detector of boxes',
-            fix=f'for another task, add {syntax.arguments({"task": "TASK"})}, or write a '
-            f'manifest: {manifest_command(model, "TASK")}',
+            fix=f'for another task, add {syntax.arguments({"task": "TASK"})}, or '
+            + manifest_advice(model, 'TASK'),
         )
 
 

@@ -60,6 +60,7 @@ from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_tensor_s
 
 __all__ = [
     *('ModelOverrides', 'ModelDescription', 'FindOutputShapes', 'apply_overrides', 'recognise'),
+    'stated_input_size',
 ]
 
 #: Takes a mapping from input names to arrays. Returns the shape of each output, in order.
@@ -92,6 +93,11 @@ class ModelOverrides:
     keypoint_names: tuple[str, ...] = ()
     image_wh: tuple[int, int] | None = None
     syntax: ParameterSyntax = ROS_SYNTAX
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the user has set a value."""
+        return replace(self, syntax=ROS_SYNTAX) != ModelOverrides()
 
 
 @dataclass(frozen=True)
@@ -301,6 +307,15 @@ def _assumption_sentence(
         f'Compare it with your training, and add {overrides.syntax.arguments(fields)} with the '
         'right values, or write a manifest (docs/manifest.md)'
     )
+
+
+def stated_input_size(model: ModelInfo) -> tuple[int, int] | None:
+    """Return the width and height of the input that the exporter of a model states.
+
+    Raises:
+        EngineError: the metadata name an unsupported task or lack a value that the task needs.
+    """
+    return _read_exporter_info(model).input_size
 
 
 def _read_exporter_info(model: ModelInfo) -> ExporterInfo:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
-from trt_perception.model.output_tensor import assign_outputs
+from trt_perception.model.output_tensor import assign_outputs, outputs_text
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
 from trt_perception.model.recognition.image_tasks import image_task
-from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
@@ -25,7 +25,10 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
 
-__all__ = ['REQUIRED_FIELDS', 'RecognitionState', 'needed_class_count', 'refuse_missing_info']
+__all__ = [
+    *('REQUIRED_FIELDS', 'RecognitionState', 'needed_class_count', 'outputs_mismatch'),
+    'refuse_missing_info',
+]
 
 #: Fields of Preprocessing that have no default.
 REQUIRED_FIELDS: Final = ('input_size', 'resize', 'color_order', 'scale')
@@ -125,9 +128,9 @@ def refuse_missing_info(
     arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
-        _found_text(name, choices, seen),
-        fix=f'add {arguments} (docs/decoders.md), or write a manifest: '
-        + _manifest_command(model, state.task, values),
+        _found_text(model, choices, seen),
+        fix=f'add {arguments} (docs/decoders.md), or '
+        + _manifest_advice(model, state.task, values),
         arguments=arguments,
         missing=missing,
         seen=seen,
@@ -152,9 +155,10 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     return f'remove {syntax.name("task")},{other} or '
 
 
-def _found_text(name: str, choices: Sequence[str], seen: Sequence[str]) -> str:
+def _found_text(model: ModelInfo, choices: Sequence[str], seen: Sequence[str]) -> str:
+    place = 'in its configuration' if model.is_served else f'{model.name}.json'
     lines = [
-        f'without a manifest ({name}.json), these values are unknown:',
+        f'without a manifest ({place}), these values are unknown:',
         *(f'- {choice}' for choice in choices),
         'The model has:',
         *(f'- {sentence}' for sentence in seen),
@@ -162,10 +166,10 @@ def _found_text(name: str, choices: Sequence[str], seen: Sequence[str]) -> str:
     return '\n'.join(lines)
 
 
-def _manifest_command(model: ModelInfo, task: Task, values: Mapping[str, object]) -> str:
-    """Return the command with the values. Class names have their own option in the command."""
+def _manifest_advice(model: ModelInfo, task: Task, values: Mapping[str, object]) -> str:
+    """Return the advice with the values. Class names have their own option in the command."""
     others = {key: value for key, value in values.items() if key != 'class_names'}
-    return f'{manifest_command(model, task.name)} {ROS_SYNTAX.arguments(others)}'.rstrip()
+    return f'{manifest_advice(model, task.name)} {ROS_SYNTAX.arguments(others)}'.rstrip()
 
 
 def _missing_parameters(
@@ -268,3 +272,34 @@ def needed_class_count(
         if count > 0 and assign_outputs(decoder.outputs(count, task), outputs) is not None
     ]
     return matching[0] if len(matching) == 1 else None
+
+
+class Mismatch(TypedDict):
+    """Why a decoder cannot read outputs, as arguments of an error."""
+
+    found: str
+    expected: str
+    fix: str
+
+
+def outputs_mismatch(
+    decoder: Decoder, task: Task, outputs: tuple[TensorSpec, ...], classes: int, batch: int
+) -> Mismatch:
+    """Describe outputs that a decoder cannot read.
+
+    Args:
+        decoder: the decoder.
+        task: the task of the model.
+        outputs: all outputs of the model.
+        classes: number of class names.
+        batch: expected number of images.
+    """
+    count = needed_class_count(decoder, outputs, task)
+    return Mismatch(
+        found=tensors_text(outputs),
+        expected=f'{outputs_text(decoder.outputs(classes, task), batch)}, as the decoder '
+        f'{decoder} reads with {classes} classes and the task {task}',
+        fix='check class names, decoder and task'
+        if count in (None, classes)
+        else f'correct decoder and task, or the number of class names: {count}',
+    )

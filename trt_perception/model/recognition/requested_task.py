@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trt_perception.errors import EngineError
 from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
-from trt_perception.model.recognition.manifest_command import manifest_command
+from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
@@ -46,8 +46,7 @@ def requested_task(
             model.name,
             'task pose without names of keypoints; only models with the class "person" have '
             'default names, the names of COCO',
-            fix='write a manifest: '
-            + manifest_command(model, name, '--keypoint-names', 'NAME', 'NAME'),
+            fix=manifest_advice(model, name, '--keypoint-names', 'NAME', 'NAME'),
         )
     return Pose(COCO_KEYPOINTS)
 

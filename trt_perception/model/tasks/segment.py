@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError, OutputError
+from trt_perception.errors import EngineError, OutputShapeError
 from trt_perception.files.json_records import integer_reader, optional_reader
 from trt_perception.files.plain_text import Mistake
 from trt_perception.images.detections import MaskGeometry, Masks
@@ -96,13 +96,13 @@ class Segment(Task):
         """Return the field ``masks``, which computes masks on demand.
 
         Raises:
-            OutputError: there are objects, but masks or prototypes have no pixels.
+            OutputShapeError: there are objects, but masks or prototypes have no pixels.
         """
         if prototypes is None:
             return {}
         assert task_values is not None
         if len(xyxy) and not prototypes[:1].size:
-            raise OutputError(
+            raise OutputShapeError(
                 "the model's output",
                 f'masks or prototypes of {prototypes.shape[2]} x {prototypes.shape[1]} pixels',
                 expected='1 x 1 or more',

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError, OutputError
+from trt_perception.errors import EngineError, OutputError, OutputShapeError, ServerError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import HostMemory, NumpyMemory
@@ -16,7 +16,7 @@ from trt_perception.model.manifest import Manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.model.tensors import ModelInfo
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -104,6 +104,8 @@ class ArrayPipeline:
         assert self._model is not None
         try:
             return [output.shape for output in self._model.run(tensors)]
+        except ServerError:  # its message is about the server
+            raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             fed = ', '.join(f'{name} {list(value.shape)}' for name, value in tensors.items())
             raise EngineError(
@@ -153,20 +155,22 @@ class ArrayPipeline:
     ) -> list[TaskResult | OutputError]:
         """Decode the outputs with the thresholds of each image. See `stages.decode.decode`.
 
-        Raises:
-            EngineError: the outputs do not fit the decoder.
+        If the decoder cannot read the shapes of the outputs, each image has the same error.
         """
-        self._check_outputs(outputs, len(letterboxes))
+        error = self._shapes_error(outputs, len(letterboxes))
+        if error is not None:
+            return [error] * len(letterboxes)
         return decode(outputs, self.spec, letterboxes, thresholds, self._limits)
 
-    def _check_outputs(self, outputs: Sequence[npt.NDArray[Any]], count: int) -> None:
-        """Check that the outputs of `count` frames fit the decoder. Raises EngineError."""
-        found = (
-            TensorSpec(output.name, array.shape, str(array.dtype))
-            for output, array in zip(self.spec.outputs, outputs, strict=True)
+    def _shapes_error(
+        self, outputs: Sequence[npt.NDArray[Any]], frames: int
+    ) -> OutputShapeError | None:
+        """Return why the decoder cannot read the outputs of a batch; None if it can."""
+        return self.spec.computed_shapes_error(
+            [output.shape for output in outputs],
+            frames=frames,
+            batch=frames if self._is_open else self.spec.batch,
         )
-        spec = self.spec.with_batch_size(count) if self._is_open else self.spec
-        spec.check_outputs(tuple(found))
 
     def close(self) -> None:
         """Free the model. May be called again."""

@@ -100,11 +100,7 @@ class HostPipeline(ArrayPipeline):
         return True
 
     def collect(self, slot: int) -> list[Result | FrameError]:
-        """Process the enqueued frames. Return the result or the error of each frame.
-
-        Raises:
-            EngineError: the outputs do not fit the model's specification.
-        """
+        """Process the enqueued frames. Return the result or the error of each frame."""
         assert slot == 0
         assert self._enqueued is not None
         (frames, thresholds), self._enqueued = self._enqueued, None
@@ -130,15 +126,17 @@ class HostPipeline(ArrayPipeline):
         """
         try:
             outputs = self.infer(self.preprocess(frames)[0])
-            self._check_outputs(outputs, len(frames))
-        except Exception as error:  # ONNX Runtime's exceptions have no common base class
+        except Exception as failed:  # ONNX Runtime's exceptions have no common base class
+            error: Exception | None = failed
+        else:
+            error = self._shapes_error(outputs, len(frames))
+        if error is not None:
             _LOG.warning(
                 '%s: processes one image at a time, although its input has an open batch: %s',
                 self._name,
                 error,
             )
-            return False
-        return True
+        return error is None
 
     def close(self) -> None:
         """Free the model. May be called again."""

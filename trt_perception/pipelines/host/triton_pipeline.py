@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.errors import OutputError, ServerError
+from trt_perception.files.plain_text import size_text
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.triton_address import TritonAddress
@@ -19,8 +21,11 @@ from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.triton.model import TritonModel
 
-__all__ = ['TritonPipeline']
+__all__ = ['MAX_REQUESTS_BYTES', 'TritonPipeline']
 
+_LOG: Final = logging.getLogger(__name__)
+#: The largest sum of the inputs of all requests in flight. One larger request is allowed.
+MAX_REQUESTS_BYTES: Final = 512 * 2**20
 # An answer after this share of the time limit is slow.
 _SLOW_SHARE: Final = 0.5
 
@@ -56,7 +61,7 @@ class TritonPipeline(ArrayPipeline):
         options: connection, slots, decoding limits and overrides of the model's manifest.
 
     Attributes:
-        depth: number of slots.
+        depth: number of slots; fewer than in the options if the inputs are large.
         max_in_flight: number of requests that may be in flight.
 
     Raises:
@@ -68,7 +73,7 @@ class TritonPipeline(ArrayPipeline):
         try:
             info = ModelInfo(str(address), served.inputs, served.outputs, path=str(address))
             super().__init__(served, info, served.manifest, options, open_batch=1)
-            self.depth = self.max_in_flight = options.depth
+            self.depth = self.max_in_flight = self._largest_depth(options.depth)
             served.use_shared_memory(self.depth, self.batch)
             if options.nvtx:
                 mark_pipeline(self, [self])
@@ -78,6 +83,15 @@ class TritonPipeline(ArrayPipeline):
         self._served = served
         self._slow_s = _SLOW_SHARE * options.triton.timeout_s
         self._batches: dict[int, _Batch] = {}
+
+    def _largest_depth(self, wanted: int) -> int:
+        """Return a number of slots whose inputs need at most MAX_REQUESTS_BYTES, at least 1."""
+        size = sum(each.size_bytes for each in (self.spec.input, *self.spec.auxiliary_inputs))
+        depth = max(1, min(wanted, MAX_REQUESTS_BYTES // size))
+        if depth < wanted:
+            text = '%s: at most %d requests in flight instead of %d, because each has %s of inputs'
+            _LOG.info(text, self._name, depth, wanted, size_text(size))
+        return depth
 
     def enqueue(
         self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
@@ -99,8 +113,7 @@ class TritonPipeline(ArrayPipeline):
         """Wait for the answer, at most until it is too late. Return each frame's result or error.
 
         Raises:
-            EngineError: the server now has another model, or the outputs do not fit the model's
-                specification.
+            EngineError: the server now has another model.
         """
         batch = self._batches.pop(slot)
         try:

@@ -119,8 +119,8 @@ class CameraHealth:
         name: name of the camera.
         wanted_topics: returns the names of the topics on demand that have a subscriber.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
-        masks_skipped: number of images of the last activation without a mask image, because the
-            thread was still busy with an earlier mask image.
+        masks_skipped: number of published images of the last activation without a mask image, map
+            or debug image that a subscriber expects; see `CameraFacts`.
         decoder_warnings: number of published images of the last activation with a report about
             their file.
         candidates_limited: number of published images of the last activation with boxes above

@@ -16,7 +16,6 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
 
-from trt_perception.images.frame import Frame
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_size import map_size_wh
@@ -138,7 +137,7 @@ class CameraInfoTopic(TaskTopic):
     def publish(
         self,
         header: Header | HeaderFields,
-        frame: Frame,  # noqa: ARG002
+        size_wh: tuple[int, int],
         found: ClassMap | DepthMap,
     ) -> None:
         """Publish the calibration with the header of the image, if one has arrived."""

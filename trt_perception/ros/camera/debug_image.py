@@ -17,8 +17,10 @@ from std_msgs.msg import Header
 
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
+from trt_perception.images.results.image_limits import is_large_result
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
+from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderFields
@@ -67,6 +69,7 @@ class DebugImage:
     ) -> None:
         self._node = node
         self._log = camera_logger(node, camera)
+        self._limit = SizeLimit(self.name, 'send smaller images', self._log)
         self._task = task
         self._class_names = class_names
         # Protects the two following attributes. Notified after each change.
@@ -98,16 +101,22 @@ class DebugImage:
         """Whether the topic exists and has a subscriber."""
         return self._publisher is not None and self._publisher.get_subscription_count() > 0
 
-    def put(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
+    def put(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> bool:
         """Store the newest result for drawing, if the topic has a subscriber.
 
         Any thread may call this method.
+
+        Returns:
+            False if the result is skipped, because the image is too large.
         """
         if not self.has_subscriber:
-            return
+            return True
+        if not self._limit.allows((frame.width, frame.height)):
+            return False
         with self._changed:
             self._newest_result = header, frame, found
             self._changed.notify()
+        return True
 
     def close(self) -> None:
         """End the thread after its current image, and destroy the publisher.
@@ -130,12 +139,28 @@ class DebugImage:
         while (newest := self._wait_for_result(due_s)) is not None:
             due_s = time.monotonic() + period_s
             try:
-                if publisher.get_subscription_count():  # the subscriber may have left
-                    self._draw(*newest)
-                    publish_unlocked(publisher, self._message)
+                self._publish(publisher, *newest)
             except Exception as error:
                 self._report(error)
             del newest  # a frame keeps memory in use, and the next wait may be long
+
+    def _publish(
+        self,
+        publisher: Publisher,
+        header: Header | HeaderFields,
+        frame: Frame,
+        found: TaskResult,
+    ) -> None:
+        size_wh = frame.width, frame.height
+        with wait_for_turn(size_wh, lambda: self._closed) as may_draw:
+            if not may_draw or not publisher.get_subscription_count():  # the subscriber has left
+                return
+            try:
+                self._draw(header, frame, found)
+                publish_unlocked(publisher, self._message)
+            finally:
+                if is_large_result(size_wh):
+                    self._message = np.empty(0, np.uint8)
 
     def _wait_for_result(
         self, due_s: float

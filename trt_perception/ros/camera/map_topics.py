@@ -12,7 +12,6 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Classification, ObjectHypothesis
 
-from trt_perception.images.frame import Frame
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.images.results.map_size import map_size_wh
@@ -43,7 +42,7 @@ class ClassificationTopic(TaskTopic):
     def publish(
         self,
         header: Header | HeaderFields,
-        frame: Frame,  # noqa: ARG002
+        size_wh: tuple[int, int],  # noqa: ARG002
         found: ClassScores,
     ) -> None:
         """Publish the best classes, best first."""
@@ -66,6 +65,7 @@ class MapTopic(TaskTopic):
     """
 
     message_type = Image
+    size_fix = 'set map_size, for example to 1920x1080'
     kind: ClassVar[str]
     encoding: ClassVar[str] = 'mono8'
     is_metric: ClassVar[bool | None] = None
@@ -75,10 +75,22 @@ class MapTopic(TaskTopic):
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._has_reported = False
 
+    def image_size(self, size_wh: tuple[int, int], found: TaskResult) -> tuple[int, int]:  # noqa: ARG002
+        """See TaskTopic."""
+        return map_size_wh(self._config.map_size, found.letterbox)
+
+    def can_make(self, found: TaskResult) -> bool:
+        """See TaskTopic. Kernels make no large maps while too many are in use."""
+        return not isinstance(found, KernelMaps) or bool(found.maps)
+
+    def free_memory(self) -> None:
+        """See TaskTopic."""
+        self._message = np.empty(0, np.uint8)
+
     def publish(
         self,
         header: Header | HeaderFields,
-        frame: Frame,  # noqa: ARG002
+        size_wh: tuple[int, int],
         found: TaskResult,
     ) -> None:
         """Publish the map, if the result has one."""

@@ -96,18 +96,20 @@ class DetectorOutputs:
         The worker calls this method. Threads publish the topics on demand.
 
         Returns:
-            False if a topic on demand skips this image, because its thread is busy.
+            False if a topic on demand skips this image: its thread is busy, the image would be too
+            large, or the GPU has not made it.
 
         Raises:
             ImageError: the middleware refused a message (reason `not_published`). Failures of
                 topics on demand are only logged.
         """
         assert self._debug_image is not None
+        size_wh = frame.width, frame.height
         for topic in self._topics:
             if topic.topic.on_demand:
                 continue
             try:
-                topic.publish(header, frame, found)
+                topic.publish(header, size_wh, found)
             except rclpy_implementation.RCLError as error:
                 raise ImageError(
                     'not_published',
@@ -117,11 +119,12 @@ class DetectorOutputs:
                 ) from error
         wanted = self.wanted_topics()
         # A new viewer gets no image of a frame that entered the pipeline without masks or maps.
+        accepted = []
         if not self._on_demand or self._debug_image.name in wanted:
-            self._debug_image.put(header, frame, found)
+            accepted.append(self._debug_image.put(header, frame, found))
         # Last, because the threads of these topics start when this thread releases the GIL.
-        accepted = [
-            topic.put(header, frame, found) for topic in self._on_demand if topic.name in wanted
+        accepted += [
+            topic.put(header, size_wh, found) for topic in self._on_demand if topic.name in wanted
         ]
         return all(accepted)
 

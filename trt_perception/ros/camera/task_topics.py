@@ -16,7 +16,6 @@ from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.pose import KEYPOINTS_TOPIC
 from trt_perception.model.tasks.segment import MASKS_TOPIC
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
@@ -56,10 +55,12 @@ class TaskTopic(ABC):
     Attributes:
         topic: name and QoS of the topic.
         message_type: class of the messages.
+        size_fix: what a user can do if the image of the topic is too large.
     """
 
     topic: ClassVar[Topic]
     message_type: ClassVar[type[Any]]
+    size_fix: ClassVar[str] = 'send smaller images'
 
     def __init__(
         self,
@@ -87,13 +88,35 @@ class TaskTopic(ABC):
         """Whether the topic has a subscriber."""
         return self._publisher.get_subscription_count() > 0
 
+    def image_size(
+        self,
+        size_wh: tuple[int, int],
+        found: TaskResult,
+    ) -> tuple[int, int] | None:
+        """Return the size of the image that `publish` makes; None if it makes no image.
+
+        Args:
+            size_wh: width and height of the camera's image in pixels.
+            found: the result of the model's task.
+        """
+        return None
+
+    def can_make(self, found: TaskResult) -> bool:
+        """Return whether a result has the values for the image that `publish` makes."""
+        return True
+
+    def free_memory(self) -> None:  # noqa: B027 (most topics keep no memory)
+        """Free the memory that `publish` keeps for the next message."""
+
     @abstractmethod
-    def publish(self, header: Header | HeaderFields, frame: Frame, found: TaskResult) -> None:
+    def publish(
+        self, header: Header | HeaderFields, size_wh: tuple[int, int], found: TaskResult
+    ) -> None:
         """Publish the result of one image.
 
         Args:
             header: header of the image.
-            frame: the image.
+            size_wh: width and height of the image in pixels.
             found: the result of the model's task.
 
         Raises:
@@ -114,7 +137,12 @@ class DetectionsTopic(TaskTopic):
     def _prepare(self) -> None:
         self._serialize = DetectionsSerializer(self._class_names)
 
-    def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        size_wh: tuple[int, int],
+        found: Detections,
+    ) -> None:
         """Publish all boxes."""
         message = self._serialize(header, found)
         if len(message) < _LARGE_MESSAGE_BYTES:
@@ -129,7 +157,12 @@ class KeypointsTopic(TaskTopic):
     topic = KEYPOINTS_TOPIC
     message_type = PointCloud2
 
-    def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        size_wh: tuple[int, int],
+        found: Detections,
+    ) -> None:
         """Publish the keypoints of all detections."""
         assert found.keypoints is not None
         self._publisher.publish(keypoints_message(header, found.keypoints))
@@ -164,14 +197,31 @@ class MasksTopic(TaskTopic):
         # The serialised message, reused while images have the same size.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
-    def publish(self, header: Header | HeaderFields, frame: Frame, found: Detections) -> None:
+    def image_size(self, size_wh: tuple[int, int], found: Detections) -> tuple[int, int]:
+        """See TaskTopic."""
+        return size_wh
+
+    def can_make(self, found: Detections) -> bool:
+        """See TaskTopic. Kernels draw masks only for frames that arrive with a subscriber."""
+        return found.pictured is not None
+
+    def free_memory(self) -> None:
+        """See TaskTopic."""
+        self._message = np.empty(0, np.uint8)
+
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        size_wh: tuple[int, int],
+        found: Detections,
+    ) -> None:
         """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
         numbered = found.pictured
         if numbered is None:
             return  # without a subscriber, no mask image was made for the frame
-        start = image_message_start(header, (frame.width, frame.height), 'mono16', 2)
+        start = image_message_start(header, size_wh, 'mono16', 2)
         self._message, pixels = serialize_with_room(start, self._message)
-        numbered.number(pixels.view('<u2').reshape(frame.height, frame.width))
+        numbered.number(pixels.view('<u2').reshape(size_wh[::-1]))
         publish_unlocked(self._publisher, self._message)
 
 

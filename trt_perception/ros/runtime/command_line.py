@@ -13,6 +13,7 @@ import sys
 import textwrap
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 from rclpy.impl.implementation_singleton import rclpy_implementation
@@ -21,6 +22,7 @@ from rclpy.utilities import remove_ros_args
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.parameters.camera import suggest_assignment
+from trt_perception.parameters.sections import first_mixed_list
 from trt_perception.process.option_parser import OptionParser
 
 __all__ = [
@@ -63,13 +65,14 @@ def mark_ros_arguments(arguments: Sequence[str]) -> Iterator[tuple[str, bool]]:
 
 
 def check_ros_arguments(arguments: Sequence[str]) -> None:
-    """Refuse a parameter file that is missing or a pipe, and node names that are too long.
+    """Refuse parameter files that ROS does not explain well, and node names that are too long.
 
     ROS reads the file several times, and the second read of a pipe would never return. For a name
     that is too long, rclpy raises the same RCLError as for a failure of the middleware.
 
     Raises:
-        ConfigError: a parameter file is missing or a pipe, or a name or namespace is too long.
+        ConfigError: a parameter file is missing, a pipe or has a list of texts and other values,
+            or a name or namespace is too long.
     """
     for word in arguments:
         if rule := _NAME_RULE.fullmatch(word):
@@ -92,6 +95,14 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
             if is_pipe:
                 found = 'a pipe, which ROS cannot read several times'
                 raise ConfigError(f'--params-file {value}', found, expected='a file')
+            if mixed := first_mixed_list(Path(value)):
+                raise ConfigError(
+                    f'--params-file {value}: {mixed}',
+                    'a list of texts and other values',
+                    expected='values of one type',
+                    fix='put texts in quotes, because YAML reads yes, no, on, off, y, n and 12 as '
+                    'other values',
+                )
 
 
 def report_wrong_usage(error: Exception) -> int:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.onnx_external import find_external_weights
+from trt_perception.model.files.onnx_external import find_external_weights, ir_version
 from trt_perception.model.tensors import BYTES_BY_DTYPE, TensorSpec
 from trt_perception.stages.onnx_runtime.providers import (
     NAMES_BY_PROVIDER,
@@ -25,6 +25,11 @@ from trt_perception.stages.onnx_runtime.providers import (
 __all__ = ['OnnxModel', 'installed_providers']
 
 # Tensors are NumPy arrays, and NumPy has no bfloat16.
+# An ONNX model of one Identity node with opset 17, without the field of the IR version.
+_IDENTITY_MODEL: Final = (
+    b':7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02'
+    b'\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x11'
+)
 _DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
     f'tensor({name})': name for name in BYTES_BY_DTYPE if name != 'bfloat16'
 }
@@ -97,7 +102,7 @@ class OnnxModel:
             raise EngineError(
                 str(model.path),
                 f'ONNX Runtime cannot load it: {error}',
-                fix=_fix_for_missing_operator(error),
+                fix=_fix_for_missing_operator(error) or _fix_for_newer_format(runtime, model),
             ) from error
         if NAMES_BY_PROVIDER[provider] not in self._session.get_providers():
             raise provider_error(runtime, provider, None)
@@ -180,6 +185,34 @@ def _fix_for_missing_operator(error: Exception) -> str:
         'onnxruntime), export the model in float32, or build an engine with build_engine, which '
         'converts float64 to float32'
     )
+
+
+def _fix_for_newer_format(runtime: Any, model: ModelFile) -> str:
+    """Return the fix if ONNX Runtime is older than the version of the file format, else ``''``."""
+    version = ir_version(model.content)
+    if not 0 < version < 128 or _can_read_format(runtime, version):
+        return ''
+    older = str(model.path.with_name(f'{model.path.stem}_older.onnx'))
+    return (
+        f'the file has IR version {version}, which ONNX Runtime {runtime.__version__} does not '
+        'read: install a newer release (python3 -m pip install --upgrade onnxruntime), or write '
+        'the file with an older version: python3 -c "import onnx, sys; '
+        'model = onnx.load(sys.argv[1]); model.ir_version = 10; onnx.save(model, sys.argv[2])" '
+        f'{shlex.quote(str(model.path))} {shlex.quote(older)}'
+    )
+
+
+def _can_read_format(runtime: Any, version: int) -> bool:
+    """Return whether ONNX Runtime loads a model of one node in this version of the format."""
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        runtime.InferenceSession(
+            bytes((8, version)) + _IDENTITY_MODEL, options, providers=['CPUExecutionProvider']
+        )
+    except Exception:  # ONNX Runtime's exceptions have no common base class
+        return False
+    return True
 
 
 def _tensor_spec(node: Any) -> TensorSpec:

@@ -7,18 +7,20 @@ refused.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import ssl
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trt_perception.errors import ConfigError, EngineError
+from trt_perception.errors import ConfigError, EngineError, ManifestError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.plain_text import short_repr
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest, parse_manifest
 from trt_perception.model.pipeline_options import TritonOptions
+from trt_perception.model.recognition.manifest_command import export_command
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TRITON_DTYPES
@@ -35,6 +37,7 @@ MANIFEST_PARAMETER: Final = 'trt_perception.manifest'
 _MAX_TENSORS: Final = 64
 _MAX_DIMENSIONS: Final = 8
 _MAX_CONTROL_BYTES: Final = MANIFEST_MAX_BYTES + 2**20
+_CHANGE_MODEL: Final = 'change the model, or its config.pbtxt on the server'
 _CONTROL_TIMEOUT_S: Final = 1.0
 _MAX_HEADERS_BYTES: Final = 64 * 1024
 _MAX_PEM_BYTES: Final = 2**20
@@ -90,6 +93,7 @@ class TritonConnection:
     """
 
     def __init__(self, address: TritonAddress, options: TritonOptions) -> None:
+        _silence_grpc()
         try:
             import grpc
             from tritonclient.grpc import service_pb2, service_pb2_grpc
@@ -185,11 +189,20 @@ def import_model_config(subject: str) -> Any:
     Raises:
         EngineError: tritonclient is not installed.
     """
+    _silence_grpc()
     try:
         from tritonclient.grpc import model_config_pb2
     except ImportError as error:
         raise _missing_package(subject, error) from error
     return model_config_pb2
+
+
+def _silence_grpc() -> None:
+    """Let gRPC write no lines to standard error, unless the user chose its verbosity.
+
+    gRPC reads the variable when it is imported. The errors of calls contain the same facts.
+    """
+    os.environ.setdefault('GRPC_VERBOSITY', 'NONE')
 
 
 def _missing_package(subject: str, error: ImportError) -> EngineError:
@@ -217,18 +230,26 @@ def _served_model(address: str, config: Any) -> ServedModel:
             address,
             'the model is decoupled',
             expected='a model with one answer to each request',
+            fix=_CHANGE_MODEL,
         )
     if config.HasField('sequence_batching'):
         raise EngineError(
             address,
             'the model uses sequence batching',
             expected='a model whose requests are independent',
+            fix=_CHANGE_MODEL,
         )
     leading = (-1,) if config.max_batch_size > 0 else ()
     text = config.parameters[MANIFEST_PARAMETER].string_value.encode()
     manifest = None
     if text:
-        manifest = parse_manifest(text[: MANIFEST_MAX_BYTES + 1], f'{address}: its manifest')
+        try:
+            manifest = parse_manifest(text[: MANIFEST_MAX_BYTES + 1], f'{address}: its manifest')
+        except ManifestError as error:
+            fix = f'export the model for the server again: {export_command(address)}'
+            raise ManifestError(
+                error.subject, error.found, expected=error.expected, fix=fix
+            ) from error
     return ServedModel(
         _tensors(address, config.input, leading),
         _tensors(address, config.output, leading),
@@ -241,7 +262,10 @@ def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[Tenso
 
     if not 0 < len(listed) <= _MAX_TENSORS:
         raise EngineError(
-            address, f'{len(listed)} inputs or outputs', expected=f'1 to {_MAX_TENSORS}'
+            address,
+            f'{len(listed)} inputs or outputs',
+            expected=f'1 to {_MAX_TENSORS}',
+            fix=_CHANGE_MODEL,
         )
     kinds = {number: kind.removeprefix('TYPE_') for kind, number in DataType.items()}
     tensors = []
@@ -252,6 +276,7 @@ def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[Tenso
                 f'{address}: tensor {short_repr(item.name)}',
                 kind,
                 expected=f'one of {", ".join(TRITON_DTYPES)}',
+                fix=_CHANGE_MODEL,
             )
         shape = (*leading, *item.dims)
         if len(shape) > _MAX_DIMENSIONS or min(shape, default=1) < -1:
@@ -259,6 +284,7 @@ def _tensors(address: str, listed: Any, leading: tuple[int, ...]) -> tuple[Tenso
                 f'{address}: tensor {short_repr(item.name)}',
                 f'shape {short_repr(str(list(shape)))}',
                 expected=f'at most {_MAX_DIMENSIONS} dimensions, each -1 or larger',
+                fix=_CHANGE_MODEL,
             )
         tensors.append(TensorSpec(item.name, shape, TRITON_DTYPES[kind]))
     return tuple(tensors)

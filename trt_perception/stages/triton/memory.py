@@ -1,7 +1,8 @@
 """Shared memory through which a Triton server on this machine reads inputs and writes outputs.
 
 A region is a file in /dev/shm. Its process holds a lock on it, so a file without a lock belongs to
-a process that was killed. Names are random, because a server can serve many processes.
+a process that was killed. Names are random, because a server can serve many processes. The file
+keeps its name while it is used, because a restarted server opens it again by this name.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import itertools
-import math
 import mmap
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,9 +21,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import EngineError
+from trt_perception.files.plain_text import size_text
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['TritonRegion', 'remove_left_regions']
+__all__ = ['MAX_SHARED_BYTES', 'TritonRegion', 'open_regions', 'remove_left_regions']
+
+#: The largest sum of all regions of this process.
+MAX_SHARED_BYTES: Final = 512 * 2**20
 
 _FOLDER: Final = Path('/dev/shm')
 _PREFIX: Final = 'trt_perception_triton_'
@@ -47,8 +53,7 @@ class TritonRegion:
 
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         self.name = _PREFIX + secrets.token_hex(8)
-        sizes = [math.ceil(tensor.size_bytes / _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
-        *self.offsets, self.size = itertools.accumulate(sizes, initial=0)
+        *self.offsets, self.size = _offsets(tensors)
         self._path = _FOLDER / f'.{self.name}'
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)
@@ -66,12 +71,53 @@ class TritonRegion:
             np.ndarray(tensor.shape, tensor.dtype, memory, offset)
             for tensor, offset in zip(tensors, self.offsets, strict=True)
         ]
+        _OPEN_REGIONS.add(self)
 
     def close(self) -> None:
         """Remove the file. The memory stays until the last view of it is gone. Call once."""
+        _OPEN_REGIONS.discard(self)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         os.close(self._file)
+
+
+_OPEN_REGIONS: Final[set[TritonRegion]] = set()
+_OPENING: Final = threading.Lock()
+
+
+def open_regions(tensors: Sequence[TensorSpec], count: int) -> list[TritonRegion]:
+    """Return new regions, each for these tensors.
+
+    Raises:
+        OSError: there is not enough shared memory, or it is not available.
+        EngineError: the regions of this process would be larger than MAX_SHARED_BYTES.
+    """
+    wanted = count * _offsets(tensors)[-1]
+    regions: list[TritonRegion] = []
+    with _OPENING:
+        used = sum(region.size for region in _OPEN_REGIONS.copy())
+        if used + wanted > MAX_SHARED_BYTES:
+            others = f', and {size_text(used)} are in use' if used else ''
+            raise EngineError(
+                'shared memory of a process',
+                f'{count} regions need {size_text(wanted)}{others}',
+                expected=f'at most {size_text(MAX_SHARED_BYTES)}',
+                fix='lower pipeline_depth, or serve a model with smaller inputs and outputs',
+            )
+        try:
+            while len(regions) < count:
+                regions.append(TritonRegion(tensors))
+        except BaseException:
+            for region in regions:
+                region.close()
+            raise
+    return regions
+
+
+def _offsets(tensors: Sequence[TensorSpec]) -> list[int]:
+    """Return the position of each tensor in a region, and the size of the region, in bytes."""
+    sizes = (-(-tensor.size_bytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors)
+    return list(itertools.accumulate(sizes, initial=0))
 
 
 def remove_left_regions() -> list[str]:

@@ -102,7 +102,7 @@ class TritonMessages:
             if dtype != tensor.dtype or not _fits(shape, tensor.shape):
                 raise self._invalid(f'output {tensor.name!r} as {dtype}{list(shape)[:8]}')
             content = contents.get(tensor.name, b'')
-            if region is not None and not content:
+            if region is not None and not content and math.prod(shape):
                 in_region = region.arrays[index]
                 if in_region.shape != shape or _is_unwritten(in_region):
                     raise self._invalid(f'no values of output {tensor.name!r}')
@@ -126,10 +126,11 @@ def _fits(shape: tuple[int, ...], described: tuple[int, ...]) -> bool:
     return (
         len(shape) == len(described)
         and all(
-            side == wanted or wanted < 0 <= side
+            side >= 0 and wanted in (side, -1)
             for side, wanted in zip(shape, described, strict=True)
         )
-        and math.prod(shape) <= MAX_TENSOR_VALUES
+        # Also bounds the other sides of an output with a side of 0.
+        and math.prod(max(side, 1) for side in shape) <= MAX_TENSOR_VALUES
     )
 
 

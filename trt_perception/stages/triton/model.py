@@ -3,18 +3,16 @@
 A request that is too late is not over: the server still reads and writes the shared memory of the
 request. So a region is used again only after the server's own answer, or when the server is known
 to be another process. Until then the request is lost, and its region waits.
-
-A thread asks the server once per second whether the model is ready and unchanged. After an error
-it asks more often. Until the model is ready again, requests fail at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import threading
+import queue
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -25,17 +23,16 @@ from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.triton.connection import TritonConnection, request_error
-from trt_perception.stages.triton.memory import TritonRegion, remove_left_regions
+from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TritonMessages, answer_limit_bytes, with_batch
+from trt_perception.stages.triton.server_watch import ServerWatch
 
 __all__ = ['TritonModel']
 
 _LOG: Final = logging.getLogger(__name__)
-_CHECK_PERIOD_S: Final = 1.0
-# Time between two checks after an error, and until the model is ready again.
-_MIN_CHECK_PERIOD_S: Final = 0.1
 # The first answer may take longer, because a server often prepares a model in its first request.
 _FIRST_TIMEOUT_S: Final = 60.0
+_EXTRA_TIMEOUT_S: Final = 1.0
 # Errors that only the server can cause. gRPC itself causes the others, too, for example after a
 # lost connection, while the server may still run the request.
 _ERRORS_OF_SERVER: Final = frozenset({'INVALID_ARGUMENT', 'NOT_FOUND', 'ALREADY_EXISTS'})
@@ -45,22 +42,34 @@ _QUEUE_TIMEOUT: Final = 'Request timeout expired'
 
 
 class _Request:
-    """One request in flight. The lock of the model protects all fields but `is_over`.
+    """One request in flight. The lock of the watch protects the fields.
 
     Attributes:
         region: shared memory of the request; None if the tensors are in the messages.
+        timeout_s: time limit of the request.
         deadline_s: time.monotonic() at which the request is too late.
+        is_sent: whether the server may know the request.
         is_lost: whether the caller no longer waits.
-        is_over: set when `outputs` or `error` is set.
+        is_over: whether `outputs` or `error` is set.
+        answered: contains an element after the end of the request.
     """
 
-    def __init__(self, region: TritonRegion | None, deadline_s: float) -> None:
+    def __init__(self, region: TritonRegion | None, timeout_s: float) -> None:
         self.region = region
-        self.deadline_s = deadline_s
+        self.timeout_s = timeout_s
+        self.deadline_s = time.monotonic() + timeout_s
+        self.is_sent = False
         self.is_lost = False
-        self.is_over = threading.Event()
+        self.is_over = False
+        self.answered: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.outputs: list[npt.NDArray[Any]] = []
         self.error: EngineError | None = None
+
+    def wait(self) -> None:
+        """Wait for the end of the request, or until it is too late."""
+        if not self.is_over and (rest_s := self.deadline_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                self.answered.get(timeout=rest_s)
 
 
 class TritonModel:
@@ -84,29 +93,21 @@ class TritonModel:
         self._options = options
         self._connection = TritonConnection(address, options)
         try:
-            self._served = self._connection.describe_model()
+            served = self._connection.describe_model()
+            self._stub = self._connection.open_stub(answer_limit_bytes(served.outputs))
+            self._watch = ServerWatch(address, self._connection, served)
         except BaseException:
             self._connection.close()
             raise
-        self.inputs, self.outputs = self._served.inputs, self._served.outputs
-        self.manifest = self._served.manifest
-        self._stub = self._connection.open_stub(answer_limit_bytes(self.outputs))
+        # At the end of the interpreter, the watches themselves clean up.
+        weakref.finalize(self, self._watch.stop).atexit = False
+        self.inputs, self.outputs = served.inputs, served.outputs
+        self.manifest = served.manifest
         self._messages = TritonMessages(
             self._connection.messages, address, self.inputs, self.outputs
         )
-        self._lock = threading.Lock()
         self._requests: dict[int, _Request] = {}  # by slot
-        self._free_regions: list[TritonRegion] = []
-        self._waiting_regions: set[TritonRegion] = set()
-        self._left_regions = remove_left_regions()
-        self._problem: EngineError | None = None  # why requests fail at once
-        self._change: EngineError | None = None  # why this object cannot go on
-        self._regions: list[TritonRegion] = []
-        self._check_now = threading.Event()
         self._timeout_s = max(_FIRST_TIMEOUT_S, options.timeout_s)  # until the first answer
-        self._is_closing = threading.Event()
-        self._checker = threading.Thread(target=self._check_forever, name='triton', daemon=True)
-        self._checker.start()
 
     def use_shared_memory(self, slots: int, batch: int) -> None:
         """Try to pass tensors through shared memory. Otherwise the requests contain them.
@@ -121,18 +122,11 @@ class TritonModel:
         ]
         if not self._options.shared_memory or any(min(t.shape, default=1) < 1 for t in tensors):
             return
-        regions: list[TritonRegion] = []
         try:
-            for _ in range(2 * slots):
-                regions.append(TritonRegion(tensors))
-                self._connection.register(regions[-1])
+            self._watch.share_memory(tensors, 2 * slots)
         except (OSError, EngineError) as error:
             text = '%s: requests contain the tensors, because there is no shared memory: %s'
             _LOG.info(text, self._address, error)
-            self._remove(regions, regions)
-            return
-        with self._lock:
-            self._regions, self._free_regions = regions, list(regions)
 
     def start(self, slot: int, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
         """Send a request. Does not wait for the answer.
@@ -140,32 +134,62 @@ class TritonModel:
         Args:
             slot: number of the request, which must not be in flight.
             tensors: maps the name of each input to its array. The arrays are copied.
+
+        Raises:
+            EngineError: this process is a forked child of the process that opened the model.
         """
-        timeout_s = self._timeout_s
-        with self._lock:
-            problem = self._problem
-            region = self._free_regions.pop() if self._free_regions and not problem else None
-            request = _Request(region, time.monotonic() + timeout_s)
+        watch = self._watch
+        if watch.is_in_other_process:
+            raise EngineError(
+                str(self._address),
+                'another process opened this model',
+                fix='open the model after the fork',
+            )
+        with watch.lock:
+            problem = watch.problem
+            region = None if problem else watch.take_region()
+            request = _Request(region, self._timeout_s)
             self._requests[slot] = request
         if problem:
-            request.error = problem
-            request.is_over.set()
+            request.error, request.is_over = problem, True
             return
-        message = self._messages.request(tensors, region)
+        try:
+            message = self._messages.request(tensors, region)
+            watch.call_uninterrupted(partial(self._send, request, message))
+        except BaseException:  # KeyboardInterrupt, for example
+            with watch.lock:
+                request.is_lost = True
+                if request.region is not None and not request.is_sent:
+                    watch.give_back(request.region, is_free=True)
+                    request.region = None
+            raise
+
+    def _send(self, request: _Request, message: Any) -> None:
+        with self._watch.lock:
+            request.is_sent = not request.is_lost
+            if request.is_lost:
+                if request.region is not None:
+                    self._watch.give_back(request.region, is_free=True)
+                return
         # The server goes on with a late request, and may still write to its region. So such a
         # request has no time limit in gRPC. A request without a region has one, so that the
-        # tensors of lost requests do not accumulate.
-        future = self._stub.ModelInfer.future(
-            message,
-            timeout=None if region is not None else timeout_s,
-            metadata=self._connection.headers,
-        )
-        future.add_done_callback(partial(self._on_answer, request))
+        # tensors of lost requests do not accumulate. It is later than the own limit, so that
+        # an earlier DEADLINE_EXCEEDED is the server's.
+        limit_s = None if request.region is not None else request.timeout_s + _EXTRA_TIMEOUT_S
+        try:
+            future = self._stub.ModelInfer.future(
+                message, timeout=limit_s, metadata=self._connection.headers
+            )
+        except Exception as error:  # the channel was closed
+            failed = ServerError(str(self._address), f'the request was not sent: {error!r}')
+            self._end(request, [], failed, is_own_answer=True)
+        else:
+            future.add_done_callback(partial(self._on_answer, request))
 
     def is_done(self, slot: int) -> bool:
         """Return whether `result` would return at once."""
         request = self._requests[slot]
-        return request.is_over.is_set() or time.monotonic() >= request.deadline_s
+        return request.is_over or time.monotonic() >= request.deadline_s
 
     def result(self, slot: int) -> list[npt.NDArray[Any]]:
         """Wait for the answer of a slot. Return all outputs in their order.
@@ -178,23 +202,25 @@ class TritonModel:
             EngineError: the server now has another model under this address.
         """
         request = self._requests[slot]
-        request.is_over.wait(max(0.0, request.deadline_s - time.monotonic()))
-        with self._lock:
-            request.is_lost = not request.is_over.is_set()
-            error = self._change or request.error
+        request.wait()
+        with self._watch.lock:
+            request.is_lost = not request.is_over
+            error = self._watch.change or request.error
         if request.is_lost:
-            self._check_now.set()
-            error = error or self._timeout_error()
+            self._watch.check_now()
+            error = error or self._timeout_error(request)
         if error is not None:
             raise error
         return request.outputs
 
     def release(self, slot: int) -> None:
-        """Free the memory of a slot whose result was read."""
-        with self._lock:
+        """Free the memory of a slot. A request that is not over keeps its memory until then."""
+        with self._watch.lock:
             request = self._requests.pop(slot)
+            # An exception, such as KeyboardInterrupt, may have ended the wait for the answer.
+            request.is_lost = request.is_lost or not request.is_over
             if request.region is not None and not request.is_lost:
-                self._free_regions.append(request.region)
+                self._watch.give_back(request.region, is_free=True)
 
     def run(self, tensors: Mapping[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
         """Send a request and return copies of all outputs. Raises the errors of `result`."""
@@ -205,28 +231,11 @@ class TritonModel:
             self.release(0)
 
     def close(self) -> None:
-        """Close the connection and remove the shared memory. May be called again."""
-        if self._is_closing.is_set():
-            return
-        self._is_closing.set()
-        self._check_now.set()
-        self._checker.join()
-        with self._lock:
-            free, regions = self._free_regions, self._regions
-            self._free_regions, self._regions = [], []
-        # A server that still runs a request of a region would crash without the region.
-        self._remove(regions, free)
-        self._connection.close()
+        """Close the connection and remove the shared memory. May be called again.
 
-    def _remove(
-        self, regions: Sequence[TritonRegion], unused_regions: Sequence[TritonRegion]
-    ) -> None:
-        """Remove regions, and let the server forget the unused regions, if it answers."""
-        with contextlib.suppress(EngineError):  # a stopped server costs only one time limit
-            for region in unused_regions:
-                self._connection.unregister(region.name)
-        for region in regions:
-            region.close()
+        In a forked child of the process that opened the model, this method does nothing.
+        """
+        self._watch.close()
 
     def _on_answer(self, request: _Request, future: Any) -> None:
         """Store the answer of a request. A thread of gRPC calls this method."""
@@ -241,85 +250,40 @@ class TritonModel:
         except self._connection.call_errors as failed:
             code, details = failed.code().name, failed.details() or ''
             is_own_answer = code in _ERRORS_OF_SERVER or details.endswith(_QUEUE_TIMEOUT)
-            if code == 'DEADLINE_EXCEEDED':
-                error = self._timeout_error()
+            if code == 'DEADLINE_EXCEEDED' and time.monotonic() >= request.deadline_s:
+                error = self._timeout_error(request)
             else:
                 error = request_error(ServerError, self._address, failed)
         except Exception as cancelled:  # the channel was closed
             is_own_answer = False
             error = ServerError(str(self._address), f'the request ended: {cancelled!r}')
-        with self._lock:
+        self._end(request, outputs, error, is_own_answer=is_own_answer)
+
+    def _end(
+        self,
+        request: _Request,
+        outputs: list[npt.NDArray[Any]],
+        error: EngineError | None,
+        *,
+        is_own_answer: bool,
+    ) -> None:
+        """Store the end of a request. The server no longer uses its region if it answered."""
+        with self._watch.lock:
+            if request.region is not None and is_own_answer:
+                self._watch.busy_regions.discard(request.region)
             if request.region is not None and (request.is_lost or not is_own_answer):
-                if is_own_answer:
-                    self._free_regions.append(request.region)
-                else:
-                    self._waiting_regions.add(request.region)
+                self._watch.give_back(request.region, is_free=is_own_answer)
                 request.region = None
-            request.outputs, request.error = outputs, error
-            request.is_over.set()
+            request.outputs, request.error, request.is_over = outputs, error, True
+        request.answered.put(None)
         if error is not None:
-            self._check_now.set()
+            self._watch.check_now()
 
-    # The checking thread calls these methods.
-
-    def _check_forever(self) -> None:
-        while True:
-            if self._problem is None:
-                self._check_now.wait(_CHECK_PERIOD_S)
-            if self._is_closing.wait(_MIN_CHECK_PERIOD_S):
-                return
-            self._check_now.clear()
-            self._check()
-
-    def _check(self) -> None:
-        """Ask whether the model is ready, and let requests fail until it is."""
-        try:
-            served = self._connection.describe_model()
-        except EngineError as error:
-            with self._lock:
-                if self._problem is None:
-                    _LOG.warning('%s', error)
-                self._problem = ServerError(error.subject, error.found, fix=error.fix)
-            return
-        with contextlib.suppress(EngineError):  # requests contain the tensors until it succeeds
-            self._register_again()
-        with self._lock:
-            if self._problem is not None:
-                _LOG.info('%s: the model is ready again', self._address)
-            self._problem = None
-            if served != self._served:
-                self._change = EngineError(
-                    str(self._address),
-                    'the server now has another model under this name',
-                    fix='configure again',
-                )
-
-    def _register_again(self) -> None:
-        """Register regions that a restarted server does not know. Raises EngineError."""
-        if not self._regions and not self._left_regions:
-            return
-        with self._lock:
-            waiting = set(self._waiting_regions)
-        known = self._connection.known_regions()
-        while self._left_regions:
-            if self._left_regions[-1] in known:
-                self._connection.unregister(self._left_regions[-1])
-            self._left_regions.pop()
-        # A server without a waiting region is another process. A region that began to wait after
-        # the server's answer may still be in use.
-        with self._lock:
-            missing = [r for r in (*self._free_regions, *waiting) if r.name not in known]
-            self._free_regions = [r for r in self._free_regions if r not in missing]
-            self._waiting_regions.update(missing)
-        for region in missing:
-            self._connection.register(region)
-            with self._lock:
-                self._waiting_regions.remove(region)
-                self._free_regions.append(region)
-
-    def _timeout_error(self) -> ServerTimeoutError:
+    def _timeout_error(self, request: _Request) -> ServerTimeoutError:
         return ServerTimeoutError(
             str(self._address),
-            f'no answer within {self._timeout_s:g} s',
-            fix='lower the rate of the cameras, use a faster server, or raise triton.timeout_ms',
+            f'no answer within {request.timeout_s:g} s',
+            fix="see the server's log, because it may still prepare the model"
+            if request.timeout_s >= _FIRST_TIMEOUT_S
+            else 'lower the rate of the cameras, use a faster server, or raise triton.timeout_ms',
         )
