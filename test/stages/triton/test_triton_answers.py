@@ -213,6 +213,100 @@ def test_memory_that_the_server_did_not_write_is_no_result(server, open_model):
     np.testing.assert_array_equal(model.run({'images': IMAGES})[0], np.full(OUTPUT[1], 2))
 
 
+#: Shapes and types of outputs: boxes, class maps, depth, number of boxes, flags.
+SHARED_OUTPUTS = [
+    *(((1, 84, 8400), 'FP32'), ((1, 84, 8400), 'FP16'), ((1, 6, 6), 'FP32')),
+    *(((1, 480, 640), 'UINT8'), ((1, 480, 640), 'INT64'), ((1, 41, 7), 'INT8')),
+    *(((1, 300), 'INT32'), ((1, 17), 'BOOL'), ((1, 16), 'UINT8'), ((1, 5), 'FP32')),
+]
+DTYPES = {'FP32': 'f4', 'FP16': 'f2', 'BOOL': '?', 'UINT8': 'u1', 'INT8': 'i1', 'INT32': 'i4'}
+DTYPES['INT64'] = 'i8'
+
+
+def values_of(shape, datatype, number):
+    """Return an output whose first values are NaN if its type has NaN."""
+    values = np.full(shape, number, DTYPES[datatype])
+    if datatype.startswith('FP'):
+        values[0, :1] = np.nan
+    return values
+
+
+def serve_output(server, shape, datatype):
+    server.config = config(outputs=[tensor(OUTPUT[0], list(shape), f'TYPE_{datatype}')])
+
+
+def writing(model, values, datatype, parts):
+    """Return a server's reaction: write parts of the shared memory, and answer without error."""
+    content = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+    def write(request, _):
+        (region,) = [r for r in model._watch.regions if r.name in str(request.outputs)]
+        memory = region.arrays[1].reshape(-1).view(np.uint8)
+        for part in parts:
+            memory[part] = content[part]
+        return answer(content=b'', datatype=datatype, shape=list(values.shape))
+
+    return write
+
+
+@pytest.mark.parametrize(('shape', 'datatype'), SHARED_OUTPUTS, ids=str)
+def test_output_that_the_server_wrote_to_shared_memory_is_its_result(
+    server, open_model, shape, datatype
+):
+    serve_output(server, shape, datatype)
+    model = open_model()
+    assert model._watch.regions
+    for number in (0, 1, 1, 0):  # an output may equal the previous one
+        values = values_of(shape, datatype, number)
+        server.infer = writing(model, values, datatype, [slice(None)])
+        (found,) = model.run({'images': IMAGES})
+        assert found.dtype == values.dtype
+        np.testing.assert_array_equal(found, values)
+
+
+@pytest.mark.parametrize(('shape', 'datatype'), SHARED_OUTPUTS, ids=str)
+def test_old_or_partly_written_output_is_no_result(server, open_model, shape, datatype):
+    serve_output(server, shape, datatype)
+    model = open_model()
+    values = values_of(shape, datatype, 1)
+    size = values.nbytes
+    third = size // 3 // 8 * 8
+    for start, end in (
+        *((0, size), (0, size // 2), (size // 2, size), (0, 8), (size - 8, size)),
+        *((third, third + max(8, -(-size // 4000) // 8 * 8 + 8)),),
+    ):
+        for parts in ([slice(None)], [slice(0, start), slice(end, size)]):
+            server.infer = writing(model, values, datatype, parts)
+            for _ in model._watch.regions:  # each region has an old result
+                if parts == [slice(None)]:
+                    model.run({'images': IMAGES})
+                else:
+                    with pytest.raises(ServerError):
+                        model.run({'images': IMAGES})
+
+
+@pytest.mark.parametrize(
+    ('shape', 'datatype'), [((1, 1), 'INT32'), ((1, 1), 'BOOL'), ((1, 3), 'FP16')], ids=str
+)
+def test_output_that_is_too_small_for_a_mark_is_in_the_answer(server, open_model, shape, datatype):
+    serve_output(server, shape, datatype)
+    model = open_model()
+    asked = []
+
+    def react(request, _):
+        asked.append(str(request.outputs))
+        content = values_of(shape, datatype, 1).tobytes()
+        return answer(content=content, datatype=datatype, shape=list(shape))
+
+    server.infer = react
+    (found,) = model.run({'images': IMAGES})
+    np.testing.assert_array_equal(found, values_of(shape, datatype, 1))
+    assert 'shared_memory' not in asked[-1]
+    server.infer = answer(content=b'', datatype=datatype, shape=list(shape))
+    with pytest.raises(ServerError):
+        model.run({'images': IMAGES})
+
+
 @pytest.mark.parametrize('code', ['UNAVAILABLE', 'INTERNAL', 'CANCELLED'])
 def test_memory_of_a_request_that_the_server_may_still_run_is_not_used_again(
     server, open_model, code

@@ -25,7 +25,9 @@ from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import size_text
 from trt_perception.model.tensors import TensorSpec
 
-__all__ = ['MAX_SHARED_BYTES', 'TritonRegion', 'open_regions', 'remove_left_regions']
+__all__ = [
+    *('MARK_BYTES', 'MAX_SHARED_BYTES', 'TritonRegion', 'open_regions', 'remove_left_regions'),
+]
 
 #: The largest sum of all regions of this process.
 MAX_SHARED_BYTES: Final = 512 * 2**20
@@ -33,6 +35,10 @@ MAX_SHARED_BYTES: Final = 512 * 2**20
 _FOLDER: Final = Path('/dev/shm')
 _PREFIX: Final = 'trt_perception_triton_'
 _ALIGNMENT: Final = 64
+#: Bytes of a mark. Smaller outputs cannot be marked.
+MARK_BYTES: Final = 8
+# Marks of an output. More marks find smaller unwritten parts, and take longer.
+_MAX_MARKS: Final = 4096
 
 
 class TritonRegion:
@@ -71,7 +77,34 @@ class TritonRegion:
             np.ndarray(tensor.shape, tensor.dtype, memory, offset)
             for tensor, offset in zip(tensors, self.offsets, strict=True)
         ]
+        self._marks: dict[int, bytes] = {}
         _OPEN_REGIONS.add(self)
+
+    def mark(self, index: int) -> None:
+        """Write marks into an output of at least MARK_BYTES bytes, before a request.
+
+        Marks are random bytes, so an output of any type cannot contain them by chance.
+        """
+        self._marks[index] = mark = secrets.token_bytes(MARK_BYTES)
+        places, end = self._marked(index)
+        places[:] = np.frombuffer(mark, places.dtype)
+        end[:] = np.frombuffer(mark, end.dtype)
+
+    def is_written(self, index: int) -> bool:
+        """Return whether the server has overwritten all marks of an output.
+
+        Outputs of up to 32 KiB consist of marks, so that an unwritten part of 8 aligned bytes is
+        found. In a larger output, parts below 1/4096 may stay undetected between its ends.
+        """
+        mark = self._marks[index]
+        places, end = self._marked(index)
+        return mark != end.tobytes() and not (places == np.frombuffer(mark, places.dtype)).any()
+
+    def _marked(self, index: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8]]:
+        """Return the marked parts of an output: values at equal distances, and the last bytes."""
+        content = self.arrays[index].reshape(-1).view(np.uint8)
+        whole = content[: content.size // MARK_BYTES * MARK_BYTES].view(np.uint64)
+        return whole[:: -(-len(whole) // _MAX_MARKS)], content[-MARK_BYTES:]
 
     def close(self) -> None:
         """Remove the file. The memory stays until the last view of it is gone. Call once."""

@@ -13,7 +13,7 @@ from trt_perception.errors import ServerError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.tensors import BYTES_BY_DTYPE, MAX_TENSOR_VALUES, TensorSpec
-from trt_perception.stages.triton.memory import TritonRegion
+from trt_perception.stages.triton.memory import MARK_BYTES, TritonRegion
 
 __all__ = ['TRITON_DTYPES', 'TritonMessages', 'answer_limit_bytes', 'with_batch']
 
@@ -77,8 +77,10 @@ class TritonMessages:
                 _add_place(sent, region, index)
         for index, tensor in enumerate(self._outputs, len(self._inputs)):
             wanted = message.outputs.add(name=tensor.name)
-            if region is not None:
-                _mark_unwritten(region.arrays[index])
+            # The protocol does not say whether the server wrote an output. Answers contain the
+            # outputs that are too small for a mark.
+            if region is not None and region.arrays[index].nbytes >= MARK_BYTES:
+                region.mark(index)
                 _add_place(wanted, region, index)
         return message
 
@@ -102,10 +104,15 @@ class TritonMessages:
             if dtype != tensor.dtype or not _fits(shape, tensor.shape):
                 raise self._invalid(f'output {tensor.name!r} as {dtype}{list(shape)[:8]}')
             content = contents.get(tensor.name, b'')
-            if region is not None and not content and math.prod(shape):
+            if (
+                region is not None
+                and not content
+                and region.arrays[index].nbytes >= MARK_BYTES
+                and math.prod(shape)
+            ):
                 in_region = region.arrays[index]
-                if in_region.shape != shape or _is_unwritten(in_region):
-                    raise self._invalid(f'no values of output {tensor.name!r}')
+                if in_region.shape != shape or not region.is_written(index):
+                    raise self._invalid(f'no values of output {tensor.name!r}, or only a part')
                 arrays.append(in_region)
                 continue
             if len(content) != math.prod(shape) * BYTES_BY_DTYPE[dtype]:
@@ -140,16 +147,6 @@ def _add_place(tensor: Any, region: TritonRegion, index: int) -> None:
     tensor.parameters['shared_memory_byte_size'].int64_param = region.arrays[index].nbytes
     if region.offsets[index]:
         tensor.parameters['shared_memory_offset'].int64_param = region.offsets[index]
-
-
-def _mark_unwritten(array: npt.NDArray[Any]) -> None:
-    """Overwrite the first value, so that an old result cannot pass for a new one."""
-    if array.dtype.kind == 'f':
-        array.flat[0] = np.nan
-
-
-def _is_unwritten(array: npt.NDArray[Any]) -> bool:
-    return array.dtype.kind == 'f' and bool(np.isnan(array.flat[0]))
 
 
 def with_batch(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
