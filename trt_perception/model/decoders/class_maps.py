@@ -18,7 +18,7 @@ from trt_perception.model.decoder import (
     OutputArray,
 )
 from trt_perception.model.decoders.usual_preprocessing import IMAGENET, ULTRALYTICS
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tensors import INDEX_DTYPES
 
@@ -33,12 +33,10 @@ class ClassLogitsDecoder(ImageDecoder):
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Semantic.name,)
     documented_outputs: ClassVar[str] = 'logits (B, C, rows, columns)'
     documented_scores: ClassVar[str] = 'logits'
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        # The segmentation models of torchvision have a second output "aux" of the same shape.
-        shape = ('B', class_axis_size(classes), 'rows', 'columns')
-        return (OutputTensor('logits', shape, tensor_names=('out',)),)
+    # The segmentation models of torchvision have a second output "aux" of the same shape.
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out',)),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
@@ -62,10 +60,9 @@ class ClassIdsDecoder(ImageDecoder):
     family: ClassVar[str] = 'pixel_ids'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Semantic.name,)
     documented_outputs: ClassVar[str] = 'ids uint8, int32 or int64 (B, rows, columns)'
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        return (OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),)
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""

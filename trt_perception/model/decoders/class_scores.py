@@ -17,7 +17,7 @@ from trt_perception.model.decoder import (
     ImageDecoder,
     OutputArray,
 )
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 from trt_perception.model.tasks.classify import Classify
 
 __all__ = ['PRESETS', 'ClassScoresDecoder']
@@ -36,12 +36,9 @@ class ClassScoresDecoder(ImageDecoder):
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Classify.name,)
     documented_outputs: ClassVar[str] = 'scores (B, C)'
     documented_scores: ClassVar[str] = 'probabilities, or logits with `softmax`'
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (OutputTensor('scores', ('B', Axis())),)
 
     activation: Annotated[str, choice_reader('none', 'softmax')]
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        return (OutputTensor('scores', ('B', class_axis_size(classes))),)
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassScores:
         """See ImageDecoder."""

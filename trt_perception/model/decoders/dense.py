@@ -28,7 +28,7 @@ from trt_perception.model.decoder import (
     OutputArray,
 )
 from trt_perception.model.decoders.usual_preprocessing import ULTRALYTICS, YOLOX
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 
 __all__ = ['PRESETS', 'Dense']
 
@@ -52,12 +52,10 @@ class Dense(ObjectDecoder):
     objectness: bool = False
     transposed: bool = False
 
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        rows = class_axis_size(classes, self._first_class + value_count)
-        return (OutputTensor('output', ('B', 'N', rows) if self.transposed else ('B', rows, 'N')),)
+    def family_outputs(self) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        row = Axis(self._first_class, has_task_values=True)
+        return (OutputTensor('output', ('B', 'N', row) if self.transposed else ('B', row, 'N')),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the anchors above the threshold. Of equal class scores, the first class wins."""

@@ -32,6 +32,11 @@ __all__ = ['PRESETS', 'DepthDecoder']
 Doubles = npt.NDArray[np.float64]
 
 
+def _named_output(name: str, *axes: int | str) -> OutputTensor:
+    """Return an output that must have this name. Its axes follow the batch axis."""
+    return OutputTensor(name, ('B', *axes), tensor_names=(name,), must_match_name=True)
+
+
 @dataclass(frozen=True)
 class DepthDecoder(ImageDecoder):
     """The decoder of a depth for each cell.
@@ -52,8 +57,8 @@ class DepthDecoder(ImageDecoder):
     is_metric: bool
     upsampling: Annotated[Upsampling, choice_reader(*UPSAMPLINGS)]
 
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
+    def family_outputs(self) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
         channel = (1,) if self.has_channel_axis else ()
         return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
 
@@ -84,11 +89,10 @@ class DepthProDecoder(ImageDecoder):
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
     unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_DEPTH
     documented_outputs: ClassVar[str] = 'inverse depth (B, rows, columns), field of view (B)'
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        depth = OutputTensor('inverse depth', ('B', 'rows', 'columns'))
-        return (depth, OutputTensor('field of view', ('B',)))
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('inverse depth', ('B', 'rows', 'columns')),
+        OutputTensor('field of view', ('B',)),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
@@ -120,10 +124,10 @@ class DepthAnything3Decoder(ImageDecoder):
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
     needs_focal_length: ClassVar[bool] = True
     documented_outputs: ClassVar[str] = 'depth, sky (B, 1, rows, columns)'
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        return tuple(_named_output(name, 1, 'rows', 'columns') for name in ('depth', 'sky'))
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        _named_output('depth', 1, 'rows', 'columns'),
+        _named_output('sky', 1, 'rows', 'columns'),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
@@ -162,11 +166,11 @@ class MoGeDecoder(ImageDecoder):
     documented_outputs: ClassVar[str] = (
         'points (B, rows, columns, 3), mask (B, rows, columns), metric_scale (B)'
     )
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        points = _named_output('points', 'rows', 'columns', 3)
-        return (points, _named_output('mask', 'rows', 'columns'), _named_output('metric_scale'))
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        _named_output('points', 'rows', 'columns', 3),
+        _named_output('mask', 'rows', 'columns'),
+        _named_output('metric_scale'),
+    )
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
         """See ImageDecoder."""
@@ -179,11 +183,6 @@ class MoGeDecoder(ImageDecoder):
         grid *= arrays[2]
         grid[~is_valid] = np.nan
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True)
-
-
-def _named_output(name: str, *axes: int | str) -> OutputTensor:
-    """Return an output that must have this name. Its axes follow the batch axis."""
-    return OutputTensor(name, ('B', *axes), tensor_names=(name,), must_match_name=True)
 
 
 def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:

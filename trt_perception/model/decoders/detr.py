@@ -30,7 +30,7 @@ from trt_perception.model.candidates import (
 )
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import DETR, IMAGENET, STRETCH
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 from trt_perception.model.tasks.task import Task
 
 __all__ = ['PRESETS', 'Detr']
@@ -63,19 +63,16 @@ class Detr(ObjectDecoder):
 
     activation: Annotated[str, choice_reader('sigmoid', 'softmax')]
 
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        width = class_axis_size(classes)
-        if self.activation == 'softmax':  # one more class, "no object"
-            width = 'C + 1' if isinstance(width, str) else width + 1
+    def family_outputs(self) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        # With softmax, one more class, "no object".
+        classes = Axis(after=1 if self.activation == 'softmax' else 0)
         return (
-            OutputTensor('logits', ('B', 'Q', width), tensor_names=_LOGIT_OUTPUT_NAMES),
+            OutputTensor('logits', ('B', 'Q', classes), tensor_names=_LOGIT_OUTPUT_NAMES),
             OutputTensor('boxes', ('B', 'Q', 4), tensor_names=_BOX_OUTPUT_NAMES),
         )
 
-    def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks of the queries."""
         if task.prototype_count:
             return ()

@@ -32,17 +32,12 @@ class EfficientNms(ObjectDecoder):
         'number int32 (B, 1), boxes (B, K, 4), scores (B, K), classes int32 (B, K) from 0'
     )
     documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (
-            OutputTensor('number', ('B', 1), INDEX_DTYPES, _COUNT_OUTPUT_NAMES),
-            OutputTensor('boxes', ('B', 'K', 4), tensor_names=_BOX_OUTPUT_NAMES),
-            OutputTensor('scores', ('B', 'K'), tensor_names=_SCORE_OUTPUT_NAMES),
-            OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASS_OUTPUT_NAMES),
-        )
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('number', ('B', 1), INDEX_DTYPES, _COUNT_OUTPUT_NAMES),
+        OutputTensor('boxes', ('B', 'K', 4), tensor_names=_BOX_OUTPUT_NAMES),
+        OutputTensor('scores', ('B', 'K'), tensor_names=_SCORE_OUTPUT_NAMES),
+        OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASS_OUTPUT_NAMES),
+    )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 
 from trt_perception.model.candidates import Candidates, candidates_from_final_boxes, cxcywh_to_xyxy
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
-from trt_perception.model.output_tensor import OutputTensor
+from trt_perception.model.output_tensor import Axis, OutputTensor
 
 __all__ = ['PRESETS', 'EndToEnd']
 
@@ -27,12 +27,9 @@ class EndToEnd(ObjectDecoder):
     documented_outputs: ClassVar[str] = 'K rows: box, score, class from 0'
     documented_boxes: ClassVar[str] = 'left, top, right, bottom in network pixels'
     allows_task_values: ClassVar[bool] = True
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'K', 6 + value_count)),)
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('output', ('B', 'K', Axis(6, has_classes=False, has_task_values=True))),
+    )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

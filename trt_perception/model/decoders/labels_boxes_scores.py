@@ -33,16 +33,11 @@ class LabelsBoxesScores(ObjectDecoder):
     )
     is_transformer: ClassVar[bool] = True
     needs_size_input: ClassVar[bool] = True
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (
-            OutputTensor('labels', ('B', 'K'), INDEX_DTYPES, ('labels',)),
-            OutputTensor('boxes', ('B', 'K', 4), tensor_names=('boxes',)),
-            OutputTensor('scores', ('B', 'K'), tensor_names=('scores',)),
-        )
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('labels', ('B', 'K'), INDEX_DTYPES, ('labels',)),
+        OutputTensor('boxes', ('B', 'K', 4), tensor_names=('boxes',)),
+        OutputTensor('scores', ('B', 'K'), tensor_names=('scores',)),
+    )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

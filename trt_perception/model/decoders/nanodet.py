@@ -25,7 +25,7 @@ from trt_perception.files.json_records import integer_reader
 from trt_perception.model.candidates import Candidates
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.grids import check_anchor_count, grid_cells, read_strides
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 
 __all__ = ['PRESETS', 'Nanodet']
 
@@ -52,12 +52,9 @@ class Nanodet(ObjectDecoder):
     strides: Annotated[tuple[int, ...], read_strides]
     reg_max: Annotated[int, integer_reader(1, 64)]
 
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        width = class_axis_size(classes, 4 * (self.reg_max + 1))
-        return (OutputTensor('output', ('B', 'N', width)),)
+    def family_outputs(self) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
+        return (OutputTensor('output', ('B', 'N', Axis(4 * (self.reg_max + 1)))),)
 
     def grid_strides(self) -> tuple[int, ...]:
         """See Decoder."""

@@ -22,7 +22,7 @@ import numpy as np
 from trt_perception.files.json_records import choice_reader
 from trt_perception.model.candidates import Candidates, cxcywh_to_xyxy
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 from trt_perception.model.tensors import INDEX_DTYPES
 
 __all__ = ['PRESETS', 'OnnxNms']
@@ -45,20 +45,13 @@ class OnnxNms(ObjectDecoder):
         'boxes (B, N, 4), scores (B, C, N), selected_indices int64 (M, 3)'
     )
     documented_boxes: ClassVar[str] = '`box_format`, in network pixels'
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOX_OUTPUT_NAMES),
+        OutputTensor('scores', ('B', Axis(), 'N'), tensor_names=_SCORE_OUTPUT_NAMES),
+        OutputTensor('selected', ('M', 3), INDEX_DTYPES, _SELECTION_OUTPUT_NAMES),
+    )
 
     box_format: Annotated[str, choice_reader('xyxy', 'yxyx', 'cxcywh')]
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (
-            OutputTensor('boxes', ('B', 'N', 4), tensor_names=_BOX_OUTPUT_NAMES),
-            OutputTensor(
-                'scores', ('B', class_axis_size(classes), 'N'), tensor_names=_SCORE_OUTPUT_NAMES
-            ),
-            OutputTensor('selected', ('M', 3), INDEX_DTYPES, _SELECTION_OUTPUT_NAMES),
-        )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return the selected boxes of one image. The selected indices cover the whole batch."""

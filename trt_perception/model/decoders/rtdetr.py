@@ -25,7 +25,7 @@ from trt_perception.model.candidates import (
 )
 from trt_perception.model.decoder import DecoderPreset, ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.decoders.usual_preprocessing import RGB_0_TO_1
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 
 __all__ = ['PRESETS', 'RtdetrEndToEnd', 'RtdetrUltralytics']
 
@@ -41,12 +41,7 @@ class RtdetrUltralytics(ObjectDecoder):
     documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
     has_normalised_boxes: ClassVar[bool] = True
     is_transformer: ClassVar[bool] = True
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'Q', class_axis_size(classes, 4))),)
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (OutputTensor('output', ('B', 'Q', Axis(4))),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """Return each query with its best class.
@@ -79,12 +74,7 @@ class RtdetrEndToEnd(ObjectDecoder):
     documented_boxes: ClassVar[str] = 'centre x, centre y, width, height in 0…1'
     has_normalised_boxes: ClassVar[bool] = True
     is_transformer: ClassVar[bool] = True
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'K', 6)),)
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (OutputTensor('output', ('B', 'K', 6)),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

@@ -29,20 +29,15 @@ class Tensorflow(ObjectDecoder):
     )
     documented_boxes: ClassVar[str] = 'top, left, bottom, right in 0…1'
     has_normalised_boxes: ClassVar[bool] = True
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return tuple(
-            OutputTensor(name, shape, tensor_names=(tensor,), must_match_name=True)
-            for name, shape, tensor in (
-                ('boxes', ('B', 'K', 4), 'detection_boxes'),
-                ('classes', ('B', 'K'), 'detection_classes'),
-                ('scores', ('B', 'K'), 'detection_scores'),
-                ('number', ('B',), 'num_detections'),
-            )
+    tensors: ClassVar[tuple[OutputTensor, ...]] = tuple(
+        OutputTensor(name, shape, tensor_names=(tensor,), must_match_name=True)
+        for name, shape, tensor in (
+            ('boxes', ('B', 'K', 4), 'detection_boxes'),
+            ('classes', ('B', 'K'), 'detection_classes'),
+            ('scores', ('B', 'K'), 'detection_scores'),
+            ('number', ('B',), 'num_detections'),
         )
+    )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

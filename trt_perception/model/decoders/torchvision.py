@@ -45,18 +45,13 @@ class Torchvision(ObjectDecoder):
     )
     is_background_first: ClassVar[bool] = True
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = ('segment', 'pose')
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (
+        OutputTensor('boxes', ('M', 4), tensor_names=('boxes',)),
+        OutputTensor('labels', ('M',), INDEX_DTYPES, ('labels',)),
+        OutputTensor('scores', ('M',), tensor_names=('scores',)),
+    )
 
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (
-            OutputTensor('boxes', ('M', 4), tensor_names=('boxes',)),
-            OutputTensor('labels', ('M',), INDEX_DTYPES, ('labels',)),
-            OutputTensor('scores', ('M',), tensor_names=('scores',)),
-        )
-
-    def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
+    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:
         """Return the masks, or the keypoints with their scores."""
         if task.has_masks and not task.prototype_count:
             return (OutputTensor('masks', ('M', 1, 'height', 'width'), tensor_names=('masks',)),)

@@ -28,7 +28,7 @@ from trt_perception.model.decoder import (
 )
 from trt_perception.model.decoders.usual_preprocessing import YOLOX
 from trt_perception.model.grids import check_anchor_count, grid_cells, read_strides
-from trt_perception.model.output_tensor import OutputTensor, class_axis_size
+from trt_perception.model.output_tensor import Axis, OutputTensor
 
 __all__ = ['PRESETS', 'YoloxRaw']
 
@@ -48,14 +48,9 @@ class YoloxRaw(ObjectDecoder):
     documented_boxes: ClassVar[str] = 'offset to the cell and logarithm of the size, in strides'
     documented_scores: ClassVar[str] = 'probabilities times objectness'
     needs_nms: ClassVar[bool] = True
+    tensors: ClassVar[tuple[OutputTensor, ...]] = (OutputTensor('output', ('B', 'N', Axis(5))),)
 
     strides: Annotated[tuple[int, ...], read_strides]
-
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'N', class_axis_size(classes, 5))),)
 
     def grid_strides(self) -> tuple[int, ...]:
         """See Decoder."""
