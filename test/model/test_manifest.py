@@ -8,26 +8,27 @@ from support.models.support_models import DIGEST, MANIFEST, manifest, manifest_w
 from support.models.written_manifest import manifest_refusal, parse_content
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
-from trt_perception.model.decoders.class_scores import ClassScoresDecoder
-from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.decoders.depth_maps import (
+from trt_perception.model.decoders.anchors import Dense, Nanodet, YoloxRaw
+from trt_perception.model.decoders.final_boxes import (
+    EfficientNms,
+    EndToEnd,
+    LabelsBoxesScores,
+    OnnxNms,
+    RtdetrEndToEnd,
+    Tensorflow,
+    Torchvision,
+)
+from trt_perception.model.decoders.queries import Detr, RtdetrUltralytics
+from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
+from trt_perception.model.decoders.whole_image import (
+    ClassIdsDecoder,
+    ClassLogitsDecoder,
+    ClassScoresDecoder,
     DepthAnything3Decoder,
     DepthDecoder,
     DepthProDecoder,
     MoGeDecoder,
 )
-from trt_perception.model.decoders.detr import Detr
-from trt_perception.model.decoders.efficient_nms import EfficientNms
-from trt_perception.model.decoders.end_to_end import EndToEnd
-from trt_perception.model.decoders.labels_boxes_scores import LabelsBoxesScores
-from trt_perception.model.decoders.nanodet import Nanodet
-from trt_perception.model.decoders.onnx_nms import OnnxNms
-from trt_perception.model.decoders.rtdetr import RtdetrEndToEnd, RtdetrUltralytics
-from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
-from trt_perception.model.decoders.tensorflow import Tensorflow
-from trt_perception.model.decoders.torchvision import Torchvision
-from trt_perception.model.decoders.yolox_raw import YoloxRaw
 from trt_perception.model.manifest import (
     Manifest,
     manifest_path,

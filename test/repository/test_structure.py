@@ -10,10 +10,9 @@ from support.source_trees import PACKAGE, ROOT, nodes_of, package_trees
 #: Python interface.
 SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
 #: Exceptions to each limit, with the reason. A folder may have more than 12 modules if each module
-#: is one entry of a table, such as a decoder, a task or a tool.
+#: is one entry of a table, such as a task or a tool.
 EXCEPTIONS = {
     'folder': {
-        'model/decoders': 'one module for each decoder family',
         'tools': 'one module for each command, besides those that commands share',
     },
     'function': {},

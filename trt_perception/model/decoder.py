@@ -2,8 +2,8 @@
 
 Each decoder class reads one family of outputs. The fields of the class are constants that the
 shapes of the outputs do not show. A manifest has these constants under "decoder". A preset is a
-value of the parameter ``model.decoder``. The modules of ``model/decoders`` define classes and
-presets, and ``model/decoders/table.py`` lists them.
+value of the parameter ``model.decoder``. The modules of ``model/decoders`` define the classes, and
+``model/decoders/table.py`` lists the presets.
 """
 
 from __future__ import annotations
