@@ -1,22 +1,24 @@
-"""Families whose outputs are final boxes, so that no NMS follows."""
+"""Families whose outputs are final boxes, so that no NMS follows.
+
+Most families only describe their tensors, the format of a box and the first label.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trt_perception.files.json_records import choice_reader
 from trt_perception.model.candidates import (
     Candidates,
     Floats,
-    candidates_from_counted_boxes,
     candidates_from_final_boxes,
     cxcywh_to_xyxy,
     mask_indices,
-    normalised_to_xyxy,
 )
 from trt_perception.model.decoder import ImageContext, ObjectDecoder, OutputArray
 from trt_perception.model.output_tensor import Axis, OutputTensor
@@ -27,6 +29,8 @@ from trt_perception.model.tensors import INDEX_DTYPES
 __all__ = [
     'EfficientNms',
     'EndToEnd',
+    'FinalBoxRows',
+    'FinalBoxes',
     'LabelsBoxesScores',
     'OnnxNms',
     'RtdetrEndToEnd',
@@ -43,7 +47,68 @@ _KEYPOINT_SCORE_OUTPUT_NAMES: Final = ('keypoint_scores', 'keypoints_scores')
 
 
 @dataclass(frozen=True)
-class EndToEnd(ObjectDecoder):
+class FinalBoxes(ObjectDecoder):
+    """Final boxes in several tensors, which ``candidates`` finds by their names in ``tensors``.
+
+    The tensors ``boxes``, ``scores``, and ``labels`` or ``classes`` have one value or box for each
+    object. ``number`` is optional: the number of valid boxes, which come first.
+
+    Attributes:
+        box_format: ``xyxy``, ``yxyx`` or ``cxcywh``.
+        first_label: the label of the first class name.
+    """
+
+    box_format: ClassVar[str] = 'xyxy'
+    first_label: ClassVar[int] = 0
+
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
+        """See ObjectDecoder. Outputs of the task may follow those in ``tensors``."""
+        names = (tensor.name for tensor in self.tensors)
+        found = dict(zip(names, arrays, strict=False))
+        count = _box_count(found['number'], len(found['scores'])) if 'number' in found else None
+        labels = found['labels' if 'labels' in found else 'classes'][:count]
+        boxes = _to_xyxy(found['boxes'][:count], self.box_format)
+        return self._final_candidates(boxes, found['scores'][:count], labels, image)
+
+    def _final_candidates(
+        self, xyxy: Floats, scores: Floats, labels: OutputArray, image: ImageContext
+    ) -> Candidates:
+        """Return candidates for boxes in the unit of the family."""
+        if self.has_normalised_boxes:
+            xyxy = xyxy * np.array(image.network_wh * 2, np.float32)
+        return candidates_from_final_boxes(xyxy, scores, labels, self.first_label)
+
+
+@dataclass(frozen=True)
+class FinalBoxRows(FinalBoxes):
+    """Final boxes in one tensor, with rows of box, score, label and task values."""
+
+    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
+        """See ObjectDecoder. Oriented boxes are centre x, centre y, width, height."""
+        rows, task = arrays[0], image.task
+        boxes = _to_xyxy(rows[:, :4], 'cxcywh' if task.is_oriented else self.box_format)
+        found = self._final_candidates(boxes, rows[:, 4], rows[:, 5], image)
+        if not task.task_value_count:
+            return found
+        prototypes = arrays[1] if task.has_masks else None
+        return replace(found, task_values=rows[:, 6:], prototypes=prototypes)
+
+
+def _box_count(number: npt.NDArray[np.generic], available: int) -> int:
+    """Return how many boxes are valid: none if ``number``, with one value, is not finite."""
+    value = float(number.reshape(-1)[0])
+    return int(np.clip(value, 0, available)) if np.isfinite(value) else 0
+
+
+def _to_xyxy(boxes: Floats, box_format: str) -> Floats:
+    """Return left, top, right, bottom of each box, (n, 4), in the same unit."""
+    if box_format == 'cxcywh':
+        return cxcywh_to_xyxy(boxes)
+    return boxes[:, [1, 0, 3, 2]] if box_format == 'yxyx' else boxes
+
+
+@dataclass(frozen=True)
+class EndToEnd(FinalBoxRows):
     """Rows of final boxes: YOLOv10, YOLO26, and Ultralytics exports with nms=True.
 
     Unused rows have the score 0. Task values (keypoints, an angle or mask coefficients) follow the
@@ -58,38 +123,22 @@ class EndToEnd(ObjectDecoder):
         OutputTensor('output', ('B', 'K', Axis(6, has_classes=False, has_task_values=True))),
     )
 
-    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
-        rows, task = arrays[0], image.task
-        return candidates_from_final_boxes(
-            cxcywh_to_xyxy(rows[:, :4]) if task.is_oriented else rows[:, :4],
-            rows[:, 4],
-            rows[:, 5],
-            task_values=rows[:, 6:] if task.task_value_count else None,
-            prototypes=arrays[1] if task.has_masks else None,
-        )
-
 
 @dataclass(frozen=True)
-class RtdetrEndToEnd(ObjectDecoder):
+class RtdetrEndToEnd(FinalBoxRows):
     """RT-DETR by Ultralytics from 8.4.47. The rows are the K best pairs of query and class."""
 
     family = 'rtdetr_end_to_end'
     documented_outputs = 'K rows: box, score, class from 0; a query may give several rows'
     documented_boxes = 'centre x, centre y, width, height in 0…1'
+    box_format = 'cxcywh'
     has_normalised_boxes = True
     is_transformer = True
     tensors = (OutputTensor('output', ('B', 'K', 6)),)
 
-    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
-        (rows,) = arrays
-        boxes = normalised_to_xyxy(rows[:, :4], image.network_wh)
-        return candidates_from_final_boxes(boxes, rows[:, 4], rows[:, 5])
-
 
 @dataclass(frozen=True)
-class EfficientNms(ObjectDecoder):
+class EfficientNms(FinalBoxes):
     """The outputs of TensorRT's plugin EfficientNMS_TRT."""
 
     family = 'efficient_nms'
@@ -104,14 +153,9 @@ class EfficientNms(ObjectDecoder):
         OutputTensor('classes', ('B', 'K'), INDEX_DTYPES, _CLASS_OUTPUT_NAMES),
     )
 
-    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
-        number, boxes, scores, classes = arrays
-        return candidates_from_counted_boxes(number, boxes, scores, classes)
-
 
 @dataclass(frozen=True)
-class LabelsBoxesScores(ObjectDecoder):
+class LabelsBoxesScores(FinalBoxes):
     """RT-DETR, D-FINE and related models, exported by their own repositories.
 
     Pipelines set the second input orig_target_sizes to the size of the network's input, so boxes
@@ -131,19 +175,16 @@ class LabelsBoxesScores(ObjectDecoder):
         OutputTensor('scores', ('B', 'K'), tensor_names=('scores',)),
     )
 
-    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
-        labels, boxes, scores = arrays
-        return candidates_from_final_boxes(boxes, scores, labels)
-
 
 @dataclass(frozen=True)
-class Tensorflow(ObjectDecoder):
+class Tensorflow(FinalBoxes):
     """Models of the TensorFlow Object Detection API."""
 
     family = 'tensorflow'
     documented_outputs = 'boxes (B, K, 4), classes float (B, K) from 1, scores (B, K), number (B)'
     documented_boxes = 'top, left, bottom, right in 0…1'
+    box_format = 'yxyx'
+    first_label = 1
     has_normalised_boxes = True
     tensors = tuple(
         OutputTensor(name, shape, tensor_names=(tensor,), must_match_name=True)
@@ -155,15 +196,9 @@ class Tensorflow(ObjectDecoder):
         )
     )
 
-    def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
-        boxes, classes, scores, number = arrays
-        xyxy = boxes[:, [1, 0, 3, 2]] * np.array(image.network_wh * 2, np.float32)
-        return candidates_from_counted_boxes(number, xyxy, scores, classes, first_label=1)
-
 
 @dataclass(frozen=True)
-class Torchvision(ObjectDecoder):
+class Torchvision(FinalBoxes):
     """torchvision's detectors, whose outputs have no batch axis, and M boxes for each image.
 
     Label 0 is the background, which is also the first class name in torchvision's lists. Mask
@@ -199,17 +234,16 @@ class Torchvision(ObjectDecoder):
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""
-        boxes, labels, scores, *further = arrays
-        task_values = prototypes = None
-        if image.task.has_masks:  # values above 0 are inside a mask
-            task_values, prototypes = mask_indices(len(boxes)), further[0][:, 0] - np.float32(0.5)
-        elif isinstance(image.task, Pose):
-            keypoints, logits = further
-            found = np.concatenate([keypoints[..., :2], _sigmoid(logits)[..., None]], axis=2)
-            task_values = found.reshape(len(found), -1)
-        return candidates_from_final_boxes(
-            boxes, scores, labels, task_values=task_values, prototypes=prototypes
-        )
+        found = super().candidates(arrays, image)
+        if image.task.has_masks:
+            masks = arrays[3][:, 0] - np.float32(0.5)  # values above 0 are inside a mask
+            indices = mask_indices(len(found.scores))
+            return replace(found, task_values=indices, prototypes=masks)
+        if isinstance(image.task, Pose):
+            keypoints, logits = arrays[3:]
+            values = np.concatenate([keypoints[..., :2], _sigmoid(logits)[..., None]], axis=2)
+            return replace(found, task_values=values.reshape(len(values), -1))
+        return found
 
 
 def _sigmoid(logits: Floats) -> Floats:
@@ -246,12 +280,8 @@ class OnnxNms(ObjectDecoder):
         # A runtime with fixed shapes fills unused rows with -1.
         valid = (ids >= 0) & (ids < len(scores)) & (indices >= 0) & (indices < len(boxes))
         ids, indices = ids[valid], indices[valid]
-        chosen = boxes[indices]
-        if self.box_format == 'cxcywh':
-            xyxy = cxcywh_to_xyxy(chosen)
-        else:
-            xyxy = chosen[:, [1, 0, 3, 2]] if self.box_format == 'yxyx' else chosen
-            # The operator accepts any two opposite corners.
+        xyxy = _to_xyxy(boxes[indices], self.box_format)
+        if self.box_format != 'cxcywh':  # the operator accepts any two opposite corners
             least = np.minimum(xyxy[:, :2], xyxy[:, 2:])
             most = np.maximum(xyxy[:, :2], xyxy[:, 2:])
             xyxy = np.concatenate([least, most], axis=1)
