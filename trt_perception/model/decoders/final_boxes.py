@@ -242,7 +242,8 @@ class Torchvision(FinalBoxes):
         if isinstance(image.task, Pose):
             keypoints, logits = arrays[3:]
             values = np.concatenate([keypoints[..., :2], _sigmoid(logits)[..., None]], axis=2)
-            return replace(found, task_values=values.reshape(len(values), image.task.task_value_count))
+            rows = values.reshape(len(values), image.task.task_value_count)
+            return replace(found, task_values=rows)
         return found
 
 
