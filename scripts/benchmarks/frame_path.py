@@ -41,7 +41,7 @@ from sensor_msgs.msg import Image
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import NumpyMemory
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec

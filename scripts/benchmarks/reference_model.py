@@ -27,7 +27,7 @@ from reference_network import CLASSES, GAIN, build_network
 from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import Manifest, manifest_path, serialise_manifest
 from trt_perception.model.model_spec import ModelSpec

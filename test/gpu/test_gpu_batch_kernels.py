@@ -11,7 +11,7 @@ from test_gpu_kernels import frame_of, picture, random_output, run_decode, run_l
 from support.gpu.gpu_support import from_device, needs_gpu, to_device
 from trt_perception import gpu
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.parameters.frame import Thresholds

@@ -30,7 +30,7 @@ from trt_perception.evaluation.metrics.shapes import box_iou
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.images.jpeg import as_plain_jpeg, undecoded_frame
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds

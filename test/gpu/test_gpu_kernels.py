@@ -13,8 +13,7 @@ from trt_perception import gpu
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.decoders.yolox_raw import YoloxRaw
+from trt_perception.model.decoders.anchors import Dense, YoloxRaw
 from trt_perception.model.input_layout import image_mask
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits

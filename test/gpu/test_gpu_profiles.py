@@ -17,7 +17,7 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt, why_no_open_shap
 from support.models.open_model import open_by_parameters
 from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
 from trt_perception.errors import EngineError, TrtPerceptionError
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.parameters.config import DetectorConfig
 
 pytestmark = needs_tensorrt

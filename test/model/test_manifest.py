@@ -8,26 +8,11 @@ from support.models.support_models import DIGEST, MANIFEST, manifest, manifest_w
 from support.models.written_manifest import manifest_refusal, parse_content
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
-from trt_perception.model.decoders.class_scores import ClassScoresDecoder
-from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.decoders.depth_maps import (
-    DepthAnything3Decoder,
-    DepthDecoder,
-    DepthProDecoder,
-    MoGeDecoder,
+from trt_perception.model.decoders.anchors import Dense, Nanodet, YoloxRaw
+from trt_perception.model.decoders.final_boxes import (
+    EndToEnd,
 )
-from trt_perception.model.decoders.detr import Detr
-from trt_perception.model.decoders.efficient_nms import EfficientNms
-from trt_perception.model.decoders.end_to_end import EndToEnd
-from trt_perception.model.decoders.labels_boxes_scores import LabelsBoxesScores
-from trt_perception.model.decoders.nanodet import Nanodet
-from trt_perception.model.decoders.onnx_nms import OnnxNms
-from trt_perception.model.decoders.rtdetr import RtdetrEndToEnd, RtdetrUltralytics
-from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
-from trt_perception.model.decoders.tensorflow import Tensorflow
-from trt_perception.model.decoders.torchvision import Torchvision
-from trt_perception.model.decoders.yolox_raw import YoloxRaw
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.manifest import (
     Manifest,
     manifest_path,
@@ -89,55 +74,49 @@ def test_each_preset_is_read_from_a_manifest(name):
     assert parse_content(content).decoder == decoder
 
 
-EVERY_FAMILY = [
-    Dense(objectness=True),
-    YoloxRaw(strides=(8, 16, 32)),
+#: The decoders of all presets, and decoders with extreme constants.
+DECODERS = [
+    *{preset.decoder: None for preset in PRESETS.values()},
     YoloxRaw(strides=(1,)),
     YoloxRaw(strides=(2, 3, 4, 5, 6, 7, 8, 1024)),
-    EndToEnd(),
-    EfficientNms(),
-    OnnxNms(box_format='yxyx'),
-    RtdetrUltralytics(),
-    RtdetrEndToEnd(),
-    Detr(activation='softmax'),
-    LabelsBoxesScores(),
-    Torchvision(),
-    Tensorflow(),
-    Nanodet((8, 16, 32, 64), reg_max=7),
     Nanodet((16,), reg_max=64),
-    ClassScoresDecoder('softmax'),
-    ClassLogitsDecoder(),
-    ClassIdsDecoder(),
-    DepthProDecoder(),
-    DepthAnything3Decoder(),
-    MoGeDecoder(),
-    DepthDecoder(has_channel_axis=True, is_metric=False, upsampling='bicubic'),
 ]
+SOME_CONSTANTS = {
+    'objectness': False,
+    'strides': [8],
+    'reg_max': 7,
+    'activation': 'sigmoid',
+    'box_format': 'xyxy',
+    'is_metric': True,
+}
 
 
-@pytest.mark.parametrize('decoder', EVERY_FAMILY, ids=str)
-def test_each_family_requires_exactly_its_constants(decoder, golden_messages):
+def with_wrong_constants(decoder):
+    """Return descriptions of a decoder that lack one key, or have a constant of others."""
     content = decoder.as_dict()
-    assert parse_content(manifest(decoder=content)).decoder == decoder
-    for key in content:
-        remaining = {name: value for name, value in content.items() if name != key}
-        golden_messages.add(manifest_refusal(manifest(decoder=remaining)))
-    constants_of_others = {
-        'objectness': False,
-        'strides': [8],
-        'reg_max': 7,
-        'activation': 'sigmoid',
-        'box_format': 'xyxy',
-        'is_metric': True,
-    }
-    for key in sorted(constants_of_others.keys() - content.keys()):
-        golden_messages.add(
-            manifest_refusal(manifest(decoder={**content, key: constants_of_others[key]}))
-        )
+    return [
+        *({name: content[name] for name in content if name != key} for key in content),
+        *(
+            {**content, key: SOME_CONSTANTS[key]}
+            for key in sorted(SOME_CONSTANTS.keys() - content.keys())
+        ),
+    ]
 
 
-def test_list_of_families_is_complete():
-    assert {decoder.family for decoder in EVERY_FAMILY} == set(DECODERS_BY_FAMILY)
+@pytest.mark.parametrize('decoder', DECODERS, ids=str)
+def test_each_family_requires_exactly_its_constants(decoder):
+    assert parse_content(manifest(decoder=decoder.as_dict())).decoder == decoder
+    for content in with_wrong_constants(decoder):
+        with pytest.raises(ManifestError):
+            parse_content(manifest(decoder=content))
+
+
+@pytest.mark.parametrize(
+    'decoder', [Dense(objectness=True), Nanodet((16,), reg_max=64), EndToEnd()], ids=str
+)
+def test_wrong_constants_are_named(decoder, golden_messages):
+    for content in with_wrong_constants(decoder):
+        golden_messages.add(manifest_refusal(manifest(decoder=content)))
 
 
 @pytest.mark.parametrize(

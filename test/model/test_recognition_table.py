@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from support.docs_pages import DECODERS_PAGE, ROOT, rows, section
-from trt_perception.errors import EngineError
+from support.oracles import family_outputs
+from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
@@ -310,3 +312,33 @@ def test_recognition_matches_the_row(row, case, golden_messages):
             assert possible == set(names)
         message = str(caught.value)
         golden_messages.add(message)
+
+
+#: Without the presets that no known exporter writes: metadata or parameters must name them.
+EXPORTED = [name for name in family_outputs.OUTPUTS if PRESETS[name].documented_models]
+
+
+def decoders_that_fit(model):
+    """Return the recognised decoder, or all decoders that the refusal lists."""
+    try:
+        overrides = ModelOverrides(SAID, class_names=family_outputs.NAMES)
+        return [recognise(model, overrides).decoder]
+    except MissingModelInfoError as error:
+        names = re.findall(r'\w+', error.missing['decoder'])
+        return [PRESETS[name].decoder for name in names if name in PRESETS]
+
+
+@pytest.mark.parametrize('preset', EXPORTED)
+def test_outputs_of_each_exporter_are_recognised(preset):
+    rng = np.random.default_rng(24)
+    objects = family_outputs.random_objects(rng)
+    arrays = family_outputs.batched(preset, [family_outputs.OUTPUTS[preset](rng, *objects)])
+    width, height = family_outputs.NETWORK
+    inputs = [('images', (1, 3, height, width)), *family_outputs.EXTRA_INPUTS.get(preset, ())]
+    model = ModelInfo(
+        'x.onnx',
+        tuple(TensorSpec(name, shape, 'float32') for name, shape in inputs),
+        tuple(TensorSpec(name, array.shape, str(array.dtype)) for name, array in arrays.items()),
+        {},
+    )
+    assert PRESETS[preset].decoder in decoders_that_fit(model)

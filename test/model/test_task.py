@@ -10,10 +10,10 @@ from support.models.support_models import MANIFEST, manifest
 from support.oracles.recognition_support import ULTRALYTICS, recognised, refusal, tensors
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.files.json_section import JsonSection
-from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.decoders.detr import Detr
+from trt_perception.model.decoders.anchors import Dense
+from trt_perception.model.decoders.final_boxes import Torchvision
+from trt_perception.model.decoders.queries import Detr
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.decoders.torchvision import Torchvision
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.output_tensor import assign_outputs

@@ -8,14 +8,14 @@ import pytest
 
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
-from trt_perception.model.decoders.class_maps import ClassIdsDecoder
-from trt_perception.model.decoders.depth_maps import (
+from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.whole_image import (
+    ClassIdsDecoder,
     DepthAnything3Decoder,
     DepthDecoder,
     DepthProDecoder,
     MoGeDecoder,
 )
-from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.depth import Depth

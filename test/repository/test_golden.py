@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from support import golden
+from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
 
 TEST_FOLDER = Path(__file__).parents[1]
 
@@ -49,6 +50,19 @@ def test_rewriting_makes_the_next_check_pass(monkeypatch):
 
 def test_temporary_folder_becomes_a_word(tmp_path):
     assert golden.without_folder(f'{tmp_path}/a.onnx: bad', tmp_path) == 'FOLDER/a.onnx: bad'
+
+
+@pytest.mark.parametrize('quote', ['', "'", '"'])
+@pytest.mark.parametrize(
+    ('names', 'word'), [(PRESETS, 'ALL_PRESETS'), (DECODERS_BY_FAMILY, 'ALL_FAMILIES')]
+)
+def test_list_of_all_decoders_becomes_a_word(names, word, quote, tmp_path):
+    (tmp_path / 'said.txt').write_text(f'expected {word}\n')
+    quoted = [f'{quote}{name}{quote}' for name in names]
+
+    golden.check('said.txt', f'expected {", ".join(quoted)}')
+    with pytest.raises(pytest.fail.Exception):
+        golden.check('said.txt', f'expected {", ".join(quoted[1:])}')
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def test_modules_and_their_imports_are_found():
         '',
         'images.frame',
         'scheduling.detector',
-        'model.decoders.dense',
+        'model.decoders.anchors',
         'ros.detector_node',
     }
     assert some <= set(MODULES)

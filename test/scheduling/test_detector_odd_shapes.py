@@ -198,7 +198,7 @@ def test_server_drops_only_the_image_of_an_odd_answer(shared_memory):
     with fake_triton() as server:
         server.config = config(outputs=[tensor('output0', dims)])
         with closing(served(server, **{'triton.shared_memory': shared_memory})) as pipeline:
-            assert bool(pipeline._served._regions) is shared_memory
+            assert bool(pipeline._served._watch.regions) is shared_memory
             run = Run(pipeline)
             odd = [
                 shape

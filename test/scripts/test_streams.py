@@ -12,7 +12,7 @@ from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
 from support.models.written_manifest import write_manifest
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 

@@ -61,7 +61,7 @@ def decode_outputs(name, outputs, letterboxes, thresholds=None, names=NAMES, **l
 
 
 def test_each_decoder_has_test_outputs():
-    assert list(OUTPUTS) == list(OBJECT_PRESETS)
+    assert OUTPUTS.keys() == OBJECT_PRESETS.keys()
 
 
 @pytest.mark.parametrize('mode', ['letterbox', 'letterbox_top_left', 'stretch'])

@@ -11,7 +11,7 @@ from support.oracles.dense_decoding import decode_dense
 from support.properties import given, settings, st
 from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.parameters.frame import Thresholds
 

@@ -22,7 +22,7 @@ from support.models.written_manifest import write_manifest
 from support.optional_packages import needs
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.stages.tensorrt_log import TensorRtLog
 from trt_perception.stages.tensorrt_plugins import load_plugins
 

@@ -23,9 +23,8 @@ from trt_perception.building.triton.model_repository import ServerOptions, write
 from trt_perception.errors import WriteError
 from trt_perception.files import atomic_files
 from trt_perception.model.build_record import FileIdentity, ProfileRange
-from trt_perception.model.decoders.dense import Dense
-from trt_perception.model.decoders.onnx_nms import OnnxNms
-from trt_perception.model.decoders.tensorflow import Tensorflow
+from trt_perception.model.decoders.anchors import Dense
+from trt_perception.model.decoders.final_boxes import OnnxNms, Tensorflow
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import manifest_path, parse_manifest, serialise_manifest
 from trt_perception.model.tensors import TensorSpec

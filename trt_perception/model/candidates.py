@@ -13,7 +13,6 @@ __all__ = [
         'Floats',
         'best_class_candidates',
         'cxcywh_to_xyxy',
-        'candidates_from_counted_boxes',
         'candidates_from_final_boxes',
     ),
     *('normalised_to_xyxy', 'mask_indices'),
@@ -82,8 +81,6 @@ def candidates_from_final_boxes(
     scores: Floats,
     labels: npt.NDArray[np.generic],
     first_label: int = 0,
-    task_values: Floats | None = None,
-    prototypes: npt.NDArray[np.floating] | None = None,
 ) -> Candidates:
     """Return candidates for the final boxes of one image, which need no NMS.
 
@@ -92,8 +89,6 @@ def candidates_from_final_boxes(
         scores: float32 (K,).
         labels: float or int (K,). A box whose label is not finite gets the score NaN.
         first_label: the label of the first class name.
-        task_values: see Candidates.
-        prototypes: see Candidates.
     """
     if not np.issubdtype(labels.dtype, np.integer):
         known = np.isfinite(labels.astype(np.float32))
@@ -101,26 +96,4 @@ def candidates_from_final_boxes(
         labels = np.rint(np.where(known, labels, first_label))
     # Clip, because the later cast to int32 would turn labels beyond int32 into small labels.
     ids = np.clip(labels.astype(np.int64) - first_label, -1, 2**31 - 1)
-    return Candidates(xyxy, scores, ids, task_values, prototypes)
-
-
-def candidates_from_counted_boxes(
-    number: npt.NDArray[np.generic],
-    xyxy: Floats,
-    scores: Floats,
-    labels: npt.NDArray[np.generic],
-    first_label: int = 0,
-) -> Candidates:
-    """Return candidates for the first ``number`` of K final boxes.
-
-    Args:
-        number: the number of boxes as an array with one value. Below 0 or not finite: no boxes.
-            Above K: all boxes.
-        xyxy: float32 (K, 4), network pixels.
-        scores: float32 (K,).
-        labels: see candidates_from_final_boxes.
-        first_label: see candidates_from_final_boxes.
-    """
-    value = float(number.reshape(-1)[0])
-    count = int(np.clip(value, 0, len(scores))) if np.isfinite(value) else 0
-    return candidates_from_final_boxes(xyxy[:count], scores[:count], labels[:count], first_label)
+    return Candidates(xyxy, scores, ids)

@@ -2,8 +2,8 @@
 
 Each decoder class reads one family of outputs. The fields of the class are constants that the
 shapes of the outputs do not show. A manifest has these constants under "decoder". A preset is a
-value of the parameter ``model.decoder``. The modules of ``model/decoders`` define classes and
-presets, and ``model/decoders/table.py`` lists them.
+value of the parameter ``model.decoder``. The modules of ``model/decoders`` define the classes, and
+``model/decoders/table.py`` lists the presets.
 """
 
 from __future__ import annotations
@@ -184,6 +184,8 @@ class Decoder(ABC):
         needs_focal_length: whether the depth uses the focal length of the camera, if known.
         unused_parameters: names of parameters of the task that have no effect with this decoder.
         needs_size_input: whether boxes are in units of the input ``orig_target_sizes``.
+        tensors: the outputs that all models of the family have, without those of a task. Missing
+            if the family overrides ``family_outputs``.
         documented_outputs: the outputs, for docs/decoders.md.
         documented_boxes: coordinates and unit of boxes, for docs/decoders.md.
         documented_scores: meaning of the scores, for docs/decoders.md.
@@ -197,11 +199,11 @@ class Decoder(ABC):
     needs_focal_length: ClassVar[bool] = False
     unused_parameters: ClassVar[tuple[str, ...]] = ()
     needs_size_input: ClassVar[bool] = False
+    tensors: ClassVar[tuple[OutputTensor, ...]]
     documented_outputs: ClassVar[str]
     documented_boxes: ClassVar[str]
     documented_scores: ClassVar[str] = 'probabilities'
 
-    @abstractmethod
     def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
         """Return the outputs that the decoder reads, in the order of ``decode``'s arrays.
 
@@ -212,6 +214,18 @@ class Decoder(ABC):
         Returns:
             Empty if the decoder does not support the task.
         """
+        value_count = task.task_value_count if self.allows_task_values else 0
+        return tuple(
+            output.with_sizes(classes, value_count) for output in self.outputs_for_task(task)
+        )
+
+    def outputs_for_task(self, task: Task) -> tuple[OutputTensor, ...]:
+        """Return the family's and the task's outputs; empty if the task is not supported."""
+        return self.family_outputs() if task.name in self.tasks_with_own_outputs else ()
+
+    def family_outputs(self) -> tuple[OutputTensor, ...]:
+        """Return ``tensors``. A family whose shapes depend on its constants overrides this."""
+        return self.tensors
 
     @abstractmethod
     def decode(
@@ -278,31 +292,17 @@ class ObjectDecoder(Decoder):
     needs_nms: ClassVar[bool] = False
     has_normalised_boxes: ClassVar[bool] = False
 
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
+    def outputs_for_task(self, task: Task) -> tuple[OutputTensor, ...]:
+        """Return the outputs with boxes, scores and classes, then those that the task adds."""
         if task == DETECT:
-            return self.expected_box_outputs(classes)
+            return self.family_outputs()
         if self.allows_task_values and task.task_value_count:
-            return (*self.expected_box_outputs(classes, task.task_value_count), *_prototypes(task))
-        further = (
-            self.expected_task_outputs(task) if task.name in self.tasks_with_own_outputs else ()
-        )
-        return (*self.expected_box_outputs(classes), *further) if further else ()
+            return (*self.family_outputs(), *_prototypes(task))
+        added = self.task_outputs(task) if task.name in self.tasks_with_own_outputs else ()
+        return (*self.family_outputs(), *added) if added else ()
 
-    @abstractmethod
-    def expected_box_outputs(
-        self, classes: int | None, value_count: int = 0
-    ) -> tuple[OutputTensor, ...]:
-        """Return the outputs with boxes, scores and classes that a model must have.
-
-        Args:
-            classes: the number of class names; None if unknown.
-            value_count: the number of task values in each row, behind the scores. Always 0 unless
-                ``allows_task_values`` is set.
-        """
-
-    def expected_task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:  # noqa: ARG002
-        """Return the outputs that a model for this task must have besides the box outputs.
+    def task_outputs(self, task: Task) -> tuple[OutputTensor, ...]:  # noqa: ARG002
+        """Return the outputs that a task adds to the outputs with boxes.
 
         Args:
             task: its name is one of ``tasks_with_own_outputs``.
@@ -332,14 +332,6 @@ class ImageDecoder(Decoder):
 
     documented_boxes: ClassVar[str] = 'none'
     documented_scores: ClassVar[str] = 'none'
-
-    def outputs(self, classes: int | None, task: Task = DETECT) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
-        return self.expected_outputs(classes) if task.name in self.tasks_with_own_outputs else ()
-
-    @abstractmethod
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """Return the outputs that a model must have. See ``outputs`` for the argument."""
 
     @abstractmethod
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> TaskResult:

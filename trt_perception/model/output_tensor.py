@@ -12,11 +12,42 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from trt_perception.model.tensors import FLOAT_DTYPES, TensorSpec
 
-__all__ = ['OutputTensor', 'assign_outputs', 'class_axis_size', 'outputs_text', 'shapes_match']
+__all__ = ['Axis', 'OutputTensor', 'assign_outputs', 'outputs_text', 'shapes_match']
+
+
+class Axis(NamedTuple):
+    """The content of an axis whose size depends on the number of classes or of task values.
+
+    Attributes:
+        before: number of values before the class scores, such as 4 for a box.
+        has_classes: whether the axis has one score for each class.
+        after: number of values after the class scores.
+        has_task_values: whether the axis also has the task values of an object, such as keypoints.
+    """
+
+    before: int = 0
+    has_classes: bool = True
+    after: int = 0
+    has_task_values: bool = False
+
+    def size(self, class_count: int | None, task_value_count: int) -> int | str:
+        """Return the number of values, such as 84, or ``4 + C`` for an unknown class count.
+
+        Args:
+            class_count: the number of class names; None if unknown.
+            task_value_count: the number of task values of an object.
+        """
+        before = self.before + (task_value_count if self.has_task_values else 0)
+        if not self.has_classes:
+            return before + self.after
+        if class_count is None:
+            return ' + '.join(str(part) for part in (before, 'C', self.after) if part)
+        return before + class_count + self.after
 
 
 @dataclass(frozen=True)
@@ -25,7 +56,8 @@ class OutputTensor:
 
     Attributes:
         name: content of the tensor, for messages.
-        shape: a number for each fixed dimension, a letter or word for each other dimension.
+        shape: a number for each fixed dimension, a letter or word for each other dimension. A
+            decoder's table of outputs may have an Axis, which ``with_sizes`` replaces.
         dtypes: allowed data types.
         tensor_names: usual names of the tensor. If several outputs have the shape, an output with
             one of these names is preferred.
@@ -34,22 +66,18 @@ class OutputTensor:
     """
 
     name: str
-    shape: tuple[int | str, ...]
+    shape: tuple[int | str | Axis, ...]
     dtypes: tuple[str, ...] = FLOAT_DTYPES
     tensor_names: tuple[str, ...] = ()
     must_match_name: bool = False
 
-
-def class_axis_size(classes: int | None, before: int = 0) -> int | str:
-    """Return the size of an axis that holds the class scores and other values.
-
-    Args:
-        classes: the number of class names; None if unknown.
-        before: the number of other values, which precede the class scores.
-    """
-    if classes is None:
-        return f'{before} + C' if before else 'C'
-    return before + classes
+    def with_sizes(self, class_count: int | None, task_value_count: int) -> OutputTensor:
+        """Return the output with the size of each Axis. See ``Axis.size`` for the arguments."""
+        shape = (
+            axis.size(class_count, task_value_count) if isinstance(axis, Axis) else axis
+            for axis in self.shape
+        )
+        return replace(self, shape=tuple(shape))
 
 
 def outputs_text(wanted: Sequence[OutputTensor], batch: int = 1) -> str:
@@ -146,7 +174,7 @@ def shapes_match(
         allow_dynamic: whether -1 also matches a number.
         batch: the size of the letter B; None for any size.
     """
-    sizes = {} if batch is None else {'B': batch}
+    sizes: dict[str | Axis, int] = {} if batch is None else {'B': batch}
     for wanted_output, shape in zip(wanted, shapes, strict=True):
         if len(shape) != len(wanted_output.shape):
             return False

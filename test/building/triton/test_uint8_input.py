@@ -12,7 +12,7 @@ from trt_perception.building.triton.uint8_input import with_uint8_input
 from trt_perception.errors import EngineError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec

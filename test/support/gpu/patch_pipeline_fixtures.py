@@ -6,7 +6,7 @@ from support.gpu.gpu_support import build_plan
 from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.parameters.config import DetectorConfig
 
 _SIZE = (64, 48)

@@ -9,7 +9,7 @@ import numpy as np
 
 from support.models.stored_models import stored_model
 from support.models.written_manifest import write_manifest
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 
 CLASS_NAMES = ('red', 'green', 'blue')
 NETWORK_WH = (64, 48)

@@ -16,7 +16,7 @@ from support.gpu.fake_tensorrt import PLAN
 from support.models.tiny_model import write_tiny_model
 from support.models.written_manifest import write_manifest
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 
 #: Parameters that replace the manifest of a TensorRT engine.
 GPU_PARAMETERS = {

@@ -14,7 +14,7 @@ from trt_perception import gpu
 from trt_perception.errors import CudaError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import NumpyMemory
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec

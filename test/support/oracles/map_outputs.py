@@ -7,8 +7,9 @@ import numpy as np
 from support.oracles.reference_images import resized
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.kernel_maps import KernelMaps
-from trt_perception.model.decoders.class_maps import ClassIdsDecoder, ClassLogitsDecoder
-from trt_perception.model.decoders.depth_maps import (
+from trt_perception.model.decoders.whole_image import (
+    ClassIdsDecoder,
+    ClassLogitsDecoder,
     DepthAnything3Decoder,
     DepthDecoder,
     DepthProDecoder,

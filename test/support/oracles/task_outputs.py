@@ -4,7 +4,7 @@ import numpy as np
 
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import Frame
-from trt_perception.model.decoders.dense import Dense
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.model.decoder import Decoder
-from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.decoders.usual_preprocessing import (
+from trt_perception.model.decoders.table import (
+    PRESETS,
     ULTRALYTICS,
     ULTRALYTICS_CLASSIFIER,
 )

@@ -1,7 +1,7 @@
-// Decodes rows of anchors to the final boxes, with the rules of trt_perception/model/decoders/dense.py. With GRID_STRIDES,
-// boxes are relative to grid cells, as in yolox_raw.py in the same folder. OBJECTNESS, TRANSPOSED and GRID_STRIDES come
-// from the decoder's anchor_row_layout(). TASK_VALUE_COUNT is the number of values after an anchor's scores: keypoints,
-// mask coefficients, or one angle with ORIENTED. The result contains these values unchanged.
+// Decodes rows of anchors to the final boxes, with the rules of Dense in trt_perception/model/decoders/anchors.py. With
+// GRID_STRIDES, boxes are relative to grid cells, as in YoloxRaw in the same module. OBJECTNESS, TRANSPOSED and
+// GRID_STRIDES come from the decoder's anchor_row_layout(). TASK_VALUE_COUNT is the number of values after an anchor's
+// scores: keypoints, mask coefficients, or one angle with ORIENTED. The result contains these values unchanged.
 //
 //   filter       best class of each anchor, thresholds, box check; remaining anchors become 64-bit keys
 //   select_best  the MAX_CANDIDATES best keys, sorted, and their boxes

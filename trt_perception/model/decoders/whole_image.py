@@ -1,20 +1,22 @@
-"""Decodes depth: one value for each cell of a grid over the network's input."""
+"""Families whose outputs describe the whole image: class scores, class maps and depth maps."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.errors import OutputError
 from trt_perception.files.json_records import choice_reader
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.map_resize import UPSAMPLINGS, Upsampling, check_map_size
 from trt_perception.model.decoder import (
-    DecoderPreset,
     DepthScaling,
     ImageContext,
     ImageDecoder,
@@ -22,14 +24,126 @@ from trt_perception.model.decoder import (
     OutputArray,
     Sky,
 )
-from trt_perception.model.decoders.usual_preprocessing import IMAGENET, RGB_0_TO_1, STRETCH
-from trt_perception.model.output_tensor import OutputTensor
+from trt_perception.model.output_tensor import Axis, OutputTensor
+from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
+from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, PARAMETERS_OF_SKY
+from trt_perception.model.tensors import INDEX_DTYPES
 
-__all__ = ['PRESETS', 'DepthDecoder']
+__all__ = [
+    'ClassIdsDecoder',
+    'ClassLogitsDecoder',
+    'ClassScoresDecoder',
+    'DepthAnything3Decoder',
+    'DepthDecoder',
+    'DepthProDecoder',
+    'MoGeDecoder',
+]
 
 Doubles = npt.NDArray[np.float64]
+
+#: Depth Anything 3 was trained with images of this focal length in pixels.
+_FOCAL_LENGTH_OF_TRAINING: Final = 300
+#: Depth of the sky in a relative result, before it is inverted.
+_FARTHEST: Final = 1e4
+#: The shift is fitted to a grid of this many points on each side.
+_FIT_SIDE: Final = 64
+#: The fit ends if a step decreases the sum of squares by a smaller share.
+_TOLERANCE: Final = 1e-3
+_MAX_STEPS: Final = 30
+
+
+def _named_output(name: str, *axes: int | str) -> OutputTensor:
+    """Return an output that must have this name. Its axes follow the batch axis."""
+    return OutputTensor(name, ('B', *axes), tensor_names=(name,), must_match_name=True)
+
+
+@dataclass(frozen=True)
+class ClassScoresDecoder(ImageDecoder):
+    """The decoder of one score per class for the whole image.
+
+    Attributes:
+        activation: ``none`` if the network outputs probabilities, ``softmax`` if it outputs
+            logits.
+    """
+
+    family = 'class_scores'
+    tasks_with_own_outputs = (Classify.name,)
+    documented_outputs = 'scores (B, C)'
+    documented_scores = 'probabilities, or logits with `softmax`'
+    tensors = (OutputTensor('scores', ('B', Axis())),)
+
+    activation: Annotated[str, choice_reader('none', 'softmax')]
+
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassScores:
+        """See ImageDecoder."""
+        scores = arrays[0].astype(np.float32)  # a copy, because the output's memory is reused
+        if not np.isfinite(scores.sum()):  # NaN and infinity remain in the sum
+            raise OutputError("the model's output", 'scores that are not finite')
+        if self.activation == 'softmax':
+            scores -= scores.max()
+            np.exp(scores, out=scores)
+            scores /= scores.sum()
+        if not np.all((scores >= 0) & (scores <= 1.001)):
+            raise OutputError(
+                "the model's output",
+                f'scores from {scores.min():.4g} to {scores.max():.4g}',
+                expected='probabilities from 0 to 1',
+                fix='set model.decoder to class_logits if the network outputs logits',
+            )
+        return ClassScores(scores)
+
+
+@dataclass(frozen=True)
+class ClassLogitsDecoder(ImageDecoder):
+    """The decoder of logits for each class and cell. Cells may be larger than pixels."""
+
+    family = 'pixel_logits'
+    tasks_with_own_outputs = (Semantic.name,)
+    documented_outputs = 'logits (B, C, rows, columns)'
+    documented_scores = 'logits'
+    # The segmentation models of torchvision have a second output "aux" of the same shape.
+    tensors = (OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out',)),)
+
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        # As post_process_semantic_segmentation of transformers does.
+        return MapLayout('logits', 'bilinear')
+
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
+        """See ImageDecoder."""
+        check_map_size(arrays[0])
+        # A copy, because the output's memory is reused.
+        logits = arrays[0].astype(np.float32)
+        if not np.isfinite([logits.min(), logits.max()]).all():
+            raise self.map_layout().invalid_values_error(image.class_count)
+        return ClassMap(logits, image.letterbox)
+
+
+@dataclass(frozen=True)
+class ClassIdsDecoder(ImageDecoder):
+    """The decoder of the class id of each pixel of the network's input."""
+
+    family = 'pixel_ids'
+    tasks_with_own_outputs = (Semantic.name,)
+    documented_outputs = 'ids uint8, int32 or int64 (B, rows, columns)'
+    tensors = (OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),)
+
+    def map_layout(self) -> MapLayout:
+        """See Decoder."""
+        # As Ultralytics' predictor of semantic models does, after it removed the padding.
+        return MapLayout('ids', 'nearest')
+
+    def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
+        """See ImageDecoder."""
+        ids = arrays[0]
+        check_map_size(ids)
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= image.class_count:
+            found = f'class ids from {low} to {high}'
+            raise self.map_layout().invalid_values_error(image.class_count, found)
+        return ClassMap(ids.astype(np.uint8), image.letterbox)
 
 
 @dataclass(frozen=True)
@@ -43,17 +157,17 @@ class DepthDecoder(ImageDecoder):
         upsampling: how the family's own code resizes the output to the image.
     """
 
-    family: ClassVar[str] = 'depth'
-    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
-    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_DEPTH
-    documented_outputs: ClassVar[str] = 'depth (B, rows, columns) or (B, 1, rows, columns)'
+    family = 'depth'
+    tasks_with_own_outputs = (Depth.name,)
+    unused_parameters = PARAMETERS_OF_DEPTH
+    documented_outputs = 'depth (B, rows, columns) or (B, 1, rows, columns)'
 
     has_channel_axis: bool
     is_metric: bool
     upsampling: Annotated[Upsampling, choice_reader(*UPSAMPLINGS)]
 
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
+    def family_outputs(self) -> tuple[OutputTensor, ...]:
+        """See Decoder."""
         channel = (1,) if self.has_channel_axis else ()
         return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
 
@@ -80,15 +194,14 @@ class DepthProDecoder(ImageDecoder):
     2 * tan(field of view / 2) for an image of any size.
     """
 
-    family: ClassVar[str] = 'depth_pro'
-    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
-    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_DEPTH
-    documented_outputs: ClassVar[str] = 'inverse depth (B, rows, columns), field of view (B)'
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        depth = OutputTensor('inverse depth', ('B', 'rows', 'columns'))
-        return (depth, OutputTensor('field of view', ('B',)))
+    family = 'depth_pro'
+    tasks_with_own_outputs = (Depth.name,)
+    unused_parameters = PARAMETERS_OF_DEPTH
+    documented_outputs = 'inverse depth (B, rows, columns), field of view (B)'
+    tensors = (
+        OutputTensor('inverse depth', ('B', 'rows', 'columns')),
+        OutputTensor('field of view', ('B',)),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
@@ -116,14 +229,14 @@ class DepthAnything3Decoder(ImageDecoder):
     family's ``apply_metric_scaling``. Without focal length, the result is relative: 1 / output.
     """
 
-    family: ClassVar[str] = 'depth_anything_3'
-    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
-    needs_focal_length: ClassVar[bool] = True
-    documented_outputs: ClassVar[str] = 'depth, sky (B, 1, rows, columns)'
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        return tuple(_named_output(name, 1, 'rows', 'columns') for name in ('depth', 'sky'))
+    family = 'depth_anything_3'
+    tasks_with_own_outputs = (Depth.name,)
+    needs_focal_length = True
+    documented_outputs = 'depth, sky (B, 1, rows, columns)'
+    tensors = (
+        _named_output('depth', 1, 'rows', 'columns'),
+        _named_output('sky', 1, 'rows', 'columns'),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
@@ -155,18 +268,16 @@ class MoGeDecoder(ImageDecoder):
     NaN, where ``infer`` returns infinity.
     """
 
-    family: ClassVar[str] = 'moge'
-    tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Depth.name,)
-    unused_parameters: ClassVar[tuple[str, ...]] = PARAMETERS_OF_SKY
-    needs_focal_length: ClassVar[bool] = True
-    documented_outputs: ClassVar[str] = (
-        'points (B, rows, columns, 3), mask (B, rows, columns), metric_scale (B)'
+    family = 'moge'
+    tasks_with_own_outputs = (Depth.name,)
+    unused_parameters = PARAMETERS_OF_SKY
+    needs_focal_length = True
+    documented_outputs = 'points (B, rows, columns, 3), mask (B, rows, columns), metric_scale (B)'
+    tensors = (
+        _named_output('points', 'rows', 'columns', 3),
+        _named_output('mask', 'rows', 'columns'),
+        _named_output('metric_scale'),
     )
-
-    def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
-        """See ImageDecoder."""
-        points = _named_output('points', 'rows', 'columns', 3)
-        return (points, _named_output('mask', 'rows', 'columns'), _named_output('metric_scale'))
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
         """See ImageDecoder."""
@@ -179,11 +290,6 @@ class MoGeDecoder(ImageDecoder):
         grid *= arrays[2]
         grid[~is_valid] = np.nan
         return DepthMap(grid, image.letterbox, 'bilinear', is_metric=True)
-
-
-def _named_output(name: str, *axes: int | str) -> OutputTensor:
-    """Return an output that must have this name. Its axes follow the batch axis."""
-    return OutputTensor(name, ('B', *axes), tensor_names=(name,), must_match_name=True)
 
 
 def _copied_grid(grid: OutputArray) -> npt.NDArray[np.float32]:
@@ -260,79 +366,3 @@ def _fitted_shift(pixels: Doubles, points: Doubles, focal: float | None) -> floa
         if decrease <= _TOLERANCE:
             break
     return shift
-
-
-#: Depth Anything 3 was trained with images of this focal length in pixels.
-_FOCAL_LENGTH_OF_TRAINING: Final = 300
-#: Depth of the sky in a relative result, before it is inverted.
-_FARTHEST: Final = 1e4
-#: The shift is fitted to a grid of this many points on each side.
-_FIT_SIDE: Final = 64
-#: The fit ends if a step decreases the sum of squares by a smaller share.
-_TOLERANCE: Final = 1e-3
-_MAX_STEPS: Final = 30
-#: The image processor of Depth Anything in transformers.
-_DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
-PRESETS: Final = (
-    DecoderPreset(
-        'depth_ultralytics',
-        # The predictor resizes depth with align_corners.
-        DepthDecoder(has_channel_axis=True, is_metric=True, upsampling='bilinear_aligned'),
-        'depth models of Ultralytics',
-        '(B, 1, rows, columns)',
-        # The predictor stretches images of depth models, unlike images of detectors.
-        preprocessing={**RGB_0_TO_1, 'resize': 'stretch'},
-    ),
-    DecoderPreset(
-        'relative_depth',
-        # As post_process_depth_estimation of transformers does.
-        DepthDecoder(has_channel_axis=False, is_metric=False, upsampling='bicubic'),
-        'Depth Anything V2, DPT',
-        '(B, rows, columns)',
-        preprocessing=_DEPTH_ANYTHING,
-        transformers=('depth_anything', 'dpt'),
-    ),
-    DecoderPreset(
-        'metric_depth',
-        DepthDecoder(has_channel_axis=False, is_metric=True, upsampling='bicubic'),
-        'metric models of Depth Anything V2',
-        '(B, rows, columns)',
-        preprocessing=_DEPTH_ANYTHING,
-    ),
-    DecoderPreset(
-        'depth_pro',
-        DepthProDecoder(),
-        'Depth Pro',
-        'depth (B, rows, columns), field of view (B)',
-        # transformers normalises pixels, then resizes floats without antialiasing.
-        preprocessing={
-            **RGB_0_TO_1,
-            'mean': (0.5, 0.5, 0.5),
-            'std': (0.5, 0.5, 0.5),
-            'resize': 'stretch',
-            'round_pixels': False,
-        },
-        transformers=('depth_pro',),
-        image_processors=('DepthPro',),
-    ),
-    DecoderPreset(
-        'depth_anything_3',
-        DepthAnything3Decoder(),
-        'metric model of Depth Anything 3',
-        'depth, sky (B, 1, rows, columns)',
-        preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
-        tensor_names=(frozenset({'depth', 'sky'}),),
-    ),
-    DecoderPreset(
-        'moge',
-        MoGeDecoder(),
-        'MoGe-2',
-        'points, mask, metric_scale; also normal',
-        # The encoder resizes with antialiasing.
-        preprocessing={**STRETCH, 'size_multiple': 14},
-        tensor_names=(
-            frozenset({'points', 'mask', 'metric_scale'}),
-            frozenset({'points', 'normal', 'mask', 'metric_scale'}),
-        ),
-    ),
-)
