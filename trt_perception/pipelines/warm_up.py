@@ -108,6 +108,7 @@ def open_warm_pipelines(
 
     Raises:
         TrtPerceptionError: the model cannot be used with these options. All pipelines are closed.
+        InterruptionError: the process was asked to end. All pipelines are closed.
     """
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
@@ -117,6 +118,7 @@ def open_warm_pipelines(
             devices = devices[:1]
         for number, device in enumerate(devices):
             served = len(range(number, cameras, len(devices)))
+            check_interruption()
             own = replace(options, device_id=device, max_batch=served)
             pipeline, frame_time_s = open_warm_pipeline(path, own, open_pipeline)
             opened.callback(pipeline.close)

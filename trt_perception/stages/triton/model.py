@@ -20,10 +20,11 @@ from typing import Any, Final
 
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError, ServerError, ServerTimeoutError
+from trt_perception.errors import EngineError, InterruptionError, ServerError, ServerTimeoutError
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.interruption import check_interruption, interrupted_for_s
 from trt_perception.stages.triton.connection import TritonConnection, request_error
 from trt_perception.stages.triton.memory import TritonRegion, remove_left_regions
 from trt_perception.stages.triton.messages import TritonMessages, answer_limit_bytes, with_batch
@@ -36,6 +37,10 @@ _CHECK_PERIOD_S: Final = 1.0
 _MIN_CHECK_PERIOD_S: Final = 0.1
 # The first answer may take longer, because a server often prepares a model in its first request.
 _FIRST_TIMEOUT_S: Final = 60.0
+# After a signal, requests in flight may still be answered within this time, except for a first
+# request.
+_INTERRUPTED_TIMEOUT_S: Final = 1.0
+_INTERRUPTION_POLL_S: Final = 0.05
 # Errors that only the server can cause. gRPC itself causes the others, too, for example after a
 # lost connection, while the server may still run the request.
 _ERRORS_OF_SERVER: Final = frozenset({'INVALID_ARGUMENT', 'NOT_FOUND', 'ALREADY_EXISTS'})
@@ -104,6 +109,7 @@ class TritonModel:
         self._regions: list[TritonRegion] = []
         self._check_now = threading.Event()
         self._timeout_s = max(_FIRST_TIMEOUT_S, options.timeout_s)  # until the first answer
+        self._has_answered = False
         self._is_closing = threading.Event()
         self._checker = threading.Thread(target=self._check_forever, name='triton', daemon=True)
         self._checker.start()
@@ -131,6 +137,9 @@ class TritonModel:
             _LOG.info(text, self._address, error)
             self._remove(regions, regions)
             return
+        except BaseException:
+            self._remove(regions, regions)
+            raise
         with self._lock:
             self._regions, self._free_regions = regions, list(regions)
 
@@ -176,18 +185,31 @@ class TritonModel:
             ServerTimeoutError: the answer was too late.
             ServerError: the server or the connection failed.
             EngineError: the server now has another model under this address.
+            InterruptionError: the process was asked to end.
         """
         request = self._requests[slot]
-        request.is_over.wait(max(0.0, request.deadline_s - time.monotonic()))
+        must_end = self._wait(request)
         with self._lock:
             request.is_lost = not request.is_over.is_set()
             error = self._change or request.error
         if request.is_lost:
+            if must_end:
+                check_interruption()
             self._check_now.set()
             error = error or self._timeout_error()
         if error is not None:
             raise error
         return request.outputs
+
+    def _wait(self, request: _Request) -> bool:
+        """Wait until a request is over or too late. Return True if the process must end first."""
+        while (wait_s := request.deadline_s - time.monotonic()) > 0:
+            if request.is_over.wait(min(wait_s, _INTERRUPTION_POLL_S)):
+                break
+            waited_s = interrupted_for_s()
+            if waited_s > _INTERRUPTED_TIMEOUT_S or (waited_s and not self._has_answered):
+                return True
+        return False
 
     def release(self, slot: int) -> None:
         """Free the memory of a slot whose result was read."""
@@ -223,8 +245,7 @@ class TritonModel:
     ) -> None:
         """Remove regions, and let the server forget the unused regions, if it answers."""
         with contextlib.suppress(EngineError):  # a stopped server costs only one time limit
-            for region in unused_regions:
-                self._connection.unregister(region.name)
+            self._connection.unregister(*(region.name for region in unused_regions))
         for region in regions:
             region.close()
 
@@ -236,6 +257,7 @@ class TritonModel:
         try:
             outputs = self._messages.outputs(future.result(), request.region)
             self._timeout_s = self._options.timeout_s
+            self._has_answered = True
         except ServerError as invalid:
             error = invalid
         except self._connection.call_errors as failed:
@@ -269,7 +291,10 @@ class TritonModel:
             if self._is_closing.wait(_MIN_CHECK_PERIOD_S):
                 return
             self._check_now.clear()
-            self._check()
+            try:
+                self._check()
+            except InterruptionError:
+                return
 
     def _check(self) -> None:
         """Ask whether the model is ready, and let requests fail until it is."""
