@@ -46,6 +46,9 @@ LATE_IMPORTS = (
 )
 #: Prefixes of variables that Python, the library loader or OpenCV read only once, at the start.
 EARLY_VARIABLES = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
+#: Seconds after a signal in which a forked node must end. Longer than in production, because the
+#: machine may be busy.
+SIGNAL_LIMIT_S = 60.0
 _STATUS_BYTES = 4
 _lock = threading.Lock()
 _servers = []
@@ -204,6 +207,7 @@ def serve(socket_number):
     for module in LATE_IMPORTS:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
+    importlib.import_module('trt_perception.ros.runtime.process').SIGNAL_LIMIT_S = SIGNAL_LIMIT_S
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -21,12 +21,17 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.hard_exit import before_hard_exit
 
-__all__ = ['TritonRegion', 'remove_left_regions']
+__all__ = ['REGION_PATHS', 'TritonRegion', 'remove_left_regions']
 
 _FOLDER: Final = Path('/dev/shm')
 _PREFIX: Final = 'trt_perception_triton_'
 _ALIGNMENT: Final = 64
+#: Beginnings of the paths of regions: complete ones, and those that are being made.
+REGION_PATHS: Final = (f'{_FOLDER}/{_PREFIX}', f'{_FOLDER}/.{_PREFIX}')
+# The regions of this process whose file exists.
+_OPEN: Final[set[TritonRegion]] = set()
 
 
 class TritonRegion:
@@ -50,6 +55,7 @@ class TritonRegion:
         sizes = [math.ceil(tensor.size_bytes / _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
         *self.offsets, self.size = itertools.accumulate(sizes, initial=0)
         self._path = _FOLDER / f'.{self.name}'
+        _OPEN.add(self)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)
         try:
@@ -69,9 +75,22 @@ class TritonRegion:
 
     def close(self) -> None:
         """Remove the file. The memory stays until the last view of it is gone. Call once."""
+        self._unlink()
+        _OPEN.discard(self)
+        os.close(self._file)
+
+    def _unlink(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
-        os.close(self._file)
+
+    @classmethod
+    def unlink_all(cls) -> None:
+        """Remove the files of all regions of this process. The regions stay usable."""
+        for region in list(_OPEN):
+            region._unlink()
+
+
+before_hard_exit(TritonRegion.unlink_all)
 
 
 def remove_left_regions() -> list[str]:
