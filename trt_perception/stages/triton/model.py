@@ -215,6 +215,8 @@ class TritonModel:
         """Free the memory of a slot whose result was read."""
         with self._lock:
             request = self._requests.pop(slot)
+            # An exception, such as KeyboardInterrupt, may have ended the wait of `result`.
+            request.is_lost = not request.is_over.is_set()
             if request.region is not None and not request.is_lost:
                 self._free_regions.append(request.region)
 
