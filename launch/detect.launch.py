@@ -127,7 +127,7 @@ def stop_respawn(event, _):
 
     Launch itself ignores the exit code.
     """
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     wrong_parameters = 2
     meant = (0, wrong_parameters, *(-number for number in signals), *(128 + n for n in signals))
     if event.returncode not in meant:

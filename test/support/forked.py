@@ -46,6 +46,12 @@ LATE_IMPORTS = (
 )
 #: Prefixes of variables that Python, the library loader or OpenCV read only once, at the start.
 EARLY_VARIABLES = ('PYTHON', 'LD_', 'OPENCV_', 'OPENBLAS_')
+#: Seconds after a signal in which a forked node must end. Longer than in production, because the
+#: machine may be busy.
+SIGNAL_LIMIT_S = 60.0
+#: At the exit of a fork, LTTng looks at the stacks of threads that only the server has. glibc must
+#: not unmap these stacks when threads of the fork end.
+KEEP_STACKS = f'glibc.pthread.stack_cache_size={2**40}'
 _STATUS_BYTES = 4
 _lock = threading.Lock()
 _servers = []
@@ -175,6 +181,7 @@ def _running_server():
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         unset = ('PYTHONUNBUFFERED', 'TRT_PERCEPTION_COVERAGE', 'COVERAGE_PROCESS_START')
         environment = {name: value for name, value in os.environ.items() if name not in unset}
+        environment['GLIBC_TUNABLES'] = KEEP_STACKS
         with its:
             process = subprocess.Popen(
                 [sys.executable, __file__, str(its.fileno())],
@@ -204,6 +211,7 @@ def serve(socket_number):
     for module in LATE_IMPORTS:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(module)
+    importlib.import_module('trt_perception.ros.runtime.process').SIGNAL_LIMIT_S = SIGNAL_LIMIT_S
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, lambda *_: None)

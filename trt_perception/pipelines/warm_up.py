@@ -18,7 +18,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.image_sized_pipeline import ImageSizedPipeline
 from trt_perception.pipelines.pipeline import Pipeline, detect_one
-from trt_perception.process.interruption import check_interruption
+from trt_perception.process.interruption import check_interruption, step
 
 __all__ = [
     *(
@@ -108,6 +108,7 @@ def open_warm_pipelines(
 
     Raises:
         TrtPerceptionError: the model cannot be used with these options. All pipelines are closed.
+        InterruptionError: the process was asked to end. All pipelines are closed.
     """
     with ExitStack() as opened:
         pipelines, slowest_s = [], 0.0
@@ -115,13 +116,15 @@ def open_warm_pipelines(
         if len(devices) > 1 and (is_onnx(path) or is_triton_address(path)):
             _LOG.info('device_ids after the first are ignored: this model has one pipeline')
             devices = devices[:1]
-        for number, device in enumerate(devices):
-            served = len(range(number, cameras, len(devices)))
-            own = replace(options, device_id=device, max_batch=served)
-            pipeline, frame_time_s = open_warm_pipeline(path, own, open_pipeline)
-            opened.callback(pipeline.close)
-            pipelines.append(pipeline)
-            slowest_s = max(slowest_s, frame_time_s)
+        with step('loading the model'):
+            for number, device in enumerate(devices):
+                served = len(range(number, cameras, len(devices)))
+                check_interruption()
+                own = replace(options, device_id=device, max_batch=served)
+                pipeline, frame_time_s = open_warm_pipeline(path, own, open_pipeline)
+                opened.callback(pipeline.close)
+                pipelines.append(pipeline)
+                slowest_s = max(slowest_s, frame_time_s)
         opened.pop_all()
         return pipelines, slowest_s
 

@@ -28,7 +28,8 @@ All settings are parameters (docs/parameters.md), which follow --ros-args:
   detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true
   detector_node --ros-args --params-file my.yaml -r image:=/front/image_raw -p autostart:=true
 
-exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage
+exit codes: 0 ended by a signal, 1 the GPU was lost, 2 wrong parameters or usage,
+            128 + N ended by signal N, but a step did not return
 """
 
 

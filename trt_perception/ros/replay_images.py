@@ -23,6 +23,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
+from trt_perception.process.interruption import interrupted_for_s
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between
 from trt_perception.ros.runtime.command_line import parse_own_arguments
@@ -39,6 +40,8 @@ from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 __all__ = ['main']
 
 _COMPRESSED = ('jpeg', 'png')
+_ARRIVAL_LIMIT_S = 5.0
+_INTERRUPTED_ARRIVAL_LIMIT_S = 1.0
 
 _HELP_END = """examples:
   replay_images ~/pictures                                   a folder, 10 images a second, once
@@ -48,7 +51,7 @@ _HELP_END = """examples:
   replay_images ~/pictures --ros-args -r image:=/front/image_raw
 
 exit codes: 0 all sent or interrupted, 1 an image could not be read (the others are sent),
-            2 wrong usage
+            2 wrong usage, 128 + N ended by signal N, but a step did not return
 """
 
 
@@ -106,7 +109,7 @@ class ReplayImages(Node):
     def close(self) -> int:
         """Log the number of images sent, and free everything. Return the exit code."""
         if self._sent and self._options.reliability == 'reliable':
-            self._publisher.wait_for_all_acked(Duration(seconds=5))
+            self._wait_for_acknowledgements()
         seconds = time.monotonic() - self._started if self._started else 0.0
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
         if self._unreadable:
@@ -116,6 +119,13 @@ class ReplayImages(Node):
                 self._log.close()
         self.destroy_node()
         return self._exit_code
+
+    def _wait_for_acknowledgements(self) -> None:
+        """Wait until all images have arrived, after a signal only for a short time."""
+        end_s = time.monotonic() + _ARRIVAL_LIMIT_S
+        while time.monotonic() < end_s and interrupted_for_s() < _INTERRUPTED_ARRIVAL_LIMIT_S:
+            if self._publisher.wait_for_all_acked(Duration(seconds=0.1)):
+                return
 
     def _all_images(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         readable = True

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from trt_perception.errors import ConfigError, EngineError, MissingFileError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls
-from trt_perception.process.interruption import ENDING_SIGNALS, Interruption
+from trt_perception.process.interruption import Interruption, ending_signals
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.tools.command_line import ResultSaver, print_message
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     arguments_given = sys.argv[1:] if arguments is None else list(arguments)
     stop = Interruption(130, message='\nstopping; press Ctrl-C again to exit at once\n')
-    previous_handlers = [signal.signal(number, stop) for number in ENDING_SIGNALS]
+    previous_handlers = {number: signal.signal(number, stop) for number in ending_signals()}
     try:
         return _run(arguments_given)
     except (ConfigError, MissingFileError) as error:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_message('interrupted; no engine was written')
         return 130
     finally:
-        for number, handler in zip(ENDING_SIGNALS, previous_handlers, strict=True):
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
 
 

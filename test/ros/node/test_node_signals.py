@@ -1,15 +1,21 @@
 """Tests of SIGINT and SIGTERM, which end the process cleanly in every state."""
 
+import fcntl
+import os
+import pty
 import re
 import signal
+import subprocess
 import sys
+import termios
 import time
 
 import pytest
 
 from support.nodes import scripted_node
 from support.nodes.graph import HANDSHAKE, picture_of
-from support.programs import DEADLINE_S, Program, script
+from support.programs import DEADLINE_S, Program, executable, script
+from support.ties import tie
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.unmeasured
@@ -29,6 +35,8 @@ def assert_clean_end(detector, number):
         (signal.SIGTERM, ('configure',)),
         (signal.SIGINT, ('configure', 'activate')),
         (signal.SIGTERM, ('configure', 'activate')),
+        (signal.SIGHUP, ()),
+        (signal.SIGHUP, ('configure', 'activate')),
         (signal.SIGINT, ('configure', 'shutdown from inactive')),
     ],
 )
@@ -37,6 +45,28 @@ def test_signal_ends_the_node_cleanly_in_each_state(start_detector, model, numbe
     assert detector.state() == 'unconfigured'
     detector.transition(*transitions)
     assert_clean_end(detector, number)
+
+
+def test_closed_terminal_ends_the_node_cleanly(model):
+    """The node gets SIGHUP, and can no longer write to its output."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [executable('detector_node'), '--ros-args', '-p', f'engine_path:={model}'],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    tie(process.pid)
+    os.close(its)
+    output = b''
+    while b'node up' not in output:
+        output += os.read(ours, 4096)
+
+    os.close(ours)
+
+    assert process.wait(DEADLINE_S) == 0
 
 
 def test_signal_after_a_failed_activate_ends_the_node_cleanly(start_detector, model, tmp_path):

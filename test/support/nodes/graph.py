@@ -273,6 +273,11 @@ class Detector:
         request = Transition(id=TRANSITIONS[name])
         return self.call('change_state', transition=request).success
 
+    def request_transition(self, name):
+        """Request a transition without waiting for the answer."""
+        self._get_ready()
+        self._send('change_state', transition=Transition(id=TRANSITIONS[name]))
+
     def transition(self, *names):
         """Request transitions, and check that each succeeds."""
         for name in names:

@@ -7,7 +7,13 @@ from typing import Any, ClassVar, Protocol
 
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError, OutputError, OutputShapeError, ServerError
+from trt_perception.errors import (
+    EngineError,
+    InterruptionError,
+    OutputError,
+    OutputShapeError,
+    ServerError,
+)
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import HostMemory, NumpyMemory
@@ -104,7 +110,7 @@ class ArrayPipeline:
         assert self._model is not None
         try:
             return [output.shape for output in self._model.run(tensors)]
-        except ServerError:  # its message is about the server
+        except (InterruptionError, ServerError):  # a server's message is about the server
             raise
         except Exception as error:  # ONNX Runtime's exceptions have no common base class
             fed = ', '.join(f'{name} {list(value.shape)}' for name, value in tensors.items())

@@ -16,6 +16,7 @@ from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from trt_perception.parameters.camera import NodeConfig
+from trt_perception.process.interruption import is_interrupted
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.transport.advice import has_node_profile
 from trt_perception.transport.shared_memory import (
@@ -89,7 +90,7 @@ class ImageParticipants:
     def _create(self, count: int) -> None:
         try:
             enclave = _enclave(self._node)
-            while len(self._nodes) < count:
+            while len(self._nodes) < count and not is_interrupted():
                 self._nodes.append(_create_hidden_node(self._node, len(self._nodes), enclave))
         except Exception as error:  # rclpy raises several exception types
             self._problem = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import signal
 import sys
 import threading
@@ -19,16 +20,21 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
+from trt_perception.process.hard_exit import hard_exit
 from trt_perception.process.interruption import (
-    ENDING_SIGNALS,
     REPEATED_SIGNAL_S,
+    ending_signals,
     ignore_signals,
     interrupt,
+    running_step,
+    step,
 )
 from trt_perception.ros.runtime.command_line import report_wrong_usage
+from trt_perception.ros.runtime.end_guard import start_end_guard
 from trt_perception.ros.runtime.executor import GuardedExecutor
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.time_limit import time_limit
+from trt_perception.stages.triton.memory import REGION_PATHS
 from trt_perception.transport.shared_memory import repair_command, unfinished_ports
 
 __all__ = ['raise_file_limit', 'run_node']
@@ -40,6 +46,10 @@ _OPEN_FILES = 65536
 # waits for the frame or native call in progress.
 START_LIMIT_S = 60.0
 END_LIMIT_S = 30.0
+# After a signal, the process is gone within 3 s. A node of 64 cameras ends in 0.5 s.
+SIGNAL_LIMIT_S = 2.2
+# The guard, which needs no interpreter lock, kills the process this much later.
+_GUARD_DELAY_S = 0.3
 
 
 def run_node(
@@ -63,7 +73,8 @@ def run_node(
     Returns:
         The exit code: 0 done or interrupted; 2 wrong parameters or arguments, each reported in
         one sentence. The process ends with 1 if the node is not made within START_LIMIT_S, or not
-        closed within END_LIMIT_S.
+        closed within END_LIMIT_S. It ends with 128 + the signal's number if it has not ended
+        SIGNAL_LIMIT_S after the signal, or at a second signal.
     """
     with _Signals() as signals:
         _warn_of_unfinished_ports()
@@ -73,7 +84,8 @@ def run_node(
             # rclpy raises several exception types for unreadable arguments and YAML.
             return report_wrong_usage(error)
         try:
-            with time_limit('the start of the node', START_LIMIT_S):
+            what = 'the start of the node'
+            with step(what), time_limit(what, START_LIMIT_S):
                 node = make_node()
         except (ConfigError, NameValidationException, ParameterException) as error:
             rclpy.shutdown()
@@ -84,7 +96,8 @@ def run_node(
         while not signals.end_requested.is_set() and not finished(node) and node.context.ok():
             executor.spin_once()
         executor.logger.info('ending')
-        with time_limit('the end of the node', END_LIMIT_S):
+        what = 'the end of the node'
+        with step(what), time_limit(what, END_LIMIT_S):
             return _close_node(executor, node, close_node)
 
 
@@ -130,8 +143,11 @@ def _warn_of_unfinished_ports() -> None:
 class _Signals:
     """Handles the signals that end the process, and ignores them after the ``with`` block.
 
+    The thread ends with the block: a thread that wakes in the interpreter's shutdown may crash.
+
     The first signal requests the end. A signal within the next second is a duplicate. A later
-    signal ends a hanging process at once, as users expect of a second Ctrl-C.
+    signal ends a hanging process at once, as users expect of a second Ctrl-C. So does the time
+    limit, which begins at the first signal, because the executor may be busy.
 
     Python runs signal handlers only in the main thread, which waits in the middleware. So the
     thread that receives the signal writes a byte to a pipe. `sigwait` would need all threads to
@@ -145,33 +161,55 @@ class _Signals:
     def __init__(self) -> None:
         self.end_requested = threading.Event()
         self.wake: Callable[[], None] = lambda: None
-        self._has_ended = False
+        self._end_pipe, self._end_sender = os.pipe()
         self._signal_pipe, sender = os.pipe()
         os.set_blocking(sender, False)
-        for number in ENDING_SIGNALS:
+        for number in ending_signals():
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
-        threading.Thread(target=self._wait, name='signals', daemon=True).start()
+        start_end_guard(self._signal_pipe, SIGNAL_LIMIT_S + _GUARD_DELAY_S, REGION_PATHS)
+        self._thread = threading.Thread(target=self._wait, name='signals', daemon=True)
+        self._thread.start()
 
     def __enter__(self) -> _Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._has_ended = True
         ignore_signals()
+        os.write(self._end_sender, b'.')
+        self._thread.join()
 
     def _wait(self) -> None:
-        os.read(self._signal_pipe, 1)
+        if not self._has_signal():
+            return
+        limit_s = time.monotonic() + SIGNAL_LIMIT_S
         interrupt()
         self.end_requested.set()
         with contextlib.suppress(Exception):  # the node may already be destroyed
             self.wake()
+        if select.select([self._end_pipe], [], [], REPEATED_SIGNAL_S)[0]:
+            return
         # Duplicates of the first second are in the pipe now, even if this thread runs late.
-        time.sleep(REPEATED_SIGNAL_S)
-        os.set_blocking(self._signal_pipe, False)
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._signal_pipe, _PIPE_BYTES)
-        os.set_blocking(self._signal_pipe, True)
-        number = os.read(self._signal_pipe, 1)[0]
-        if not self._has_ended:
-            os._exit(128 + number)
+        number = os.read(self._signal_pipe, _PIPE_BYTES)[0]
+        text = ''
+        if self._has_signal(max(0.0, limit_s - time.monotonic())):
+            number = os.read(self._signal_pipe, 1)[0]
+        elif select.select([self._end_pipe], [], [], 0)[0]:
+            return
+        else:
+            what, name = running_step() or 'a callback', _signal_name(number)
+            text = f'error: {what} has not returned {SIGNAL_LIMIT_S:g} s after {name}; exiting'
+        hard_exit(128 + number, text)
+
+    def _has_signal(self, limit_s: float | None = None) -> bool:
+        """Wait for a signal, at most until the end of the block or the limit in seconds."""
+        pipes = [self._signal_pipe, self._end_pipe]
+        ready = select.select(pipes, [], [], limit_s)[0]
+        return self._signal_pipe in ready and self._end_pipe not in ready
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f'signal {number}'

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import os
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Final
+
+from trt_perception.process.hard_exit import hard_exit
 
 __all__ = ['EXIT_TIME_LIMIT', 'time_limit']
 
@@ -41,7 +42,7 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
                 flush=True,
             )
             faulthandler.dump_traceback(_STDERR_FD)
-            os._exit(EXIT_TIME_LIMIT)
+            hard_exit(EXIT_TIME_LIMIT)
 
     with contextlib.suppress(
         RuntimeError

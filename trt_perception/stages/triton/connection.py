@@ -6,6 +6,7 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -22,6 +23,7 @@ from trt_perception.model.manifest import MANIFEST_MAX_BYTES, Manifest, parse_ma
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.recognition.manifest_command import export_command
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.interruption import check_interruption, interrupted_for_s
 from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TRITON_DTYPES
 
@@ -39,6 +41,11 @@ _MAX_DIMENSIONS: Final = 8
 _MAX_CONTROL_BYTES: Final = MANIFEST_MAX_BYTES + 2**20
 _CHANGE_MODEL: Final = 'change the model, or its config.pbtxt on the server'
 _CONTROL_TIMEOUT_S: Final = 1.0
+# Shorter if the process was asked to end some time ago.
+_UNREGISTER_TIMEOUT_S: Final = 1.5
+_MIN_UNREGISTER_TIMEOUT_S: Final = 0.5
+# A call checks after this time whether the process was asked to end.
+_INTERRUPTION_POLL_S: Final = 0.05
 _MAX_HEADERS_BYTES: Final = 64 * 1024
 _MAX_PEM_BYTES: Final = 2**20
 # gRPC waits up to 20 s to connect, and up to 120 s before the next attempt. The first value also
@@ -156,13 +163,25 @@ class TritonConnection:
         values = {'name': region.name, 'key': f'/{region.name}', 'byte_size': region.size}
         self._call('SystemSharedMemoryRegister', **values)
 
-    def unregister(self, name: str) -> None:
-        """Let the server forget a region that no request uses. Raises EngineError.
+    def unregister(self, *names: str) -> None:
+        """Let the server forget regions that no request uses. All calls share one time limit.
 
-        An empty name would mean all regions of all clients.
+        An empty name would mean all regions of all clients. This also works after the process was
+        asked to end.
+
+        Raises:
+            EngineError: the server does not answer. It may have forgotten some of the regions.
         """
-        assert name
-        self._call('SystemSharedMemoryUnregister', name=name)
+        assert all(names)
+        method = self._control.SystemSharedMemoryUnregister
+        requests = [self.messages.SystemSharedMemoryUnregisterRequest(name=name) for name in names]
+        limit_s = max(_UNREGISTER_TIMEOUT_S - interrupted_for_s(), _MIN_UNREGISTER_TIMEOUT_S)
+        calls = [
+            method.future(request, timeout=limit_s, metadata=self.headers) for request in requests
+        ]
+        errors = [error for call in calls if (error := call.exception()) is not None]
+        if errors:
+            raise request_error(EngineError, self._address, errors[0])
 
     def close(self) -> None:
         """Close all connections. May be called again."""
@@ -170,14 +189,25 @@ class TritonConnection:
             self._channels.pop().close()
 
     def _call(self, method: str, **values: Any) -> Any:
-        """Call a method of the server, and return the answer. Raises EngineError."""
+        """Call a method of the server, and return the answer.
+
+        Raises:
+            EngineError: the call failed.
+            InterruptionError: the process was asked to end.
+        """
         request = getattr(self.messages, f'{method}Request')(**values)
+        call = getattr(self._control, method).future(
+            request, timeout=_CONTROL_TIMEOUT_S, metadata=self.headers
+        )
         try:
-            return getattr(self._control, method)(
-                request, timeout=_CONTROL_TIMEOUT_S, metadata=self.headers
-            )
+            while True:
+                check_interruption()
+                with contextlib.suppress(self._grpc.FutureTimeoutError):
+                    return call.result(_INTERRUPTION_POLL_S)
         except self.call_errors as error:
             raise request_error(EngineError, self._address, error) from None
+        finally:
+            call.cancel()
 
 
 def import_model_config(subject: str) -> Any:

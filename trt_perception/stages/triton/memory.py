@@ -24,9 +24,11 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import size_text
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.hard_exit import before_hard_exit
 
 __all__ = [
-    *('MARK_BYTES', 'MAX_SHARED_BYTES', 'TritonRegion', 'open_regions', 'remove_left_regions'),
+    *('MARK_BYTES', 'MAX_SHARED_BYTES', 'REGION_PATHS', 'TritonRegion', 'open_regions'),
+    'remove_left_regions',
 ]
 
 #: The largest sum of all regions of this process.
@@ -39,6 +41,8 @@ _ALIGNMENT: Final = 64
 MARK_BYTES: Final = 8
 # Marks of an output. More marks find smaller unwritten parts, and take longer.
 _MAX_MARKS: Final = 4096
+#: Beginnings of the paths of regions: complete ones, and those that are being made.
+REGION_PATHS: Final = (f'{_FOLDER}/{_PREFIX}', f'{_FOLDER}/.{_PREFIX}')
 
 
 class TritonRegion:
@@ -63,6 +67,7 @@ class TritonRegion:
         self._path = _FOLDER / f'.{self.name}'
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
         self._file = os.open(self._path, flags, 0o600)
+        _OPEN_REGIONS.add(self)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             # Without a lock, another process could remove a file with the final name.
@@ -78,7 +83,6 @@ class TritonRegion:
             for tensor, offset in zip(tensors, self.offsets, strict=True)
         ]
         self._marks: dict[int, bytes] = {}
-        _OPEN_REGIONS.add(self)
 
     def mark(self, index: int) -> None:
         """Write marks into an output of at least MARK_BYTES bytes, before a request.
@@ -108,13 +112,26 @@ class TritonRegion:
 
     def close(self) -> None:
         """Remove the file. The memory stays until the last view of it is gone. Call once."""
+        self._unlink()
         _OPEN_REGIONS.discard(self)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
         os.close(self._file)
 
+    def _unlink(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._path)
 
+    @classmethod
+    def unlink_all(cls) -> None:
+        """Remove the files of all regions of this process. The regions stay usable."""
+        for region in list(_OPEN_REGIONS):
+            region._unlink()
+
+
+#: The regions of this process whose file exists.
 _OPEN_REGIONS: Final[set[TritonRegion]] = set()
+before_hard_exit(TritonRegion.unlink_all)
+# A child must not remove the regions of its parent.
+os.register_at_fork(after_in_child=_OPEN_REGIONS.clear)
 _OPENING: Final = threading.Lock()
 
 

@@ -22,6 +22,7 @@ from trt_perception.errors import EngineError, ServerError, ServerTimeoutError
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.interruption import check_interruption, interrupted_for_s
 from trt_perception.stages.triton.connection import TritonConnection, request_error
 from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TritonMessages, answer_limit_bytes, with_batch
@@ -33,6 +34,10 @@ _LOG: Final = logging.getLogger(__name__)
 # The first answer may take longer, because a server often prepares a model in its first request.
 _FIRST_TIMEOUT_S: Final = 60.0
 _EXTRA_TIMEOUT_S: Final = 1.0
+# After a signal, requests in flight may still be answered within this time, except for a first
+# request.
+_INTERRUPTED_TIMEOUT_S: Final = 1.0
+_INTERRUPTION_POLL_S: Final = 0.05
 # Errors that only the server can cause. gRPC itself causes the others, too, for example after a
 # lost connection, while the server may still run the request.
 _ERRORS_OF_SERVER: Final = frozenset({'INVALID_ARGUMENT', 'NOT_FOUND', 'ALREADY_EXISTS'})
@@ -65,11 +70,10 @@ class _Request:
         self.outputs: list[npt.NDArray[Any]] = []
         self.error: EngineError | None = None
 
-    def wait(self) -> None:
-        """Wait for the end of the request, or until it is too late."""
-        if not self.is_over and (rest_s := self.deadline_s - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                self.answered.get(timeout=rest_s)
+    def wait(self, limit_s: float) -> None:
+        """Wait for the end of the request."""
+        with contextlib.suppress(queue.Empty):
+            self.answered.get(timeout=limit_s)
 
 
 class TritonModel:
@@ -108,6 +112,7 @@ class TritonModel:
         )
         self._requests: dict[int, _Request] = {}  # by slot
         self._timeout_s = max(_FIRST_TIMEOUT_S, options.timeout_s)  # until the first answer
+        self._has_answered = False
 
     def use_shared_memory(self, slots: int, batch: int) -> None:
         """Try to pass tensors through shared memory. Otherwise the requests contain them.
@@ -200,18 +205,31 @@ class TritonModel:
             ServerTimeoutError: the answer was too late.
             ServerError: the server or the connection failed.
             EngineError: the server now has another model under this address.
+            InterruptionError: the process was asked to end.
         """
         request = self._requests[slot]
-        request.wait()
+        must_end = self._wait(request)
         with self._watch.lock:
             request.is_lost = not request.is_over
             error = self._watch.change or request.error
         if request.is_lost:
+            if must_end:
+                check_interruption()
             self._watch.check_now()
             error = error or self._timeout_error(request)
         if error is not None:
             raise error
         return request.outputs
+
+    def _wait(self, request: _Request) -> bool:
+        """Wait until a request is over or too late. Return True if the process must end first."""
+        while not request.is_over and (rest_s := request.deadline_s - time.monotonic()) > 0:
+            request.wait(min(rest_s, _INTERRUPTION_POLL_S))
+            waited_s = interrupted_for_s()
+            is_due = waited_s > (_INTERRUPTED_TIMEOUT_S if self._has_answered else 0.0)
+            if is_due and not request.is_over:
+                return True
+        return False
 
     def release(self, slot: int) -> None:
         """Free the memory of a slot. A request that is not over keeps its memory until then."""
@@ -245,6 +263,7 @@ class TritonModel:
         try:
             outputs = self._messages.outputs(future.result(), request.region)
             self._timeout_s = self._options.timeout_s
+            self._has_answered = True
         except ServerError as invalid:
             error = invalid
         except self._connection.call_errors as failed:

@@ -24,9 +24,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from trt_perception.errors import EngineError, ServerError
+from trt_perception.errors import EngineError, InterruptionError, ServerError
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.process.interruption import interrupted_for_s
 from trt_perception.stages.triton.connection import ServedModel, TritonConnection
 from trt_perception.stages.triton.memory import TritonRegion, open_regions, remove_left_regions
 
@@ -169,7 +170,9 @@ class ServerWatch:
                 self._wait_for_check()
                 if self._is_ending:
                     break
-                self._check()
+                # A process that was asked to end makes no more calls, but waits for `close`.
+                with contextlib.suppress(InterruptionError):
+                    self._check()
         finally:
             self._clean_up()
             _OPEN.discard(self)
@@ -234,7 +237,7 @@ class ServerWatch:
                 self.give_back(region, is_free=True)
 
     def _clean_up(self) -> None:
-        end = time.monotonic() + _LAST_ANSWERS_S
+        end = time.monotonic() + _LAST_ANSWERS_S - interrupted_for_s()
         while self.problem is None and self.busy_regions and time.monotonic() < end:
             time.sleep(_LAST_ANSWERS_POLL_S)
         with self.lock:
@@ -251,9 +254,8 @@ class ServerWatch:
         """Remove regions, and let the server forget the unused regions, if it answers."""
         for region in regions:
             region.close()
-        with contextlib.suppress(EngineError):  # a stopped server costs only one time limit
-            for region in unused_regions:
-                self._connection.unregister(region.name)
+        with contextlib.suppress(EngineError):
+            self._connection.unregister(*(region.name for region in unused_regions))
 
 
 def _call_all(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:

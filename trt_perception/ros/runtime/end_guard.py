@@ -1,0 +1,83 @@
+"""Kills a node whose interpreter hangs after a signal. Runs in a process of its own.
+
+Native code may keep the interpreter's lock: rclpy in some calls, and ONNX Runtime before 1.24
+while it loads a model. Then no signal handler and no thread of the node runs. Only the byte that
+`signal.set_wakeup_fd` writes arrives. The guard sees this byte in the same pipe, without reading
+it. The pipe also shows the end of the node.
+
+Arguments: the pipe, the process ID of the node, the time limit in seconds, and the beginnings of
+the paths of files that the guard removes after it has killed the node.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+
+__all__ = ['start_end_guard']
+
+_END_WAIT_MS = 1000
+
+
+def start_end_guard(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
+    """Start the guard of this process. It ends with this process.
+
+    Args:
+        pipe: the end of the pipe of `signal.set_wakeup_fd` from which this process reads.
+        limit_s: seconds from the first signal until the guard kills this process.
+        prefixes: the guard removes open files of this process whose path begins with one of these.
+    """
+    # Without a guard, only a second signal or SIGKILL ends a process whose interpreter hangs.
+    with contextlib.suppress(OSError):
+        guard = subprocess.Popen(
+            [
+                *(sys.executable, '-I', '-S', __file__),
+                *(str(pipe), str(os.getpid()), str(limit_s), *prefixes),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[pipe],
+            start_new_session=True,  # Ctrl-C and a closed terminal do not reach the guard
+        )
+        guard.returncode = 0  # nobody waits for the guard, so Python must not warn
+
+
+def _guard(pipe: int, node: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
+    """Wait for the end of the node. Kill the node if a signal came and the limit has passed."""
+    # systemd signals all processes of a service, and the guard must live as long as the node.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    poll.poll()
+    poll.modify(pipe, 0)  # the end of the node is always reported
+    if poll.poll(1000 * limit_s) or os.getppid() != node:
+        return
+    files = _open_files(node, prefixes)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(node, signal.SIGKILL)
+    poll.poll(_END_WAIT_MS)
+    for path in files:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+    if select.select([], [2], [], 0)[1]:  # a pipe without a reader must not keep the guard
+        with contextlib.suppress(OSError):
+            os.write(2, b'error: native code has not returned after a signal; killed\n')
+
+
+def _open_files(process: int, prefixes: tuple[str, ...]) -> list[str]:
+    """Return the paths of a process's open files that begin with one of the prefixes."""
+    paths = []
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(f'/proc/{process}/fd'):
+            with contextlib.suppress(OSError):
+                path = os.readlink(entry.path)
+                if path.startswith(prefixes):
+                    paths.append(path)
+    return paths
+
+
+if __name__ == '__main__':
+    _guard(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), tuple(sys.argv[4:]))
