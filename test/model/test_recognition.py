@@ -317,6 +317,13 @@ def test_tensor_name_is_ignored_if_its_shape_contradicts():
     assert recognised(labels, class_names=names).decoder == PRESETS['rfdetr'].decoder
 
 
+@pytest.mark.parametrize('names', [('background', *COCO), (*COCO, 'background')])
+def test_background_of_rfdetr_may_be_first_or_last(names, golden_messages):
+    outputs = tensors(dets=(1, 300, 4), labels=(1, 300, 81))
+    assert recognised(outputs, class_names=names).class_names == names
+    golden_messages.add(refusal(outputs))
+
+
 @pytest.mark.parametrize('names', [('background', 'person'), ('background', 'horse')])
 def test_17_keypoints_are_those_of_coco_only_for_a_person(names):
     outputs = tensors(a=(-1, 4), b=(-1,), c=(-1, 17, 3), d=(-1, 17))
