@@ -77,7 +77,6 @@ def test_map_of_one_class_has_a_background():
     [
         ('ConvNextForImageClassification', {}, (1, 80), 'classify'),
         ('UperNetForSemanticSegmentation', {}, (1, 80, 224, 224), 'semantic'),
-        ('ViTForImageClassification', {'problem_type': 'multi_label_classification'}, None, None),
         ('ViTModel', {}, None, None),
         (['ViTForImageClassification'] * 2, {}, None, None),
         (7, {}, None, None),
@@ -139,7 +138,7 @@ def test_wrong_task_is_refused_with_the_task_that_fits(task, shape, values, gold
         ((1, 7), -1, True),
         ((-1, 7), 1, False),  # final boxes, whose number varies
         ((100, 7), 1, False),
-        ((1, 1), 1, False),
+        ((1, 1), 1, True),
     ],
 )
 def test_only_a_row_for_each_image_is_a_classifier(shape, batch, is_classifier):

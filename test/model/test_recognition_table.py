@@ -166,6 +166,24 @@ CASES = [
     },
     {
         'config': {
+            **huggingface('vit'),
+            'architectures': ['ViTForImageClassification'],
+            'problem_type': 'multi_label_classification',
+        },
+        'outputs': floats(logits=(1, 80)),
+    },
+    {
+        'config': {
+            **huggingface('vit'),
+            'architectures': ['ViTForImageClassification'],
+            'problem_type': 'regression',
+        },
+        'outputs': floats(logits=(1, 80)),
+    },
+    {'config': huggingface('vit'), 'outputs': floats(logits=(1, 80))},
+    {'config': huggingface('segformer'), 'outputs': floats(logits=(1, 80, 160, 160))},
+    {
+        'config': {
             **huggingface('segformer'),
             'architectures': ['SegformerForSemanticSegmentation'],
         },

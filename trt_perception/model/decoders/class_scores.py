@@ -28,20 +28,24 @@ class ClassScoresDecoder(ImageDecoder):
     """The decoder of one score per class for the whole image.
 
     Attributes:
-        activation: ``none`` if the network outputs probabilities, ``softmax`` if it outputs
-            logits.
+        activation: ``none`` if the network outputs probabilities. For logits, ``softmax`` if an
+            image has exactly one of the classes, ``sigmoid`` if it may have several or none.
     """
 
     family: ClassVar[str] = 'class_scores'
     tasks_with_own_outputs: ClassVar[tuple[str, ...]] = (Classify.name,)
     documented_outputs: ClassVar[str] = 'scores (B, C)'
-    documented_scores: ClassVar[str] = 'probabilities, or logits with `softmax`'
+    documented_scores: ClassVar[str] = 'probabilities, or logits with `softmax` or `sigmoid`'
 
-    activation: Annotated[str, choice_reader('none', 'softmax')]
+    activation: Annotated[str, choice_reader('none', 'softmax', 'sigmoid')]
 
     def expected_outputs(self, classes: int | None) -> tuple[OutputTensor, ...]:
         """See ImageDecoder."""
         return (OutputTensor('scores', ('B', class_axis_size(classes))),)
+
+    def has_constant_scores(self, class_count: int) -> bool:
+        """See Decoder."""
+        return self.activation == 'softmax' and class_count == 1
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassScores:
         """See ImageDecoder."""
@@ -52,12 +56,16 @@ class ClassScoresDecoder(ImageDecoder):
             scores -= scores.max()
             np.exp(scores, out=scores)
             scores /= scores.sum()
+        elif self.activation == 'sigmoid':
+            with np.errstate(over='ignore'):  # exp of a very low logit is infinite, its score 0
+                scores = np.float32(1) / (np.float32(1) + np.exp(-scores))
         if not np.all((scores >= 0) & (scores <= 1.001)):
             raise OutputError(
                 "the model's output",
                 f'scores from {scores.min():.4g} to {scores.max():.4g}',
                 expected='probabilities from 0 to 1',
-                fix='set model.decoder to class_logits if the network outputs logits',
+                fix='set model.decoder to class_logits or class_sigmoid if the network outputs '
+                'logits',
             )
         return ClassScores(scores)
 
@@ -73,6 +81,12 @@ PRESETS: Final = (
         'class_logits',
         ClassScoresDecoder('softmax'),
         'classifiers of torchvision and Hugging Face',
+        '(B, C)',
+    ),
+    DecoderPreset(
+        'class_sigmoid',
+        ClassScoresDecoder('sigmoid'),
+        'classifiers with several labels for each image, or with one class',
         '(B, C)',
     ),
 )

@@ -117,10 +117,12 @@ def find_decoders_by_shape(
         allow_dynamic: see ``assign_outputs``.
     """
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
+    class_count = max((tensor.shape[-1] for tensor in model.outputs if tensor.shape), default=0)
     return [
         name
         for name, preset in PRESETS.items()
-        if assign_outputs(
+        if not preset.decoder.has_constant_scores(classes or class_count)
+        and assign_outputs(
             preset.decoder.outputs(classes, task), model.outputs, allow_dynamic=allow_dynamic
         )
         is not None

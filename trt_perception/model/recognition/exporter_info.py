@@ -32,6 +32,8 @@ class ExporterInfo:
         task: the model's task, such as ``detect`` or ``pose``.
         filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
             supported or not mentioned.
+        unsupported: why no decoder reads these outputs as the exporter's own code does; empty if
+            one does, or if the exporter does not say.
         evidence: one sentence for each value found.
     """
 
@@ -42,6 +44,7 @@ class ExporterInfo:
     decoder_candidates: tuple[tuple[str, ...], ...] = ()
     task: Task = DETECT
     filter_problem: str = ''
+    unsupported: str = ''
     evidence: tuple[str, ...] = ()
 
     @property

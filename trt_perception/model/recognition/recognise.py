@@ -156,14 +156,22 @@ def recognise(
             found.
     """
     info = _read_exporter_info(model)
-    evidence, sentence_count = list(info.evidence), len(info.evidence)
     image, _ = split_inputs(model.name, model.inputs)
     class_names = overrides.class_names or info.class_names
-    if overrides.class_names:
-        evidence.append(f'{overrides.syntax.name("class_names")} -> {len(class_names)} classes')
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
+        info = _read_exporter_info(model)  # the shapes may show the task
+    if info.unsupported and not overrides.decoder:
+        raise EngineError(
+            model.name,
+            info.unsupported,
+            expected='outputs that docs/decoders.md lists',
+            fix=f'if another decoder reads the outputs, set {overrides.syntax.name("decoder")}',
+        )
+    evidence, sentence_count = list(info.evidence), len(info.evidence)
+    if overrides.class_names:
+        evidence.append(f'{overrides.syntax.name("class_names")} -> {len(class_names)} classes')
     info = _with_task(model, info, class_names, size, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
@@ -311,7 +319,9 @@ def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
     """
     if 'names' in model.metadata:
         return read_ultralytics_metadata(model.name, model.metadata)
-    return read_huggingface_config(model.config) if model.config else ExporterInfo()
+    if model.config:
+        return read_huggingface_config(model.config, model.outputs)
+    return ExporterInfo()
 
 
 def _with_output_shapes(
