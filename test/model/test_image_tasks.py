@@ -215,6 +215,32 @@ def test_open_size_of_a_depth_model_names_usual_sizes(golden_messages):
     assert (found.preprocessing.input_size, found.class_names) == ((924, 518), ())
 
 
+@pytest.mark.parametrize(
+    ('config', 'is_relative'),
+    [
+        ({'model_type': 'dpt'}, True),
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'beit'}}, True),
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'swinv2'}}, True),
+        # facebook/dpt-dinov2-small-nyu and -kitti output metres.
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'dinov2'}}, False),
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'dinov3_vit'}}, False),
+        ({'model_type': 'depth_anything', 'backbone_config': {'model_type': 'dinov2'}}, True),
+    ],
+)
+@pytest.mark.parametrize('more', [{}, {'architectures': ['DPTForDepthEstimation']}])
+def test_unit_of_a_depth_is_asked_for_if_the_config_does_not_decide(config, is_relative, more):
+    config = {**config, **more}
+    if is_relative:
+        found = recognised(output(1, 640, 640), (), config)
+        assert found.decoder == PRESETS['relative_depth'].decoder
+        return
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognised(output(1, 640, 640), (), config)
+    assert set(caught.value.missing) == {'decoder'}
+    found = recognised(output(1, 640, 640), (), config, decoder='metric_depth')
+    assert (found.decoder, found.task.name) == (PRESETS['metric_depth'].decoder, 'depth')
+
+
 def test_crop_of_a_depth_model_is_refused():
     with pytest.raises(EngineError):
         resolve(output(1, 640, 640), decoder='metric_depth', resize='center_crop')

@@ -30,8 +30,8 @@ class ExporterInfo:
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
             first set that has a decoder for the output shapes.
         task: the model's task, such as ``detect`` or ``pose``.
-        filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
-            supported or not mentioned.
+        problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
+            or unsupported.
         unsupported: why no decoder reads these outputs as the exporter's own code does; empty if
             one does, or if the exporter does not say.
         evidence: one sentence for each value found.
@@ -43,7 +43,7 @@ class ExporterInfo:
     exporter: str = ''
     decoder_candidates: tuple[tuple[str, ...], ...] = ()
     task: Task = DETECT
-    filter_problem: str = ''
+    problems: Mapping[str, str] = field(default_factory=dict)
     unsupported: str = ''
     evidence: tuple[str, ...] = ()
 

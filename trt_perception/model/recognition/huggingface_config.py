@@ -46,6 +46,7 @@ def read_huggingface_config(
     class_names, sentence = read_class_names('config.json "id2label"', config.get('id2label'))
     task: Task = DETECT
     decoder, unsupported = _HUGGINGFACE_DECODERS.get(model_type, ''), ''
+    decoders: tuple[str, ...] = ()  # if the file does not decide between several
     if found := _task_of_whole_image(config, outputs, len(class_names)):
         task, reason = found
         decoder = 'pixel_logits'
@@ -59,7 +60,11 @@ def read_huggingface_config(
         # The networks of relative and metric depth differ only in their last layer.
         if decoder == 'relative_depth' and config.get('depth_estimation_type') == 'metric':
             decoder = 'metric_depth'
-        evidence.append(f'config.json -> {decoder}, task {task}')
+        elif _has_unknown_unit(config):
+            decoders = ('relative_depth', 'metric_depth')
+        evidence.append(
+            f'config.json -> {decoder if not decoders else "unknown unit"}, task {task}'
+        )
     elif model_type and not decoder:
         # The file may belong to another network, so its classes and preprocessing are not used.
         reason = 'is unsupported'
@@ -73,7 +78,7 @@ def read_huggingface_config(
         evidence.append(sentence)
     processor = config.get('preprocessor_config')
     processor = processor if isinstance(processor, Mapping) else {}
-    preprocessing, input_size, filter_problem = read_image_processor(processor, model_type)
+    preprocessing, input_size, problems = read_image_processor(processor, model_type)
     if preprocessing:
         evidence.append(f'preprocessor_config.json -> {fields_text(preprocessing)}')
     return ExporterInfo(
@@ -81,9 +86,9 @@ def read_huggingface_config(
         input_size=input_size,
         preprocessing=preprocessing,
         exporter='huggingface',
-        decoder_candidates=((decoder,),) if decoder else (),
+        decoder_candidates=(decoders or (decoder,),) if decoder else (),
         task=task,
-        filter_problem=filter_problem,
+        problems=problems,
         unsupported=unsupported,
         evidence=tuple(evidence),
     )
@@ -113,6 +118,16 @@ def _task_of_whole_image(
         return None
     task = Classify() if len(shape) == 2 else Semantic()
     return task, f'config.json without "architectures", and {tensors_text(outputs)}'
+
+
+def _has_unknown_unit(config: Mapping[str, Any]) -> bool:
+    """Return whether a depth model may output metres, and its configuration does not say so.
+
+    DPT with MiDaS' backbones is relative. With DINOv2's, the published models output metres.
+    """
+    backbone = config.get('backbone_config')
+    name = backbone.get('model_type') if isinstance(backbone, Mapping) else None
+    return config.get('model_type') == 'dpt' and isinstance(name, str) and 'dino' in name
 
 
 def _classifier_decoder(

@@ -68,6 +68,9 @@ FindOutputShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int
 # PIL, with antialiasing, resized the training images of usual classifiers.
 _TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antialias': True}}
 
+# Fields that a file of an exporter states, or whose usual values are assumed.
+_STATED_FIELDS: Final = ('resize', 'color_order', 'scale', 'mean', 'std')
+
 
 @dataclass(frozen=True)
 class ModelOverrides:
@@ -194,7 +197,9 @@ def recognise(
         with_preprocessing=tuple(
             name for name, each in PRESETS.items() if usual or each.preprocessing
         ),
-        filter_problem='' if 'antialias' in overrides.preprocessing else info.filter_problem,
+        problems={
+            key: why for key, why in info.problems.items() if key not in overrides.preprocessing
+        },
         task=info.task,
         is_task_given=bool(overrides.task),
     )
@@ -291,10 +296,14 @@ def _assumption_sentence(
     Ultralytics and YOLOv5 train all their models with the same preprocessing, so their metadata
     state it.
     """
-    if info.is_yolo_export or info.preprocessing:
+    if info.is_yolo_export:
         return ''
-    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
     assumed = {**_TASK_DEFAULTS.get(info.task.name, {}), **usual}
+    if info.preprocessing:
+        # The filter of a file is known, and its padding follows from the resize.
+        assumed = {key: assumed[key] for key in _STATED_FIELDS if key in assumed}
+        assumed = {key: value for key, value in assumed.items() if key not in info.preprocessing}
+    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
     fields = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in assumed.items()
