@@ -32,7 +32,9 @@ class EndToEnd(ObjectDecoder):
         self, classes: int | None, value_count: int = 0
     ) -> tuple[OutputTensor, ...]:
         """See ObjectDecoder."""
-        return (OutputTensor('output', ('B', 'K', 6 + value_count)),)
+        # LibreYOLO's nms=True adds a second output with all boxes.
+        shape = ('B', 'K', 6 + value_count)
+        return (OutputTensor('output', shape, tensor_names=('output',)),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
         """See ObjectDecoder."""

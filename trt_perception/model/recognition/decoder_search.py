@@ -84,6 +84,9 @@ def find_decoders(
         EngineError: the outputs belong to another kind of network.
     """
     outputs = model.outputs
+    if info.exporter == 'yolov5' and _has_one_anchor_per_cell(outputs, input_size):
+        # Other programs also write names and stride. YOLOv5 has three anchors in each cell.
+        info = replace(info, decoder_candidates=())
     if not info.task.has_masks and info.task.finds_objects:
         _refuse_other_networks(model, input_size, syntax)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
@@ -103,6 +106,13 @@ def find_decoders(
     if classes is not None and info.task == DETECT and left in ([], ['dense_objectness']):
         _refuse_extra_channels(model, classes, syntax)
     return tuple(left)
+
+
+def _has_one_anchor_per_cell(
+    outputs: Sequence[TensorSpec], input_size: tuple[int, int] | None
+) -> bool:
+    sides = outputs[0].shape[1:] if len(outputs) == 1 and len(outputs[0].shape) == 3 else ()
+    return any(count_anchors_per_cell(side, input_size) == 1 for side in sides)
 
 
 def find_decoders_by_shape(

@@ -26,7 +26,8 @@ class ExporterInfo:
         class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         input_size: width and height in pixels; None if unknown.
         preprocessing: values for fields of Preprocessing.
-        exporter: `ultralytics`, `yolov5`, `huggingface` or empty.
+        exporter: `ultralytics`, `yolov5`, `libreyolo`, `huggingface`, or `unknown` if metadata
+            do not show the exporter; empty without metadata.
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
             first set that has a decoder for the output shapes.
         task: the model's task, such as ``detect`` or ``pose``.
