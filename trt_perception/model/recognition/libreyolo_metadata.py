@@ -1,6 +1,7 @@
 """Reads the metadata that LibreYOLO writes into an ONNX file.
 
-Only families are read whose results were compared with LibreYOLO's own backend (release 1.6.0).
+Only families are read whose results were compared with the backend of LibreYOLO 1.6.0 (RT-DETR
+has the same backend as RT-DETR v2).
 Its other families have other boxes or another preprocessing with the same shapes.
 """
 
