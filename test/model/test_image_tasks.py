@@ -77,7 +77,6 @@ def test_map_of_one_class_has_a_background():
     [
         ('ConvNextForImageClassification', {}, (1, 80), 'classify'),
         ('UperNetForSemanticSegmentation', {}, (1, 80, 224, 224), 'semantic'),
-        ('ViTForImageClassification', {'problem_type': 'multi_label_classification'}, None, None),
         ('ViTModel', {}, None, None),
         (['ViTForImageClassification'] * 2, {}, None, None),
         (7, {}, None, None),
@@ -139,7 +138,7 @@ def test_wrong_task_is_refused_with_the_task_that_fits(task, shape, values, gold
         ((1, 7), -1, True),
         ((-1, 7), 1, False),  # final boxes, whose number varies
         ((100, 7), 1, False),
-        ((1, 1), 1, False),
+        ((1, 1), 1, True),
     ],
 )
 def test_only_a_row_for_each_image_is_a_classifier(shape, batch, is_classifier):
@@ -214,6 +213,32 @@ def test_open_size_of_a_depth_model_names_usual_sizes(golden_messages):
     assert set(caught.value.missing) == {'input_size'}
     found = recognised(outputs, (), config, inputs, input_size=[924, 518])
     assert (found.preprocessing.input_size, found.class_names) == ((924, 518), ())
+
+
+@pytest.mark.parametrize(
+    ('config', 'is_relative'),
+    [
+        ({'model_type': 'dpt'}, True),
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'beit'}}, True),
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'swinv2'}}, True),
+        # facebook/dpt-dinov2-small-nyu and -kitti output metres.
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'dinov2'}}, False),
+        ({'model_type': 'dpt', 'backbone_config': {'model_type': 'dinov3_vit'}}, False),
+        ({'model_type': 'depth_anything', 'backbone_config': {'model_type': 'dinov2'}}, True),
+    ],
+)
+@pytest.mark.parametrize('more', [{}, {'architectures': ['DPTForDepthEstimation']}])
+def test_unit_of_a_depth_is_asked_for_if_the_config_does_not_decide(config, is_relative, more):
+    config = {**config, **more}
+    if is_relative:
+        found = recognised(output(1, 640, 640), (), config)
+        assert found.decoder == PRESETS['relative_depth'].decoder
+        return
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognised(output(1, 640, 640), (), config)
+    assert set(caught.value.missing) == {'decoder'}
+    found = recognised(output(1, 640, 640), (), config, decoder='metric_depth')
+    assert (found.decoder, found.task.name) == (PRESETS['metric_depth'].decoder, 'depth')
 
 
 def test_crop_of_a_depth_model_is_refused():

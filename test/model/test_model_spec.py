@@ -86,7 +86,8 @@ def test_assumed_preprocessing_is_a_warning_for_diagnostics(caplog, golden_messa
 def test_stated_preprocessing_gives_no_warning(caplog):
     resolve(SUFFICIENT_VALUES)
     resolve(described=manifest())
-    resolve({'model.decoder': 'dense'}, metadata={'names': "{0: 'cat', 1: 'dog'}"})
+    yolov5 = {'names': "{0: 'cat', 1: 'dog'}", 'stride': '32'}
+    resolve({'model.decoder': 'dense'}, metadata=yolov5)
     # No parameter sets round_pixels, so a warning about it would never end.
     rfdetr = {'model.decoder': 'rfdetr', 'model.mean': [0.1] * 3, 'model.std': [0.2] * 3}
     shapes = {'dets': (1, 300, 4), 'labels': (1, 300, 2)}

@@ -1,4 +1,4 @@
-"""Names with control characters or of several megabytes are refused from each source.
+"""Names with control characters or of several megabytes are refused from each source, or replaced.
 
 Such names could act on a terminal or forge lines of a log. The messages stay short.
 """
@@ -8,6 +8,7 @@ import json
 import pytest
 
 from support.models.support_models import manifest_bytes, manifest_with_value
+from support.oracles.recognition_support import ULTRALYTICS
 from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.evaluation.coco.annotations import read_annotations
@@ -57,14 +58,15 @@ def by_class_filter(name, folder):
 
 def by_metadata(name, folder):
     names = repr({0: 'dog', 1: name})
-    recognise(
-        ModelInfo('x.onnx', IMAGE, DENSE, {'names': names, 'task': 'detect'}), ModelOverrides()
-    )
+    return recognise(
+        ModelInfo('x.onnx', IMAGE, DENSE, {**ULTRALYTICS, 'names': names}), ModelOverrides()
+    ).class_names
 
 
 def by_config_json(name, folder):
     config = {'model_type': 'rt_detr', 'id2label': {'0': 'dog', '1': name}}
-    recognise(ModelInfo('x.onnx', IMAGE, QUERIES, {}, config), ModelOverrides())
+    model = ModelInfo('x.onnx', IMAGE, QUERIES, {}, config)
+    return recognise(model, ModelOverrides()).class_names
 
 
 def by_option(name, folder):
@@ -80,7 +82,7 @@ def by_yaml(name, folder):
 def by_file_of_names(name, folder):
     path = folder / 'names.txt'
     path.write_text(f'dog\n{name}\n', 'utf-8', 'surrogatepass')
-    read_class_names(load_options(None, {'onnx': 'm.onnx', 'class_names_file': str(path)}))
+    return read_class_names(load_options(None, {'onnx': 'm.onnx', 'class_names_file': str(path)}))
 
 
 def _annotations(folder, name='cat', file_name='a.png'):
@@ -103,16 +105,16 @@ def by_coco_file_name(name, folder):
 
 
 SOURCES = [
-    *(by_manifest, by_tensor_of_a_manifest, by_parameter, by_class_filter, by_metadata),
-    *(by_config_json, by_option, by_yaml, by_file_of_names, by_coco_category, by_coco_file_name),
+    *(by_manifest, by_tensor_of_a_manifest, by_parameter, by_class_filter, by_option, by_yaml),
+    *(by_coco_category, by_coco_file_name),
 ]
+#: One bad name in a model's own names does not take the other names with it.
+SOURCES_OF_A_MODEL = [by_metadata, by_config_json, by_file_of_names]
 
 
 @pytest.mark.parametrize('kind', HOSTILE)
 @pytest.mark.parametrize('source', SOURCES, ids=lambda source: source.__name__)
 def test_bad_name_is_refused_in_a_short_message(source, kind, tmp_path):
-    if (source, kind) == (by_file_of_names, 'newline'):
-        pytest.skip('a line break separates names in this file')
     name = HOSTILE[kind]
     with pytest.raises(TrtPerceptionError) as caught:
         source(name, tmp_path)
@@ -122,7 +124,24 @@ def test_bad_name_is_refused_in_a_short_message(source, kind, tmp_path):
     assert name not in message
 
 
-@pytest.mark.parametrize('source', SOURCES, ids=lambda source: source.__name__)
+@pytest.mark.parametrize('kind', HOSTILE)
+@pytest.mark.parametrize('source', SOURCES_OF_A_MODEL, ids=lambda source: source.__name__)
+def test_bad_name_of_a_model_is_replaced(source, kind, tmp_path, caplog):
+    if kind == 'very long' and source is not by_config_json:
+        pytest.skip('the list of names is too long to be read')
+    if source is by_file_of_names and kind in ('newline', 'half a pair'):
+        pytest.skip('a line break separates names in this file, which must be UTF-8')
+    caplog.set_level('INFO')
+    assert source(HOSTILE[kind], tmp_path) == ('dog', 'class 1')
+    for record in caplog.records:
+        message = record.getMessage()
+        assert len(message) < 1500
+        assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    'source', [*SOURCES, *SOURCES_OF_A_MODEL], ids=lambda source: source.__name__
+)
 def test_valid_name_is_accepted_from_each_source(source, tmp_path):
     source('größer als 自転車', tmp_path)
 

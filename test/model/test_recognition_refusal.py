@@ -92,8 +92,6 @@ def test_only_the_rfdetr_processor_resizes_floats_without_antialiasing(model, va
     [
         *({'resample': value} for value in (0, 1, 4, 5, 6, True, 2.0, ['x'] * 999)),
         {'resample': 'bicubic\n\x1b[2J'},
-        {'resample': 3, 'size': 800},
-        {'resample': 3, 'do_rescale': 1},
         {'image_processor_type': 'OwlViTImageProcessor'},
         {'image_processor_type': ['x']},
     ],
@@ -107,6 +105,40 @@ def test_other_resize_filter_needs_the_parameter_antialias(values, golden_messag
     for antialias in (True, False):
         found = recognise_outputs(SOFTMAX, config=processor(**values), antialias=antialias)
         assert found.preprocessing.antialias is antialias
+
+
+@pytest.mark.parametrize(
+    ('values', 'given'),
+    [
+        ({'size': {'longest_edge': 800}}, {'resize': 'stretch'}),
+        ({'image_processor_type': 'Owlv2ImageProcessor', 'resample': 2}, {'resize': 'letterbox'}),
+        ({'do_resize': False, 'do_pad': True, 'size_divisor': 14}, {'resize': 'stretch'}),
+        ({'do_rescale': 1}, {'scale': 1.0}),
+        ({'image_mean': [0.5], 'image_std': [2.0] * 3}, {'mean': (0.0,) * 3}),
+        ({'include_top': True}, {'scale': 1.0, 'mean': (0.0,) * 3, 'std': (1.0,) * 3}),
+    ],
+)
+def test_unread_key_needs_its_parameter_only(values, given, golden_messages):
+    with golden_messages.raises(MissingModelInfoError) as caught:
+        recognise_outputs(SOFTMAX, config=processor(**values))
+    assert set(caught.value.missing) == set(given)
+    found = recognise_outputs(SOFTMAX, config=processor(**values), **given).preprocessing
+    assert {key: getattr(found, key) for key in given} == given
+    if values.get('image_std'):
+        assert found.std == (2.0,) * 3
+
+
+def test_warning_lists_only_values_that_the_file_does_not_state(golden_messages):
+    """A file in the old form states mean and std."""
+    stated = {'size': 800, 'max_size': 1333, 'image_mean': [0.4] * 3, 'image_std': [0.3] * 3}
+    config = {**processor(), 'preprocessor_config': stated}
+    found = recognise_outputs(SOFTMAX, config=config)
+    assert found.assumption == ''
+    assert (found.preprocessing.mean, found.preprocessing.std) == ((0.4,) * 3, (0.3,) * 3)
+    config['preprocessor_config'] = {'image_mean': [0.4] * 3, 'image_std': [0.3] * 3}
+    golden_messages.add(recognise_outputs(SOFTMAX, config=config).assumption)
+    config['preprocessor_config'] = {'size': {'shortest_edge': 800, 'longest_edge': 1333}}
+    golden_messages.add(recognise_outputs(SOFTMAX, config=config).assumption)
 
 
 def test_antialias_is_listed_with_all_other_missing_parameters():

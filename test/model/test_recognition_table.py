@@ -17,7 +17,12 @@ from trt_perception.model.tensors import ModelInfo, TensorSpec
 NAMES = tuple(f'class {number}' for number in range(80))
 IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
 SIZES = TensorSpec('orig_target_sizes', (1, 2), 'int64')
-ULTRALYTICS = {'task': 'detect', 'stride': '32', 'names': str(list(NAMES))}
+ULTRALYTICS = {
+    'author': 'Ultralytics',
+    'task': 'detect',
+    'stride': '32',
+    'names': str(list(NAMES)),
+}
 RTDETR = {**ULTRALYTICS, 'description': 'Ultralytics rtdetr-l model trained on coco.yaml'}
 OF_PAIR = {'names': "['class 0', 'class 1']"}
 OF_PERSON = {'names': "{0: 'person'}"}
@@ -166,6 +171,24 @@ CASES = [
         'config': {**huggingface('vit'), 'architectures': ['ViTForImageClassification']},
         'outputs': floats(logits=(1, 80)),
     },
+    {
+        'config': {
+            **huggingface('vit'),
+            'architectures': ['ViTForImageClassification'],
+            'problem_type': 'multi_label_classification',
+        },
+        'outputs': floats(logits=(1, 80)),
+    },
+    {
+        'config': {
+            **huggingface('vit'),
+            'architectures': ['ViTForImageClassification'],
+            'problem_type': 'regression',
+        },
+        'outputs': floats(logits=(1, 80)),
+    },
+    {'config': huggingface('vit'), 'outputs': floats(logits=(1, 80))},
+    {'config': huggingface('segformer'), 'outputs': floats(logits=(1, 80, 160, 160))},
     {
         'config': {
             **huggingface('segformer'),

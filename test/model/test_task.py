@@ -224,7 +224,9 @@ def task_of(metadata, rows):
         # If classes have different names, no list is right for all classes.
         ({'kpt_names': "{0: ['a', 'b', 'c'], 1: ['d', 'e', 'f']}"}, ('0', '1', '2')),
         ({'kpt_names': "{0: ['a', 'b']}"}, ('0', '1', '2')),
-        ({'kpt_names': "{0: ['a', 'a', 'b']}"}, ('0', '1', '2')),
+        ({'kpt_names': "{0: ['a', 'a', 'b']}"}, ('a 0', 'a 1', 'b')),
+        ({'kpt_names': "{0: ['a', '', 'b']}"}, ('a', 'keypoint 1', 'b')),
+        ({'kpt_names': "{0: ['a', 'b', 'c\\nd']}"}, ('a', 'b', 'keypoint 2')),
         ({'kpt_names': '{0: [1, 2, 3]}'}, ('0', '1', '2')),
         ({'kpt_names': "{0: 'abc'}"}, ('0', '1', '2')),
         ({'kpt_names': '['}, ('0', '1', '2')),

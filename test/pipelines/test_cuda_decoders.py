@@ -173,7 +173,7 @@ def test_engine_with_a_wrong_cell_count_is_refused_before_compiling(
 
 def test_ultralytics_engine_needs_no_parameters(install_standins):
     path, _ = install_standins((IMAGE_INPUT,), (('output0', (1, 4 + len(NAMES), 6300), 'FLOAT'),))
-    metadata = {'task': 'detect', 'stride': 32, 'names': dict(enumerate(NAMES))}
+    metadata = {'author': 'Ultralytics', 'task': 'detect', 'names': dict(enumerate(NAMES))}
     metadata_bytes = json.dumps(metadata).encode()
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
@@ -187,7 +187,8 @@ def test_engine_with_open_shapes_is_recognised_by_its_computed_output_shapes(ins
     inputs = (('image', (-1, 3, -1, -1), 'FLOAT'),)
     profile = tuple((1, 3, side, side) for side in (320, 640, 960))
     path, _ = install_standins(inputs, (('output0', (-1, -1, -1), 'FLOAT'),), (profile,))
-    metadata = {'task': 'detect', 'imgsz': [480, 640], 'names': ['a', 'b', 'c'], 'head': 'Detect'}
+    metadata = {'author': 'Ultralytics', 'task': 'detect', 'head': 'Detect'}
+    metadata |= {'imgsz': [480, 640], 'names': ['a', 'b', 'c']}
     metadata_bytes = json.dumps(metadata).encode()
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))

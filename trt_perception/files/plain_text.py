@@ -24,6 +24,7 @@ __all__ = [
         'join_first_items',
         'name_mistake',
         'names_mistake',
+        'repair_names',
         'closest_words',
         'to_one_line',
         'escape_controls',
@@ -94,6 +95,44 @@ def names_mistake(names: Sequence[object], *, distinct: bool = True) -> Mistake 
         return None
     twice = next(name for name, count in Counter(names).items() if count > 1)
     return Mistake(found=f'{short_repr(twice)} twice', expected='different names')
+
+
+def repair_names(names: Sequence[object], noun: str = 'class') -> tuple[tuple[str, ...], str]:
+    """Return valid and different names, and a remark about the changes; empty if none.
+
+    An invalid name becomes ``class 17``, where 17 is its class id. Names that occur several times
+    get the class id appended. The other names stay.
+
+    Args:
+        names: in the order of the network's outputs, at most MAX_CLASSES.
+        noun: the first word of a name that replaces an invalid name.
+    """
+    mistakes = {} if _are_all_names_valid(names) else _mistakes_by_index(names)
+    found = [noun if index in mistakes else str(name) for index, name in enumerate(names)]
+    counts = Counter(name for index, name in enumerate(found) if index not in mistakes)
+    taken = {name for name, count in counts.items() if count == 1}
+    for index, name in enumerate(found):
+        if index not in mistakes and counts[name] == 1:
+            continue
+        # The loop ends, because the name gets longer than all other names.
+        found[index] = f'{name[: MAX_NAME_LENGTH // 2]} {index}'
+        while found[index] in taken:
+            found[index] += f' {index}'
+        taken.add(found[index])
+    remarks = []
+    if mistakes:
+        index, mistake = next(iter(mistakes.items()))
+        remarks.append(
+            f'{len(mistakes)} invalid, which are named by number (name {index + 1} of '
+            f'{len(names)}: expected {mistake["expected"]}, got {mistake["found"]})'
+        )
+    if any(count > 1 for count in counts.values()):
+        remarks.append('duplicate names have their number appended')
+    return tuple(found), '; '.join(remarks)
+
+
+def _mistakes_by_index(names: Sequence[object]) -> dict[int, Mistake]:
+    return {index: found for index, name in enumerate(names) if (found := name_mistake(name))}
 
 
 def _are_all_names_valid(names: Sequence[Any]) -> bool:

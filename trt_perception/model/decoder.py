@@ -263,6 +263,14 @@ class Decoder(ABC):
         """Return the strides of the grids whose cells are the anchors; empty without grids."""
         return ()
 
+    def has_constant_scores(self, class_count: int) -> bool:  # noqa: ARG002
+        """Return whether all scores are equal, whatever the outputs are.
+
+        Args:
+            class_count: number of the model's classes.
+        """
+        return False
+
     def as_dict(self) -> dict[str, Any]:
         """Return the family and its constants, as in a manifest."""
         return {'family': self.family, **to_json(self)}

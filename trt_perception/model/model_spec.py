@@ -204,6 +204,8 @@ def resolve_model_spec(
     else:
         known = recognise(model, overrides, find_output_shapes)
         _log_recognition(model.name, known)
+    if known.decoder.has_constant_scores(len(known.class_names)):
+        _report_constant_scores(model.name, known, manifest, overrides)
     preprocessing, derives_size = _with_derived_size(known.preprocessing, image, overrides)
     known.task.check_preprocessing(model.name, preprocessing)
     known.task.check_class_count(model.name, len(known.class_names))
@@ -237,6 +239,26 @@ def resolve_model_spec(
         model,
         derives_size,
     )
+
+
+def _report_constant_scores(
+    model_name: str, known: ModelDescription, manifest: Manifest | None, overrides: ModelOverrides
+) -> None:
+    """Refuse a decoder that gives each image the same score. For a manifest, only warn.
+
+    Raises:
+        EngineError: recognition or the user has chosen the decoder.
+    """
+    error = EngineError(
+        model_name,
+        f'the score is 1 for each image, because the decoder is {known.decoder}, and the model '
+        'has one class',
+        fix=f'set {overrides.syntax.name("decoder")} to class_sigmoid if the output is a logit, '
+        'or to class_probabilities if it is a probability',
+    )
+    if manifest is None or overrides.decoder:
+        raise error
+    _LOG.warning('%s', error, extra={'show': True})
 
 
 def _with_derived_size(

@@ -207,9 +207,23 @@ def test_class_names_are_read_from_a_file(tmp_path):
     assert read_class_names(make_options()) == ()
 
 
+def test_file_with_the_names_of_a_published_model_is_read(tmp_path, caplog):
+    """The names of published models are empty, too long, or occur twice."""
+    path = tmp_path / 'names.txt'
+    for bad in ('', 'x' * 257, 'cat\x1b[2J'):
+        path.write_text(f'rose\n{bad}\ntulip\n')
+        caplog.clear()
+        found = read_class_names(make_options(class_names_file=str(path)))
+        assert found == ('rose', 'class 1', 'tulip')
+        assert len(caplog.records) == 1
+    path.write_text('rose\nN/A\nN/A\n')
+    found = read_class_names(make_options(class_names_file=str(path)))
+    assert found == ('rose', 'N/A 1', 'N/A 2')
+
+
 def test_invalid_file_of_class_names_is_refused(tmp_path):
     path, told = tmp_path / 'names.txt', []
-    for text in ('', 'a\n\nb\n', 'a\na\n', 'x' * 300, 'y\n' * 3_000_000):
+    for text in ('', '\n\n', 'y\n' * 70_000, 'y\n' * 3_000_000):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             read_class_names(make_options(class_names_file=str(path)))

@@ -71,8 +71,8 @@ FAMILIES = {
     'ultralytics_pose_nms': (POSE, 2, (96, 128), {'nms': True}, 'yolo-tiny'),
 }
 KEYS = (
-    *('description', 'version', 'stride', 'task', 'head', 'batch', 'imgsz', 'names', 'args'),
-    *('channels', 'end2end', 'kpt_shape', 'kpt_names'),
+    *('description', 'author', 'version', 'stride', 'task', 'head', 'batch', 'imgsz', 'names'),
+    *('args', 'channels', 'end2end', 'kpt_shape', 'kpt_names'),
 )
 CONFIDENCE, IOU = 0.02, 0.45
 

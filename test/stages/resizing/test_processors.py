@@ -50,7 +50,7 @@ def preprocessing_of(name, size=SIZES[-1]):
     info = read_image_processor(CONFIGS[name], '')
     usual = Preprocessing(info.input_size, **info.preprocessing)
     derived = usual.size_for(tuple(map(int, size.split('x'))))
-    assert (derived, info.filter_problem) == ((width, height), '')
+    assert (derived, info.problems) == ((width, height), {})
     return replace(usual, input_size=derived)
 
 

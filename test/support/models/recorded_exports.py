@@ -28,6 +28,8 @@ def write_export(told, path, metadata=None):
     import onnx
 
     given = dict(told['metadata'].tolist()) if metadata is None else metadata
+    if 'task' in given:  # the recordings lack this key, which all these files have
+        given = {'author': 'Ultralytics', **given}
     outputs = {'output0': told['output']}
     if 'prototypes' in told:
         outputs['output1'] = told['prototypes']

@@ -42,7 +42,8 @@ def write_task_model(path, task):
         constant(carried, np.full((1, 1, anchors), 1.0 if task == 'segment' else 0.0))
     graph.node.append(helper.make_node('Concat', ['detections', carried], [found.name], axis=1))
     found.type.tensor_type.shape.dim[1].dim_value += rows
-    said = {entry.key: entry.value for entry in model.metadata_props} | {'task': task}
+    said = {entry.key: entry.value for entry in model.metadata_props}
+    said |= {'task': task, 'author': 'Ultralytics'}
     if task == 'segment':
         constant('ones', np.ones((1, 1, 120, 160)))
         graph.node.append(helper.make_node('Identity', ['ones'], ['prototypes']))

@@ -9,6 +9,7 @@ relative to the working folder and may lead anywhere.
 from __future__ import annotations
 
 import argparse
+import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ from trt_perception.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.building.options.rows import Option
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import MAX_CLASSES, closest_words, names_mistake, short_repr
+from trt_perception.files.plain_text import MAX_CLASSES, closest_words, repair_names, short_repr
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 
@@ -30,6 +31,7 @@ __all__ = [
     'read_names_file',
 ]
 
+_LOG: Final = logging.getLogger(__name__)
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
 _MAX_LIST_LENGTH: Final = 1024
 _OPTIONS_BY_NAME: Final = {option.name: option for option in OPTIONS}
@@ -179,19 +181,24 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
 def read_names_file(path: Path) -> tuple[str, ...]:
     """Return the names in a text file, which has one name on each line.
 
+    Exporters accept models with an empty or a repeated name, so files of such names are accepted
+    as the metadata of these models are: an invalid name is replaced, with a warning.
+
     Raises:
-        ConfigError: the file of names cannot be read, or a name is invalid.
+        ConfigError: the file of names cannot be read, or has no names or too many.
     """
     lines = _read_text(path, _MAX_NAMES_BYTES).split('\n')
     names = [line.removesuffix('\r').strip(' \t') for line in lines]
     while names and not names[-1]:
         names.pop()
-    if not names or '' in names:
-        found = f'{len(names)} lines{", one of them empty" if names else ""}'
-        raise ConfigError(str(path), found, expected='class names, one on each line')
-    if mistake := names_mistake(names):
-        raise ConfigError(str(path), **mistake)
-    return tuple(names)
+    if not names:
+        raise ConfigError(str(path), 'no names', expected='class names, one on each line')
+    if len(names) > MAX_CLASSES:
+        raise ConfigError(str(path), f'{len(names)} names', expected=f'at most {MAX_CLASSES}')
+    found, remark = repair_names(names)
+    if remark:
+        _LOG.warning('%s: %s', path, remark)
+    return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -119,8 +119,13 @@ class EndToEnd(FinalBoxRows):
     documented_outputs = 'K rows: box, score, class from 0'
     documented_boxes = 'left, top, right, bottom in network pixels'
     allows_task_values = True
+    # LibreYOLO's nms=True adds a second output with all boxes.
     tensors = (
-        OutputTensor('output', ('B', 'K', Axis(6, has_classes=False, has_task_values=True))),
+        OutputTensor(
+            'output',
+            ('B', 'K', Axis(6, has_classes=False, has_task_values=True)),
+            tensor_names=('output',),
+        ),
     )
 
 

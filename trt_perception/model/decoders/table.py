@@ -146,7 +146,12 @@ _PRESETS: Final = (
         transformers=('rf_detr',),
         image_processors=('RfDetr',),
         tensor_names=(frozenset({'dets', 'labels'}), frozenset({'dets', 'labels', 'masks'})),
-        background='RF-DETR trained with own classes adds a background class: name it last',
+        # rfdetr up to 1.4 uses the category ids of the dataset, which usually begin at 1. Up to
+        # 1.9, the root category 0 of Roboflow's datasets, which has no objects, keeps its column.
+        background='RF-DETR trained with own classes has one more class, without objects: give '
+        'it the name "background". It is the last class, but the first class if rfdetr up to 1.4 '
+        'trained the model, or rfdetr up to 1.9 with a dataset of Roboflow. To tell: with the '
+        'wrong order, objects have the name of the next or previous class',
     ),
     DecoderPreset(
         'detr_sigmoid',
@@ -213,6 +218,12 @@ _PRESETS: Final = (
         'class_logits',
         ClassScoresDecoder('softmax'),
         'classifiers of torchvision and Hugging Face',
+        '(B, C)',
+    ),
+    DecoderPreset(
+        'class_sigmoid',
+        ClassScoresDecoder('sigmoid'),
+        'classifiers with several labels for each image, or with one class',
         '(B, C)',
     ),
     DecoderPreset(

@@ -64,17 +64,21 @@ class ClassScoresDecoder(ImageDecoder):
     """The decoder of one score per class for the whole image.
 
     Attributes:
-        activation: ``none`` if the network outputs probabilities, ``softmax`` if it outputs
-            logits.
+        activation: ``none`` if the network outputs probabilities. For logits, ``softmax`` if an
+            image has exactly one of the classes, ``sigmoid`` if it may have several or none.
     """
 
     family = 'class_scores'
     tasks_with_own_outputs = (Classify.name,)
     documented_outputs = 'scores (B, C)'
-    documented_scores = 'probabilities, or logits with `softmax`'
+    documented_scores = 'probabilities, or logits with `softmax` or `sigmoid`'
     tensors = (OutputTensor('scores', ('B', Axis())),)
 
-    activation: Annotated[str, choice_reader('none', 'softmax')]
+    activation: Annotated[str, choice_reader('none', 'softmax', 'sigmoid')]
+
+    def has_constant_scores(self, class_count: int) -> bool:
+        """See Decoder."""
+        return self.activation == 'softmax' and class_count == 1
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassScores:
         """See ImageDecoder."""
@@ -85,12 +89,16 @@ class ClassScoresDecoder(ImageDecoder):
             scores -= scores.max()
             np.exp(scores, out=scores)
             scores /= scores.sum()
+        elif self.activation == 'sigmoid':
+            with np.errstate(over='ignore'):  # exp of a very low logit is infinite, its score 0
+                scores = np.float32(1) / (np.float32(1) + np.exp(-scores))
         if not np.all((scores >= 0) & (scores <= 1.001)):
             raise OutputError(
                 "the model's output",
                 f'scores from {scores.min():.4g} to {scores.max():.4g}',
                 expected='probabilities from 0 to 1',
-                fix='set model.decoder to class_logits if the network outputs logits',
+                fix='set model.decoder to class_logits or class_sigmoid if the network outputs '
+                'logits',
             )
         return ClassScores(scores)
 

@@ -84,6 +84,9 @@ def find_decoders(
         EngineError: the outputs belong to another kind of network.
     """
     outputs = model.outputs
+    if info.exporter == 'yolov5' and _has_one_anchor_per_cell(outputs, input_size):
+        # Other programs also write names and stride. YOLOv5 has three anchors in each cell.
+        info = replace(info, decoder_candidates=())
     if not info.task.has_masks and info.task.finds_objects:
         _refuse_other_networks(model, input_size, syntax)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
@@ -105,6 +108,13 @@ def find_decoders(
     return tuple(left)
 
 
+def _has_one_anchor_per_cell(
+    outputs: Sequence[TensorSpec], input_size: tuple[int, int] | None
+) -> bool:
+    sides = outputs[0].shape[1:] if len(outputs) == 1 and len(outputs[0].shape) == 3 else ()
+    return any(count_anchors_per_cell(side, input_size) == 1 for side in sides)
+
+
 def find_decoders_by_shape(
     model: ModelInfo, classes: int | None, task: Task = DETECT, *, allow_dynamic: bool = True
 ) -> list[str]:
@@ -117,10 +127,12 @@ def find_decoders_by_shape(
         allow_dynamic: see ``assign_outputs``.
     """
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
+    class_count = max((tensor.shape[-1] for tensor in model.outputs if tensor.shape), default=0)
     return [
         name
         for name, preset in PRESETS.items()
-        if assign_outputs(
+        if not preset.decoder.has_constant_scores(classes or class_count)
+        and assign_outputs(
             preset.decoder.outputs(classes, task), model.outputs, allow_dynamic=allow_dynamic
         )
         is not None

@@ -6,12 +6,11 @@ unexpected form is ignored. Each exporter has a module that reads its files.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trt_perception.files.plain_text import names_mistake
+from trt_perception.files.plain_text import MAX_CLASSES, repair_names
 from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
@@ -27,12 +26,15 @@ class ExporterInfo:
         class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         input_size: width and height in pixels; None if unknown.
         preprocessing: values for fields of Preprocessing.
-        exporter: `ultralytics`, `yolov5`, `huggingface` or empty.
+        exporter: `ultralytics`, `yolov5`, `libreyolo`, `huggingface`, or `unknown` if metadata
+            do not show the exporter; empty without metadata.
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
             first set that has a decoder for the output shapes.
         task: the model's task, such as ``detect`` or ``pose``.
-        filter_problem: why the resize filter is unknown or unsupported; empty if the filter is
-            supported or not mentioned.
+        problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
+            or unsupported.
+        unsupported: why no decoder reads these outputs as the exporter's own code does; empty if
+            one does, or if the exporter does not say.
         evidence: one sentence for each value found.
     """
 
@@ -42,7 +44,8 @@ class ExporterInfo:
     exporter: str = ''
     decoder_candidates: tuple[tuple[str, ...], ...] = ()
     task: Task = DETECT
-    filter_problem: str = ''
+    problems: Mapping[str, str] = field(default_factory=dict)
+    unsupported: str = ''
     evidence: tuple[str, ...] = ()
 
     @property
@@ -61,29 +64,41 @@ def is_image_size(value: object) -> bool:
 
 
 def read_class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
-    """Return class names and a sentence about them. The names are empty if the value is invalid.
+    """Return class names and a sentence about them. The names are empty if the value has none.
 
-    Class names must be unique, but COCO's placeholder "N/A" occurs several times. Such duplicates
-    get their index appended.
+    An invalid name is replaced, and its neighbours stay. A class without a name between named
+    classes gets a name by its id. Class names must be unique, but COCO's placeholder "N/A" occurs
+    several times.
 
     Args:
         source: where the value is from, for the sentence.
-        value: a list of names, or a mapping from 0 … n-1 to names.
+        value: a list of names, or a mapping from class ids to names.
     """
+    names: Sequence[object] = ()
     if isinstance(value, Mapping):
-        name_by_key = {str(key): name for key, name in value.items() if _is_class_name(key)}
-        value = [name_by_key.get(str(index)) for index in range(len(value))]
-    if not isinstance(value, list | tuple) or not value or not all(map(_is_class_name, value)):
-        return (), f"{source} is ignored: expected {{0: 'name', 1: …}} without gaps"
-    names = [str(name) for name in value]
-    counts = Counter(names)
-    unique = [name if counts[name] == 1 else f'{name} {index}' for index, name in enumerate(names)]
-    if mistake := names_mistake(unique):
-        return (), f'{source} is ignored: expected {mistake["expected"]} (got {mistake["found"]})'
-    remark = '' if unique == names else ' (duplicate names have their index appended)'
-    return tuple(unique), f'{source} -> {len(names)} classes{remark}'
+        name_by_id = {index: name for key, name in value.items() if (index := _class_id(key)) >= 0}
+        names = [name_by_id.get(index) for index in range(max(name_by_id, default=-1) + 1)]
+    elif isinstance(value, list | tuple):
+        names = value
+    if not names or all(name is None for name in names):
+        return (), f"{source} is ignored: expected {{0: 'name', 1: …}}"
+    if len(names) > MAX_CLASSES:
+        return (), f'{source} is ignored: expected at most {MAX_CLASSES} names (got {len(names)})'
+    texts = [str(name) if _is_short_number(name) else name for name in names]
+    found, remark = repair_names(texts)
+    remark = f' ({remark})' if remark else ''
+    if isinstance(value, Mapping) and len(name_by_id) < len(value):
+        remark += f' ({len(value) - len(name_by_id)} keys are no class id)'
+    return found, f'{source} -> {len(found)} classes{remark}'
 
 
-def _is_class_name(value: object) -> bool:
-    """Return whether a value is a text, or a number with few enough digits to be printed."""
-    return isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**53)
+def _class_id(key: object) -> int:
+    """Return the class id that a key of a mapping means; -1 if the key is no class id."""
+    text = str(key) if _is_short_number(key) or isinstance(key, str) else ''
+    is_id = text.isascii() and text.isdecimal() and len(text) <= len(str(MAX_CLASSES))
+    return int(text) if is_id and int(text) < MAX_CLASSES else -1
+
+
+def _is_short_number(value: object) -> bool:
+    """Return whether a value is a whole number with few enough digits to be printed."""
+    return isinstance(value, int) and abs(value) < 2**53

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from trt_perception.files.plain_text import name_mistake
@@ -15,6 +15,7 @@ from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
+from trt_perception.model.tensors import FLOAT_DTYPES, TensorSpec, tensors_text
 
 __all__ = ['read_huggingface_config']
 
@@ -22,46 +23,62 @@ __all__ = ['read_huggingface_config']
 _HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
     model_type: preset.name for preset in PRESETS.values() for model_type in preset.transformers
 }
-#: Task and decoder for the end of a class name in "architectures".
-_TASKS_BY_ARCHITECTURE: Final[Mapping[str, tuple[Task, str]]] = {
-    'ForImageClassification': (Classify(), 'class_logits'),
-    'ForSemanticSegmentation': (Semantic(), 'pixel_logits'),
+#: Tasks by a part of a class name in "architectures".
+_TASKS_BY_ARCHITECTURE: Final[Mapping[str, Task]] = {
+    'ForImageClassification': Classify(),
+    'ForSemanticSegmentation': Semantic(),
 }
 
 
-def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
+def read_huggingface_config(
+    config: Mapping[str, Any], outputs: Sequence[TensorSpec]
+) -> ExporterInfo:
     """Return the information about a model in config.json and preprocessor_config.json.
 
     Args:
         config: content of config.json, with the content of preprocessor_config.json under the key
             `preprocessor_config`.
+        outputs: all outputs of the model.
     """
     model_type = config.get('model_type')
     model_type = model_type if isinstance(model_type, str) and not name_mistake(model_type) else ''
     evidence = [f'config.json "model_type" {model_type!r}'] if model_type else []
+    class_names, sentence = read_class_names('config.json "id2label"', config.get('id2label'))
     task: Task = DETECT
-    decoder = _HUGGINGFACE_DECODERS.get(model_type, '')
-    if found := _task_of_architecture(config):
-        task, decoder, sentence = found
-        evidence.append(sentence)
+    decoder, unsupported = _HUGGINGFACE_DECODERS.get(model_type, ''), ''
+    decoders: tuple[str, ...] = ()  # if the file does not decide between several
+    if found := _task_of_whole_image(config, outputs, len(class_names)):
+        task, reason = found
+        decoder = 'pixel_logits'
+        if task == Classify():
+            decoder, why = _classifier_decoder(config, outputs, len(class_names))
+            reason += f' with {why}'
+            unsupported = '' if decoder else f'config.json {why}, so the output is no score'
+        evidence.append(f'{reason} -> task {task}{f", {decoder}" if decoder else ""}')
     elif depth := task_of_preset(decoder):
         task = depth
         # The networks of relative and metric depth differ only in their last layer.
         if decoder == 'relative_depth' and config.get('depth_estimation_type') == 'metric':
             decoder = 'metric_depth'
-        evidence.append(f'config.json -> {decoder}, task {task}')
+        elif _has_unknown_unit(config):
+            decoders = ('relative_depth', 'metric_depth')
+        evidence.append(
+            f'config.json -> {decoder if not decoders else "unknown unit"}, task {task}'
+        )
     elif model_type and not decoder:
         # The file may belong to another network, so its classes and preprocessing are not used.
-        sentence = f'config.json "model_type" {model_type!r} is unsupported -> file ignored'
-        return ExporterInfo(evidence=(sentence,))
-    class_names, sentence = read_class_names('config.json "id2label"', config.get('id2label'))
+        reason = 'is unsupported'
+        if not config.get('architectures'):
+            reason = f'without "architectures", with {len(class_names)} labels, fits no output'
+        ignored = f'config.json "model_type" {model_type!r} {reason} -> file ignored'
+        return ExporterInfo(evidence=(ignored,))
     if not task.has_classes:
         class_names = ()
     elif 'id2label' in config:
         evidence.append(sentence)
     processor = config.get('preprocessor_config')
     processor = processor if isinstance(processor, Mapping) else {}
-    preprocessing, input_size, filter_problem = read_image_processor(processor, model_type)
+    preprocessing, input_size, problems = read_image_processor(processor, model_type)
     if preprocessing:
         evidence.append(f'preprocessor_config.json -> {fields_text(preprocessing)}')
     return ExporterInfo(
@@ -69,25 +86,63 @@ def read_huggingface_config(config: Mapping[str, Any]) -> ExporterInfo:
         input_size=input_size,
         preprocessing=preprocessing,
         exporter='huggingface',
-        decoder_candidates=((decoder,),) if decoder else (),
+        decoder_candidates=(decoders or (decoder,),) if decoder else (),
         task=task,
-        filter_problem=filter_problem,
+        problems=problems,
+        unsupported=unsupported,
         evidence=tuple(evidence),
     )
 
 
-def _task_of_architecture(config: Mapping[str, Any]) -> tuple[Task, str, str] | None:
-    """Return task, decoder and evidence; None if the class has no task for the whole image.
+def _task_of_whole_image(
+    config: Mapping[str, Any], outputs: Sequence[TensorSpec], label_count: int
+) -> tuple[Task, str] | None:
+    """Return the task for the whole image, and the finding; None if the task is another.
 
-    A classifier with several labels per image needs a sigmoid, which no decoder has.
+    Programs that save only the configuration write no "architectures". Then the only output
+    decides, if the number of its classes is the number of labels.
     """
     classes = config.get('architectures')
-    name = classes[0] if isinstance(classes, list) and len(classes) == 1 else ''
-    if not isinstance(name, str) or name_mistake(name):
+    if isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str):
+        if name_mistake(classes[0]):
+            return None
+        for part, task in _TASKS_BY_ARCHITECTURE.items():
+            if part in classes[0]:
+                return task, f'config.json "architectures" {classes[0]}'
         return None
-    if config.get('problem_type') == 'multi_label_classification':
+    if classes or len(outputs) != 1 or outputs[0].dtype not in FLOAT_DTYPES:
         return None
-    for end, (task, decoder) in _TASKS_BY_ARCHITECTURE.items():
-        if name.endswith(end):
-            return task, decoder, f'config.json "architectures" {name} -> task {task}'
-    return None
+    shape = outputs[0].shape
+    # A configuration without "id2label" has two labels.
+    if len(shape) not in (2, 4) or shape[1] not in (-1, label_count or 2):
+        return None
+    task = Classify() if len(shape) == 2 else Semantic()
+    return task, f'config.json without "architectures", and {tensors_text(outputs)}'
+
+
+def _has_unknown_unit(config: Mapping[str, Any]) -> bool:
+    """Return whether a depth model may output metres, and its configuration does not say so.
+
+    DPT with MiDaS' backbones is relative. With DINOv2's, the published models output metres.
+    """
+    backbone = config.get('backbone_config')
+    name = backbone.get('model_type') if isinstance(backbone, Mapping) else None
+    return config.get('model_type') == 'dpt' and isinstance(name, str) and 'dino' in name
+
+
+def _classifier_decoder(
+    config: Mapping[str, Any], outputs: Sequence[TensorSpec], label_count: int
+) -> tuple[str, str]:
+    """Return the decoder of a classifier, and the reason; empty if the output is no score.
+
+    Source: ``ImageClassificationPipeline.postprocess`` of transformers 5.24.
+    """
+    problem = config.get('problem_type')
+    if problem == 'regression':
+        return '', '"problem_type" regression'
+    if problem == 'multi_label_classification':
+        return 'class_sigmoid', '"problem_type" multi_label_classification'
+    counts = {tensor.shape[1] for tensor in outputs if len(tensor.shape) == 2} - {-1}
+    if (counts or {label_count}) == {1}:
+        return 'class_sigmoid', 'one label'
+    return 'class_logits', 'one label for each image'

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple
 
 from trt_perception.files.json_section import short_json
-from trt_perception.images.frame import MAX_SIDE
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import ResizeFilter, number_mistake
-from trt_perception.model.recognition.exporter_info import is_image_size
+from trt_perception.model.recognition.processor_geometry import (
+    class_prefix,
+    read_geometry,
+    unread_keys,
+)
 
 __all__ = ['ImageProcessorInfo', 'read_image_processor']
 
+_FILE: Final = 'preprocessor_config.json'
 #: PIL's numbers of resize filters. Hugging Face transformers use the same numbers.
 _FILTERS: Final[Mapping[int, ResizeFilter]] = {2: 'bilinear', 3: 'bicubic'}
 _OTHER_FILTER_NAMES: Final = {0: 'nearest', 1: 'Lanczos', 4: 'box', 5: 'Hamming'}
@@ -34,28 +38,22 @@ _PREFIXES_THAT_RESIZE_FLOATS: Final = tuple(
     if not preset.preprocessing.get('round_pixels', True)
     for name in (*preset.image_processors, *preset.transformers)
 )
-#: Prefixes of image processors for which one number as "size" is the width and height.
-_SQUARE_PREFIXES: Final = ('Beit', 'DPT', 'DeiT', 'Segformer', 'ViT')
-#: Prefixes of image processors that compute other sizes from the same keys.
-_OTHER_GEOMETRY_PREFIXES: Final = ('EfficientNet', 'Levit', 'Perceiver', 'PoolFormer')
-#: ConvNeXt crops only inputs that are smaller than this side, in pixels.
-_CONVNEXT_CROPS_BELOW: Final = 384
-_CONVNEXT_CROP_PCT: Final = 224 / 256
 
 
 class ImageProcessorInfo(NamedTuple):
     """The content of a preprocessor_config.json.
 
     Attributes:
-        preprocessing: values for fields of Preprocessing; empty if a setting is invalid or
-            unsupported.
+        preprocessing: values for fields of Preprocessing. A field is missing if the file does not
+            say its value, or if it has a problem.
         input_size: width and height in pixels; None if unknown.
-        filter_problem: why the resize filter is unknown or unsupported; empty if it is supported.
+        problems: maps fields of Preprocessing to the reason why their value is unknown or
+            unsupported. One unread key does not hide the values of the others.
     """
 
     preprocessing: dict[str, Any]
     input_size: tuple[int, int] | None
-    filter_problem: str
+    problems: dict[str, str]
 
 
 def read_image_processor(processor: Mapping[str, Any], model_type: str) -> ImageProcessorInfo:
@@ -67,112 +65,67 @@ def read_image_processor(processor: Mapping[str, Any], model_type: str) -> Image
         processor: content of preprocessor_config.json, which is untrusted.
         model_type: "model_type" in config.json; empty if unknown.
     """
+    if not processor:
+        return ImageProcessorInfo({}, None, {})
+    fields, problems = _read_colors(processor)
+    geometry = read_geometry(processor)
+    fields |= geometry.fields
+    if geometry.problem:
+        problems['resize'] = f'{_FILE} {geometry.problem}'
     name = processor.get('image_processor_type', processor.get('feature_extractor_type'))
-    class_name = name if isinstance(name, str) else ''
     filter_name, problem = _read_filter(processor, name)
-    colors, geometry = _read_colors(processor, class_name), _read_geometry(processor, class_name)
-    if not colors or geometry is None:
-        if filter_name == 'bicubic':  # the usual preprocessing, used instead, may be bilinear
-            problem = 'preprocessor_config.json has "resample" 3, and other values are unsupported'
-        return ImageProcessorInfo({}, None, problem)
-    fields, input_size = geometry
-    fields = {**colors, **fields}
+    if problem:
+        problems['antialias'] = problem
     if filter_name:
         of_bytes = _resizes_bytes(processor, model_type)
         fields |= {'filter': filter_name, 'antialias': of_bytes, 'round_pixels': of_bytes}
-    return ImageProcessorInfo(fields, input_size, problem)
+    return ImageProcessorInfo(fields, geometry.input_size, problems)
 
 
-def _read_colors(processor: Mapping[str, Any], class_name: str) -> dict[str, Any]:
-    """Return colour order, scale, mean and std; empty if a setting is invalid."""
+def _read_colors(processor: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return colour order, scale, mean and std, and the problems of those that are missing."""
+    fields: dict[str, Any] = {}
+    problems: dict[str, str] = {}
+
+    def flag(key: str, default: bool | None, *names: str) -> bool | None:
+        """Return a flag. If it is invalid, the fields with these names have a problem."""
+        value = processor.get(key)
+        if value is None or type(value) is bool:
+            return default if value is None else value
+        problems.update(dict.fromkeys(names, f'{_FILE} "{key}" is {short_json(value)}'))
+        return default
+
+    is_bgr = flag('do_flip_channel_order', False, 'color_order')
+    if is_bgr and class_prefix(processor) not in ('', 'MobileViT'):
+        # Other classes ignore the key, so that the file contradicts its processor.
+        problems['color_order'] = f'{_FILE} "do_flip_channel_order" is true'
+    fields['color_order'] = 'bgr' if is_bgr else 'rgb'
     scale = processor.get('rescale_factor', 1 / 255)
-    flags = ('do_rescale', 'do_normalize', 'do_flip_channel_order')
-    if not _valid_numbers('scale', [scale]) or not all(
-        type(processor[flag]) is bool for flag in flags if flag in processor
-    ):
-        return {}
-    fields: dict[str, Any] = {
-        'color_order': 'bgr' if processor.get('do_flip_channel_order', False) else 'rgb',
-        'scale': float(scale) if processor.get('do_rescale', True) else 1.0,
-    }
+    if not flag('do_rescale', True, 'scale'):
+        scale = 1.0
+    elif not _valid_numbers('scale', [scale]):
+        problems['scale'] = f'{_FILE} "rescale_factor" is {short_json(scale)}'
+    fields['scale'] = scale
     # Without this key, the default of the processor's class applies. Assume normalisation if the
     # file contains means. Otherwise normalisation is unknown: None.
-    default = True if 'image_mean' in processor else None
-    if class_name.startswith('MobileViT'):
+    default = True if processor.get('image_mean') is not None else None
+    if class_prefix(processor) == 'MobileViT':
         default = False
-    normalises = processor.get('do_normalize', default)
+    normalises = flag('do_normalize', default, 'mean', 'std')
     if normalises is False:
         fields['mean'], fields['std'] = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     elif normalises:
-        fields['mean'] = _valid_numbers('mean', processor.get('image_mean'), 3)
-        fields['std'] = _valid_numbers('std', processor.get('image_std'), 3)
-        if not fields['mean'] or not fields['std']:
-            return {}
-    return fields
-
-
-def _read_geometry(
-    processor: Mapping[str, Any], class_name: str
-) -> tuple[dict[str, Any], tuple[int, int] | None] | None:
-    """Return the resize fields and the input size; None if the package lacks such a resize.
-
-    A size with width and height stretches the image. A shortest edge with a crop size cuts the
-    centre. Other sizes keep the aspect ratio, and the processor pads the image right and below
-    with 0 after normalisation. DPT's processor may derive the size from the image.
-    """
-    size = processor.get('size')
-    crops, is_convnext = processor.get('do_center_crop') is True, class_name.startswith('ConvNext')
-    if type(size) is int and (class_name.startswith(_SQUARE_PREFIXES) or crops or is_convnext):
-        is_square = class_name.startswith(_SQUARE_PREFIXES)
-        size = {'height': size, 'width': size} if is_square else {'shortest_edge': size}
-    if not isinstance(size, Mapping) or class_name.startswith(_OTHER_GEOMETRY_PREFIXES):
-        return None
-    fixed = _width_height(size)
-    shortest = size.get('shortest_edge') if 'longest_edge' not in size else None
-    if is_convnext and _is_side(shortest):
-        return _convnext_geometry(shortest, processor.get('crop_pct'))
-    if crops:
-        cut = _width_height(processor.get('crop_size'))
-        if cut is None or processor.get('do_resize') is False:
-            return None
-        if fixed is not None:
-            return ({'resize': 'stretch'}, cut) if cut == fixed else None
-        return _crop(shortest, cut) if _is_side(shortest) else None
-    if fixed is not None:
-        multiple = processor.get('ensure_multiple_of', 1)
-        derives = processor.get('keep_aspect_ratio') is True and _is_side(multiple)
-        return {'resize': 'stretch', **({'size_multiple': multiple} if derives else {})}, fixed
-    return {'resize': 'letterbox_top_left', 'pad_value': None}, None
-
-
-def _convnext_geometry(
-    shortest: int, crop_pct: object
-) -> tuple[dict[str, Any], tuple[int, int]] | None:
-    if shortest >= _CONVNEXT_CROPS_BELOW:
-        return {'resize': 'stretch'}, (shortest, shortest)
-    part = _CONVNEXT_CROP_PCT if crop_pct is None else crop_pct
-    if not isinstance(part, float | int) or not 0.01 <= part <= 1:
-        return None
-    return _crop(int(shortest / part), (shortest, shortest))
-
-
-def _crop(shorter_side: int, size_wh: tuple[int, int]) -> tuple[dict[str, Any], tuple[int, int]]:
-    fields = {'shorter_side': shorter_side, 'crop_rounding': 'down', 'pad_value': 0}
-    return {'resize': 'center_crop', **fields}, size_wh
-
-
-def _width_height(size: object) -> tuple[int, int] | None:
-    """Return the width and height in a size of transformers; None if they are not fixed."""
-    if type(size) is int:
-        size = {'height': size, 'width': size}
-    if not isinstance(size, Mapping):
-        return None
-    width, height = size.get('width'), size.get('height')
-    return (width, height) if is_image_size((width, height)) else None  # type: ignore[return-value]
-
-
-def _is_side(value: object) -> TypeGuard[int]:
-    return type(value) is int and 1 <= value <= MAX_SIDE
+        for field, key in (('mean', 'image_mean'), ('std', 'image_std')):
+            value = processor.get(key)
+            # The processors accept one number for all channels.
+            fields[field] = _valid_numbers(
+                field, [value] * 3 if isinstance(value, int | float) else value, 3
+            )
+            if not fields[field]:
+                problems[field] = f'{_FILE} "{key}" is {short_json(value)}'
+    if keys := unread_keys(processor, of_colors=True):
+        problems |= dict.fromkeys(('scale', 'mean', 'std'), f'{_FILE} {keys} is not read')
+    return {key: value for key, value in fields.items() if key not in problems}, problems
 
 
 def _read_filter(processor: Mapping[str, Any], name: object) -> tuple[ResizeFilter | None, str]:

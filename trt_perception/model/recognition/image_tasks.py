@@ -34,11 +34,11 @@ def image_task(
 ) -> Task | None:
     """Return the whole-image task that follows from the outputs; None if no task follows.
 
-    A single output (B, C) is a classifier. Whole numbers (B, rows, columns) are class ids of
-    semantic segmentation. Floats (B, C, rows, columns) are its logits only if C is the number of
-    class names, because undecoded grids of detectors have the same shape. Floats (B, rows,
-    columns) are a depth if the output is as large as the input. Some exporters are known by the
-    names of their outputs.
+    A single output (B, C) is a classifier, also with one class. Whole numbers (B, rows, columns)
+    are class ids of semantic segmentation. Floats (B, C, rows, columns) are its logits only if C
+    is the number of class names, because undecoded grids of detectors have the same shape. Floats
+    (B, rows, columns) are a depth if the output is as large as the input. Some exporters are known
+    by the names of their outputs.
 
     Args:
         model: the loaded model.
@@ -53,7 +53,7 @@ def image_task(
     if output is None or not _has_batch_of_input(model, output):
         return None
     is_float, dimensions = output.dtype in FLOAT_DTYPES, len(output.shape)
-    if is_float and dimensions == 2 and output.shape[1] not in (0, 1):
+    if is_float and dimensions == 2 and output.shape[1] != 0:
         return Classify()
     if (
         output.dtype in ('uint8', *INDEX_DTYPES)

@@ -44,6 +44,10 @@ from trt_perception.model.recognition.image_tasks import (
     image_task,
     task_of_preset,
 )
+from trt_perception.model.recognition.libreyolo_metadata import (
+    is_libreyolo,
+    read_libreyolo_metadata,
+)
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.recognition.refusal import (
     REQUIRED_FIELDS,
@@ -51,7 +55,11 @@ from trt_perception.model.recognition.refusal import (
     refuse_missing_info,
 )
 from trt_perception.model.recognition.requested_task import requested_task
-from trt_perception.model.recognition.ultralytics_metadata import read_ultralytics_metadata
+from trt_perception.model.recognition.ultralytics_metadata import (
+    is_ultralytics,
+    read_metadata_of_unknown_exporter,
+    read_ultralytics_metadata,
+)
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
@@ -68,6 +76,11 @@ FindOutputShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int
 
 # PIL, with antialiasing, resized the training images of usual classifiers.
 _TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antialias': True}}
+
+# Exporters that write the class names into the file.
+_EXPORTERS_OF_METADATA: Final = ('ultralytics', 'yolov5', 'libreyolo')
+# Fields that a file of an exporter states, or whose usual values are assumed.
+_STATED_FIELDS: Final = ('resize', 'color_order', 'scale', 'mean', 'std')
 
 
 @dataclass(frozen=True)
@@ -162,14 +175,23 @@ def recognise(
             found.
     """
     info = _read_exporter_info(model)
-    evidence, sentence_count = list(info.evidence), len(info.evidence)
     image, _ = split_inputs(model.name, model.inputs)
     class_names = overrides.class_names or info.class_names
-    if overrides.class_names:
-        evidence.append(f'{overrides.syntax.name("class_names")} -> {len(class_names)} classes')
     size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
+        info = _read_exporter_info(model)  # the shapes may show the task
+    if info.unsupported and not overrides.decoder:
+        raise EngineError(
+            model.name,
+            info.unsupported,
+            expected='outputs that docs/decoders.md lists',
+            fix=f'set {overrides.syntax.name("decoder")} if another decoder reads the outputs, or '
+            'write a manifest (docs/manifest.md)',
+        )
+    evidence, sentence_count = list(info.evidence), len(info.evidence)
+    if overrides.class_names:
+        evidence.append(f'{overrides.syntax.name("class_names")} -> {len(class_names)} classes')
     info = _with_task(model, info, class_names, size, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
@@ -192,7 +214,9 @@ def recognise(
         with_preprocessing=tuple(
             name for name, each in PRESETS.items() if usual or each.preprocessing
         ),
-        filter_problem='' if 'antialias' in overrides.preprocessing else info.filter_problem,
+        problems={
+            key: why for key, why in info.problems.items() if key not in overrides.preprocessing
+        },
         task=info.task,
         is_task_given=bool(overrides.task),
     )
@@ -202,7 +226,11 @@ def recognise(
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
-    doubt = _assumption_sentence(usual, info, overrides)
+    doubts = (
+        _assumed_layout_sentence(chosen, info, overrides),
+        _assumption_sentence(usual, info, overrides),
+    )
+    doubt = '; '.join(filter(None, doubts))
     return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
 
 
@@ -281,6 +309,20 @@ def _usual_preprocessing(
     return usual
 
 
+def _assumed_layout_sentence(chosen: str, info: ExporterInfo, overrides: ModelOverrides) -> str:
+    """Return a sentence about the boxes of an unknown exporter; empty if nothing is assumed.
+
+    Exporters write boxes as centres or as corners, with equal shapes.
+    """
+    if info.exporter != 'unknown' or overrides.decoder or not info.task.finds_objects:
+        return ''
+    return (
+        f'assumed decoder: {chosen}, with boxes as {PRESETS[chosen].decoder.documented_boxes}, '
+        'because the metadata do not show which program wrote the model. Compare boxes with your '
+        f'images, and add {overrides.syntax.arguments({"decoder": chosen})} if they are right'
+    )
+
+
 def _assumption_sentence(
     usual: Mapping[str, Any], info: ExporterInfo, overrides: ModelOverrides
 ) -> str:
@@ -289,10 +331,14 @@ def _assumption_sentence(
     Ultralytics and YOLOv5 train all their models with the same preprocessing, so their metadata
     state it.
     """
-    if info.is_yolo_export or info.preprocessing:
+    if info.is_yolo_export:
         return ''
-    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
     assumed = {**_TASK_DEFAULTS.get(info.task.name, {}), **usual}
+    if info.preprocessing:
+        # The filter of a file is known, and its padding follows from the resize.
+        assumed = {key: assumed[key] for key in _STATED_FIELDS if key in assumed}
+        assumed = {key: value for key, value in assumed.items() if key not in info.preprocessing}
+    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
     fields = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in assumed.items()
@@ -324,9 +370,16 @@ def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
     Raises:
         EngineError: the metadata name an unsupported task or lack a value that the task needs.
     """
+    if is_libreyolo(model.metadata):
+        return read_libreyolo_metadata(model.metadata)
     if 'names' in model.metadata:
-        return read_ultralytics_metadata(model.name, model.metadata)
-    return read_huggingface_config(model.config) if model.config else ExporterInfo()
+        read = read_metadata_of_unknown_exporter
+        if is_ultralytics(model.metadata):
+            read = read_ultralytics_metadata
+        return read(model.name, model.metadata)
+    if model.config:
+        return read_huggingface_config(model.config, model.outputs)
+    return ExporterInfo()
 
 
 def _with_output_shapes(
@@ -365,6 +418,10 @@ def _find_decoders_for_names(
     """
     found = find_decoders(model, size, classes or None, info, overrides.syntax)
     # Class names in the metadata of the file cannot be wrong, so do not try other names.
-    if found or not classes or (info.is_yolo_export and not overrides.class_names):
+    if (
+        found
+        or not classes
+        or (info.exporter in _EXPORTERS_OF_METADATA and not overrides.class_names)
+    ):
         return found, ()
     return (), find_decoders(model, size, None, info, overrides.syntax)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
@@ -61,7 +61,8 @@ class RecognitionState:
         class_count: number of class names; 0 if unknown.
         missing_fields: names of Preprocessing's fields without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
-        filter_problem: why the resize filter of the training cannot be used; empty if it can.
+        problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
+            or unsupported, unless the user has set the field.
         task: the model's task, such as ``detect`` or ``pose``.
         is_task_given: whether the user has set the task.
     """
@@ -71,7 +72,7 @@ class RecognitionState:
     class_count: int
     missing_fields: tuple[str, ...]
     with_preprocessing: tuple[str, ...]
-    filter_problem: str = ''
+    problems: Mapping[str, str] = field(default_factory=dict)
     task: Task = DETECT
     is_task_given: bool = False
 
@@ -180,8 +181,12 @@ def _missing_parameters(
     by_shape: bool,
 ) -> dict[str, str]:
     """Return the parameters to set, with the possible values of each."""
-    asked = state.missing_fields if needs_all else set(state.missing_fields) & {'input_size'}
-    missing = {key: _ALLOWED_VALUE_TEXTS[key] for key in _ALLOWED_VALUE_TEXTS if key in asked}
+    asked = set(state.missing_fields) if needs_all else set(state.missing_fields) & {'input_size'}
+    missing = {
+        key: f'{state.problems[key]}. Possible: {text}' if key in state.problems else text
+        for key, text in _ALLOWED_VALUE_TEXTS.items()
+        if key in asked | state.problems.keys()
+    }
     if 'resize' in missing and state.task == Classify():
         shorter_side = syntax.name('shorter_side')
         missing['resize'] += (
@@ -200,9 +205,9 @@ def _missing_parameters(
         missing['decoder'] = f'the outputs fit {" and ".join(class_counts)}'
     if needs_names:
         missing['class_names'] = _class_names_text(class_counts, state, syntax)
-    if state.filter_problem:
+    if 'antialias' in state.problems:
         missing['antialias'] = (
-            f'{state.filter_problem}. To use bilinear '
+            f'{state.problems["antialias"]}. To use bilinear '
             'sampling instead, choose 1 (antialiasing, as in PIL) or 0 (none), and measure the '
             'accuracy'
         )

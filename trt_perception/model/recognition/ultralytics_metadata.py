@@ -1,4 +1,4 @@
-"""Reads the metadata that Ultralytics and YOLOv5 write into an ONNX file."""
+"""Reads the metadata that Ultralytics, YOLOv5 and unknown exporters write into an ONNX file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from trt_perception.model.recognition.exporter_info import (
     is_image_size,
     read_class_names,
 )
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.table import TASKS
 
-__all__ = ['read_ultralytics_metadata']
+__all__ = ['is_ultralytics', 'read_metadata_of_unknown_exporter', 'read_ultralytics_metadata']
 
 #: The decoders of tasks that describe the whole image.
 _IMAGE_DECODERS: Final = {
@@ -31,6 +32,47 @@ _YOLO_DECODERS: Final = ('dense', 'end_to_end')
 _RTDETR_DECODERS: Final = ('rtdetr_ultralytics', 'rtdetr_end_to_end')
 #: From this Ultralytics release on, an exported RT-DETR selects its best boxes itself.
 _FIRST_END_TO_END_RTDETR: Final = (8, 4, 47)
+
+
+def is_ultralytics(metadata: Mapping[str, str]) -> bool:
+    """Return whether the exporter of Ultralytics or YOLOv5 wrote the metadata.
+
+    Ultralytics writes itself as the author since it writes a task (8.0.50). Until then, and in
+    YOLOv5, the exporter writes only names and stride. Other programs write names and task, too.
+    """
+    if 'task' in metadata:
+        return metadata.get('author') == 'Ultralytics'
+    return {'names', 'stride'} <= metadata.keys() and 'author' not in metadata
+
+
+def read_metadata_of_unknown_exporter(
+    model_name: str, metadata: Mapping[str, str]
+) -> ExporterInfo:
+    """Read class names, input size and task of a file whose exporter is unknown.
+
+    The names and the task do not say how boxes are written and images are prepared.
+    """
+    task_name = metadata.get('task', '')
+    kind = TASKS.get(task_name, type(DETECT))
+    class_names, sentence = read_class_names('metadata "names"', parse_literal(metadata['names']))
+    class_names, evidence = (class_names, [sentence]) if kind.has_classes else ((), [])
+    size = parse_literal(metadata.get('imgsz', ''))
+    # Only the order of two equal sides is known.
+    is_square = is_image_size(size) and len(set(size)) == 1
+    task, sentences = kind.from_ultralytics_metadata(model_name, metadata, class_names)
+    unsupported = ''
+    if task_name == Depth.name:
+        unsupported = (
+            'metadata "task" depth of an unknown exporter, without the unit of its values'
+        )
+    return ExporterInfo(
+        class_names=class_names,
+        input_size=(size[0], size[1]) if is_square else None,
+        exporter='unknown',
+        task=task,
+        unsupported=unsupported,
+        evidence=('metadata of an unknown exporter', *evidence, *sentences),
+    )
 
 
 def read_ultralytics_metadata(model_name: str, metadata: Mapping[str, str]) -> ExporterInfo:

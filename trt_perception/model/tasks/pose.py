@@ -13,7 +13,13 @@ from trt_perception.errors import EngineError
 from trt_perception.files.json_records import integer_reader
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.literals import parse_literal
-from trt_perception.files.plain_text import Mistake, names_mistake, short_repr
+from trt_perception.files.plain_text import (
+    Mistake,
+    name_mistake,
+    names_mistake,
+    repair_names,
+    short_repr,
+)
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, DetectionFields, Floats, Task, Topic
@@ -218,8 +224,9 @@ def _named_keypoints(
     all_equal = bool(lists) and all(names_of_class == lists[0] for names_of_class in lists)
     if all_equal and isinstance(lists[0], list | tuple):
         given_names = tuple(lists[0])
-        if len(given_names) == count and not _keypoint_names_mistake(given_names):
-            names, source = given_names, 'metadata "kpt_names"'
+        if len(given_names) == count and not all(map(name_mistake, given_names)):
+            names, remark = repair_names(given_names, 'keypoint')
+            source = f'metadata "kpt_names"{f" ({remark})" if remark else ""}'
     coco_names = COCO_KEYPOINTS.names
     skeleton: tuple[tuple[int, int], ...] = ()
     if count == len(coco_names) and (names == coco_names or class_names == ('person',)):
