@@ -7,7 +7,6 @@ GPU that the real libraries behave in the same way.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -149,15 +148,15 @@ LONG_CALLS = (
 def test_signal_stops_opening_before_the_next_long_call(
     install_standins, config, call, time, monkeypatch
 ):
-    end_requested, calls = threading.Event(), []
-    monkeypatch.setattr(interruption, '_END_REQUESTED', end_requested)
+    calls = []
+    monkeypatch.setattr(interruption, '_REQUESTED_S', [])
     recorder, tensorrt = install_standins()
     answer = tensorrt.answer
 
     def record_call(name):
         calls.append(name)
         if calls.count(call) == time:
-            end_requested.set()
+            interruption.interrupt()
 
     def recorded_answer(name, *arguments, **keywords):
         record_call(name)

@@ -8,8 +8,8 @@ import pytest
 from support.models.support_models import manifest
 from support.oracles.recognition_support import recognised
 from trt_perception.errors import EngineError, MissingModelInfoError, OutputError
-from trt_perception.model.decoders.class_scores import ClassScoresDecoder
 from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.whole_image import ClassScoresDecoder
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec

@@ -34,45 +34,46 @@ from trt_perception.model.tasks.task import Task
 
 __all__ = [
     *('DECODERS_BY_FAMILY', 'OBJECT_PRESETS', 'PRESETS', 'ULTRALYTICS', 'ULTRALYTICS_CLASSIFIER'),
+    *('IMAGENET', 'RGB_0_TO_1', 'STRETCH', 'YOLOX'),
     *('families_for_task', 'presets_for_task', 'read_decoder'),
 ]
 
 #: Values for fields of Preprocessing.
 PreprocessingFields = Mapping[str, Any]
 
-_RGB_0_TO_1: Final[PreprocessingFields] = {'color_order': 'rgb', 'scale': 1 / 255}
+RGB_0_TO_1: Final[PreprocessingFields] = {'color_order': 'rgb', 'scale': 1 / 255}
 #: IMAGENET_DEFAULT_MEAN and IMAGENET_DEFAULT_STD of transformers, as in torchvision's presets.
-_IMAGENET: Final[PreprocessingFields] = {
-    **_RGB_0_TO_1,
+IMAGENET: Final[PreprocessingFields] = {
+    **RGB_0_TO_1,
     'mean': (0.485, 0.456, 0.406),
     'std': (0.229, 0.224, 0.225),
 }
-ULTRALYTICS: Final[PreprocessingFields] = {**_RGB_0_TO_1, 'resize': 'letterbox'}
+ULTRALYTICS: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'letterbox'}
 #: For square inputs. PIL resizes, and torchvision crops.
 ULTRALYTICS_CLASSIFIER: Final[PreprocessingFields] = {
-    **_RGB_0_TO_1,
+    **RGB_0_TO_1,
     'resize': 'center_crop',
     'pad_value': 0,
     'antialias': True,
 }
 #: PIL resized the training images of these models, so resizing antialiases. Ultralytics resizes
 #: with OpenCV, which does not antialias.
-_STRETCH: Final[PreprocessingFields] = {**_RGB_0_TO_1, 'resize': 'stretch', 'antialias': True}
+STRETCH: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'stretch', 'antialias': True}
 _DETR: Final[PreprocessingFields] = {
-    **_IMAGENET,
+    **IMAGENET,
     'resize': 'letterbox_top_left',
     'pad_value': None,
     'antialias': True,
 }
-_YOLOX: Final[PreprocessingFields] = {
+YOLOX: Final[PreprocessingFields] = {
     'resize': 'letterbox_top_left',
     'color_order': 'bgr',
     'scale': 1.0,
 }
 #: For RT-DETR and depth models. Their predictors stretch images, unlike those of other models.
-_ULTRALYTICS_STRETCH: Final = {**_RGB_0_TO_1, 'resize': 'stretch'}
+_ULTRALYTICS_STRETCH: Final = {**RGB_0_TO_1, 'resize': 'stretch'}
 #: The image processor of Depth Anything in transformers.
-_DEPTH_ANYTHING: Final = {**_IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
+_DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
 
 _PRESETS: Final = (
     DecoderPreset('dense', Dense(), 'YOLOv8, 9, 11, 12', preprocessing=ULTRALYTICS),
@@ -88,14 +89,14 @@ _PRESETS: Final = (
         'yolox',
         Dense(objectness=True, transposed=True),
         'YOLOX with grid decoding',
-        preprocessing=_YOLOX,
+        preprocessing=YOLOX,
         anchors_per_cell=(1,),
     ),
     DecoderPreset(
         'yolox_raw',
         YoloxRaw((8, 16, 32)),
         "YOLOX without grid decoding, its exporter's default",
-        preprocessing=_YOLOX,
+        preprocessing=YOLOX,
         anchors_per_cell=(1,),
     ),
     DecoderPreset('end_to_end', EndToEnd(), 'YOLOv10, YOLO26, Ultralytics with `nms=True`'),
@@ -132,7 +133,7 @@ _PRESETS: Final = (
         Detr('sigmoid'),
         'RT-DETR, D-FINE, DEIMv2 by Hugging Face',
         'logits, pred_boxes',
-        _STRETCH,
+        STRETCH,
         transformers=('rt_detr', 'rt_detr_v2', 'd_fine', 'deimv2'),
         image_processors=('RTDetr',),
     ),
@@ -142,7 +143,7 @@ _PRESETS: Final = (
         'RF-DETR, RF-DETR-Seg',
         'dets, labels; RF-DETR-Seg also masks',
         # rfdetr and transformers convert pixels to float32, then resize without antialiasing.
-        {**_IMAGENET, 'resize': 'stretch', 'round_pixels': False},
+        {**IMAGENET, 'resize': 'stretch', 'round_pixels': False},
         transformers=('rf_detr',),
         image_processors=('RfDetr',),
         tensor_names=(frozenset({'dets', 'labels'}), frozenset({'dets', 'labels', 'masks'})),
@@ -176,7 +177,7 @@ _PRESETS: Final = (
         LabelsBoxesScores(),
         'RT-DETR, D-FINE by their own repositories',
         'labels, boxes, scores; second input `orig_target_sizes`',
-        _STRETCH,
+        STRETCH,
     ),
     DecoderPreset(
         'torchvision',
@@ -184,7 +185,7 @@ _PRESETS: Final = (
         'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
         'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
         # The model contains the normalisation and another resize.
-        {**_RGB_0_TO_1, 'resize': 'letterbox_top_left', 'pad_value': 116},
+        {**RGB_0_TO_1, 'resize': 'letterbox_top_left', 'pad_value': 116},
         background='Label 0 of torchvision is the background and stands first in the class names',
     ),
     DecoderPreset(
@@ -232,7 +233,7 @@ _PRESETS: Final = (
         'SegFormer, UperNet, DeepLabV3, LR-ASPP',
         '(B, C, rows, columns)',
         # As SegformerImageProcessor of transformers does.
-        preprocessing={**_IMAGENET, 'resize': 'stretch', 'antialias': True},
+        preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
     ),
     DecoderPreset(
         'pixel_ids',
@@ -272,7 +273,7 @@ _PRESETS: Final = (
         'depth (B, rows, columns), field of view (B)',
         # transformers normalises pixels, then resizes floats without antialiasing.
         preprocessing={
-            **_RGB_0_TO_1,
+            **RGB_0_TO_1,
             'mean': (0.5, 0.5, 0.5),
             'std': (0.5, 0.5, 0.5),
             'resize': 'stretch',
@@ -286,7 +287,7 @@ _PRESETS: Final = (
         DepthAnything3Decoder(),
         'metric model of Depth Anything 3',
         'depth, sky (B, 1, rows, columns)',
-        preprocessing={**_IMAGENET, 'resize': 'stretch', 'antialias': True},
+        preprocessing={**IMAGENET, 'resize': 'stretch', 'antialias': True},
         tensor_names=(frozenset({'depth', 'sky'}),),
     ),
     DecoderPreset(
@@ -295,7 +296,7 @@ _PRESETS: Final = (
         'MoGe-2',
         'points, mask, metric_scale; also normal',
         # The encoder resizes with antialiasing.
-        preprocessing={**_STRETCH, 'size_multiple': 14},
+        preprocessing={**STRETCH, 'size_multiple': 14},
         tensor_names=(
             frozenset({'points', 'mask', 'metric_scale'}),
             frozenset({'points', 'normal', 'mask', 'metric_scale'}),

@@ -14,12 +14,7 @@ from typing import Any, Final
 from trt_perception.files.json_section import parse_json
 from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import short_repr
-from trt_perception.model.decoders.usual_preprocessing import (
-    IMAGENET,
-    RGB_0_TO_1,
-    STRETCH,
-    YOLOX,
-)
+from trt_perception.model.decoders.table import IMAGENET, RGB_0_TO_1, STRETCH, YOLOX
 from trt_perception.model.preprocessing import fields_text, number_mistake
 from trt_perception.model.recognition.exporter_info import (
     ExporterInfo,
