@@ -76,6 +76,22 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         ConfigError: a value is out of range or not among the choices.
     """
 
+    confidence_threshold: float = parameter_field(
+        FrameParameters.confidence_threshold,
+        'Only detections with a score above this are reported.',
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+        per_camera=True,
+    )
+    iou_threshold: float = parameter_field(
+        FrameParameters.iou_threshold,
+        'If the intersection over union (IoU) of two boxes of one class is above this, the box '
+        'with the lower score is dropped.',
+        minimum=0.0,
+        maximum=1.0,
+        live=True,
+    )
     engine_path: str = parameter_field(
         '',
         'Model to run: a TensorRT engine (.engine, .plan, .trt), an ONNX file (.onnx), or a model '

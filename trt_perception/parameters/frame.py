@@ -6,34 +6,19 @@ from dataclasses import dataclass
 
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder import USUAL_SKY, Sky
-from trt_perception.parameters.row import parameter_field
 
 __all__ = ['FrameParameters', 'Thresholds']
 
 
 @dataclass(frozen=True)
 class FrameParameters:
-    """Numeric parameters that decoding reads for each frame. Each field is a row of the table.
+    """Numeric parameters that decoding reads for each frame. Each is also a parameter of the node.
 
     The kernels read each field as a float32 of the same name in `struct FrameHeader`.
     """
 
-    confidence_threshold: float = parameter_field(
-        0.25,
-        'Only detections with a score above this are reported.',
-        minimum=0.0,
-        maximum=1.0,
-        live=True,
-        per_camera=True,
-    )
-    iou_threshold: float = parameter_field(
-        0.45,
-        'If the intersection over union (IoU) of two boxes of one class is above this, the box '
-        'with the lower score is dropped.',
-        minimum=0.0,
-        maximum=1.0,
-        live=True,
-    )
+    confidence_threshold: float = 0.25
+    iou_threshold: float = 0.45
 
 
 @dataclass(frozen=True, kw_only=True)
