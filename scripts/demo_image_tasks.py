@@ -10,11 +10,11 @@ from pycocotools import mask as coco_masks
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Classification
 
-from trt_perception.evaluation.image_tasks.measures import IMAGE_MEASURES
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.offline.evaluation.image_tasks.measures import IMAGE_MEASURES
 
 #: Name and message type of the topic with the result, by task.
 RESULT_TOPICS = {

@@ -17,15 +17,15 @@ from demo_image_tasks import (
 )
 from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_task_message
 
-from trt_perception.evaluation.annotated_shapes import read_shapes
-from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.classes import match_classes
-from trt_perception.evaluation.coco.run_lengths import with_run_lengths
-from trt_perception.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
-from trt_perception.tools.detection_output import CocoResults
-from trt_perception.tools.detection_sources import DETECTIONS_FILE
+from trt_perception.offline.evaluation.annotated_shapes import read_shapes
+from trt_perception.offline.evaluation.coco.annotations import read_annotations
+from trt_perception.offline.evaluation.coco.classes import match_classes
+from trt_perception.offline.evaluation.coco.run_lengths import with_run_lengths
+from trt_perception.offline.evaluation.metrics.mistakes import count_mistakes, match_detections
+from trt_perception.offline.tools.detection_output import CocoResults
+from trt_perception.offline.tools.detection_sources import DETECTIONS_FILE
 
 
 def report_results(options, cameras, sent):

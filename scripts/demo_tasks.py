@@ -7,13 +7,13 @@ import json
 import numpy as np
 from sensor_msgs.msg import Image, PointCloud2
 
-from trt_perception.evaluation.metrics.keypoints import OKS_SIGMA, Keypoints
-from trt_perception.evaluation.metrics.masks import Masks
-from trt_perception.evaluation.metrics.measure import BOXES
-from trt_perception.evaluation.metrics.oriented_boxes import OrientedBoxes
 from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.table import TASKS
+from trt_perception.offline.evaluation.metrics.keypoints import OKS_SIGMA, Keypoints
+from trt_perception.offline.evaluation.metrics.masks import Masks
+from trt_perception.offline.evaluation.metrics.measure import BOXES
+from trt_perception.offline.evaluation.metrics.oriented_boxes import OrientedBoxes
 
 #: The name and message type of the additional topic of a task.
 TOPICS = {'segment': ('masks', Image), 'pose': ('keypoints', PointCloud2)}

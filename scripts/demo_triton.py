@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.triton_server import TritonServer, replace_backend
-from trt_perception.tools import export_triton
+from trt_perception.offline.tools import export_triton
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ from support.models.image_models import IMAGE_TASKS, NAMES, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
 from trt_perception.images.frame import frame_from_bgr
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 
 ROOT = Path(__file__).resolve().parents[1]

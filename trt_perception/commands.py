@@ -71,13 +71,13 @@ def _run_main(module: str, interrupted: int = 130) -> int:
 
 
 # setup.py's console_scripts refer to these names.
-benchmark_engine = functools.partial(_run_main, 'trt_perception.tools.benchmark_engine')
-build_engine = functools.partial(_run_main, 'trt_perception.tools.build_engine')
-detect_images = functools.partial(_run_main, 'trt_perception.tools.detect_images')
+benchmark_engine = functools.partial(_run_main, 'trt_perception.offline.tools.benchmark_engine')
+build_engine = functools.partial(_run_main, 'trt_perception.offline.tools.build_engine')
+detect_images = functools.partial(_run_main, 'trt_perception.offline.tools.detect_images')
 detector_node = functools.partial(_run_main, 'trt_perception.ros.detector_program', interrupted=0)
 doctor = functools.partial(_run_main, 'trt_perception.ros.doctor.doctor')
-evaluate_engine = functools.partial(_run_main, 'trt_perception.tools.evaluate_engine')
-export_triton = functools.partial(_run_main, 'trt_perception.tools.export_triton')
-inspect_engine = functools.partial(_run_main, 'trt_perception.tools.inspect_engine')
+evaluate_engine = functools.partial(_run_main, 'trt_perception.offline.tools.evaluate_engine')
+export_triton = functools.partial(_run_main, 'trt_perception.offline.tools.export_triton')
+inspect_engine = functools.partial(_run_main, 'trt_perception.offline.tools.inspect_engine')
 replay_images = functools.partial(_run_main, 'trt_perception.ros.replay_images', interrupted=0)
-write_manifest = functools.partial(_run_main, 'trt_perception.tools.write_manifest')
+write_manifest = functools.partial(_run_main, 'trt_perception.offline.tools.write_manifest')

@@ -28,9 +28,9 @@ from cameras_side import Case, measure, other_node_program
 from common import SHARE, launch_environment, save
 from host import host_settings
 
+from trt_perception.offline.tools.arguments import add_file_option, parse_path
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between, text_matching
-from trt_perception.tools.arguments import add_file_option, parse_path
 
 EXAMPLES = """\
 examples:

@@ -22,7 +22,7 @@ from trt_perception.gpu import Device
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.scheduling.camera import Camera

@@ -26,7 +26,7 @@ from trt_perception.images.compressed import check_image_file  # noqa: E402
 from trt_perception.images.frame import DeferredFrame  # noqa: E402
 from trt_perception.images.jpeg import JpegFrameReader, decode_to_frame  # noqa: E402
 from trt_perception.model.pipeline_options import PipelineOptions  # noqa: E402
-from trt_perception.parameters.frame import Thresholds  # noqa: E402
+from trt_perception.model.thresholds import Thresholds  # noqa: E402
 from trt_perception.pipelines.open_pipeline import open_pipeline  # noqa: E402
 from trt_perception.pipelines.pipeline import detect_one  # noqa: E402
 

@@ -18,21 +18,21 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from trt_perception.benchmarking.control import MeasurementControl
-from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.measure import TimeStatistics
-from trt_perception.benchmarking.model import measure_model
-from trt_perception.benchmarking.model_report import BenchmarkOptions
-from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.gpu import copy_async
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits
+from trt_perception.offline.benchmarking.control import MeasurementControl
+from trt_perception.offline.benchmarking.frames import load_frames
+from trt_perception.offline.benchmarking.measure import TimeStatistics
+from trt_perception.offline.benchmarking.model import measure_model
+from trt_perception.offline.benchmarking.model_report import BenchmarkOptions
+from trt_perception.offline.evaluation.metrics.agreement import compare_detections
+from trt_perception.offline.tools.arguments import integer_at_least
+from trt_perception.offline.tools.model_arguments import add_model_arguments, detector_config
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import pixels_and_bgr_order, resize
-from trt_perception.tools.arguments import integer_at_least
-from trt_perception.tools.model_arguments import add_model_arguments, detector_config
 
 EXAMPLES = """\
 examples:

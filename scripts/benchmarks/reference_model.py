@@ -24,7 +24,6 @@ import onnxruntime
 from onnx import helper
 from reference_network import CLASSES, GAIN, build_network
 
-from trt_perception.benchmarking.frames import synthetic_image
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.decoders.anchors import Dense
@@ -34,7 +33,8 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.benchmarking.frames import synthetic_image
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

@@ -15,21 +15,21 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from trt_perception.benchmarking.control import MeasurementControl
-from trt_perception.benchmarking.frames import load_frames
-from trt_perception.benchmarking.gpu_steps import MAP_TOPICS, prepare_maps, queue_batch
-from trt_perception.benchmarking.measure import detect_all, measure_pipeline
 from trt_perception.gpu import Device, DeviceBuffer, Event, Graph, PinnedBuffer, Stream, copy_async
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.benchmarking.control import MeasurementControl
+from trt_perception.offline.benchmarking.frames import load_frames
+from trt_perception.offline.benchmarking.gpu_steps import MAP_TOPICS, prepare_maps, queue_batch
+from trt_perception.offline.benchmarking.measure import detect_all, measure_pipeline
+from trt_perception.offline.tools.arguments import integer_at_least
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
-from trt_perception.tools.arguments import integer_at_least
 
 EXAMPLES = """\
 examples:

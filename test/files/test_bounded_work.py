@@ -22,13 +22,17 @@ from rcl_interfaces.srv import (
 )
 from rclpy.parameter import Parameter
 
-from trt_perception.building.options.sources import load_options
 from trt_perception.errors import ConfigError, EngineError, MissingModelInfoError
-from trt_perception.evaluation.coco.annotations import Annotations, CocoImage, read_annotations
-from trt_perception.evaluation.coco.classes import match_classes
-from trt_perception.evaluation.coco.images import match_images
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.offline.building.options.sources import load_options
+from trt_perception.offline.evaluation.coco.annotations import (
+    Annotations,
+    CocoImage,
+    read_annotations,
+)
+from trt_perception.offline.evaluation.coco.classes import match_classes
+from trt_perception.offline.evaluation.coco.images import match_images
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
 from trt_perception.ros.detector_node import DetectorNode
 

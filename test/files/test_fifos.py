@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from support.programs import Program, executable
-from trt_perception.building.calibration.cache import read_ranges
-from trt_perception.building.calibration.images import find_image_files
-from trt_perception.building.engine_store import EngineStore
-from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.checks.shell import check_shell
 from trt_perception.errors import TrtPerceptionError, WriteError
-from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.classes import read_class_map
-from trt_perception.evaluation.report.worst_images import write_worst_images
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.offline.building.calibration.cache import read_ranges
+from trt_perception.offline.building.calibration.images import find_image_files
+from trt_perception.offline.building.engine_store import EngineStore
+from trt_perception.offline.building.options.sources import load_options, read_class_names
+from trt_perception.offline.evaluation.coco.annotations import read_annotations
+from trt_perception.offline.evaluation.coco.classes import read_class_map
+from trt_perception.offline.evaluation.report.worst_images import write_worst_images
 
 # Each function calls a reader with the FIFO in place of the file that it expects. If the reader
 # chooses the file's name, the function first gives the FIFO this name.

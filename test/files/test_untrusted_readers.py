@@ -17,17 +17,17 @@ import pytest
 
 from support.fuzz.untrusted_engines import value_paths
 from support.models.support_models import manifest
-from trt_perception.building.calibration.cache import read_ranges
-from trt_perception.building.options.build_options import OPTIONS
-from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.errors import ConfigError, TrtPerceptionError
-from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.coco.classes import read_class_map
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.tools.model_arguments import detector_config
+from trt_perception.offline.building.calibration.cache import read_ranges
+from trt_perception.offline.building.options.build_options import OPTIONS
+from trt_perception.offline.building.options.sources import load_options, read_class_names
+from trt_perception.offline.evaluation.coco.annotations import read_annotations
+from trt_perception.offline.evaluation.coco.classes import read_class_map
+from trt_perception.offline.tools.model_arguments import detector_config
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 DENSE = (TensorSpec('output0', (1, 6, 8400), 'float32'),)

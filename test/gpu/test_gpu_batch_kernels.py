@@ -14,7 +14,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.frame_header import batch_table
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE, FrameKernels
 

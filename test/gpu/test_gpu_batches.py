@@ -23,17 +23,17 @@ from support.gpu.patch_pipeline import noise_frame
 from support.models.batch_models import with_batch, with_open_batch
 from support.models.digits import DIGITS, SCENES
 from support.models.patch_model import patch_onnx, write_engine
-from trt_perception.building.graph.half_precision import convert_to_half
 from trt_perception.errors import ImageError
-from trt_perception.evaluation.metrics.agreement import match_by_iou
-from trt_perception.evaluation.metrics.shapes import box_iou
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.images.jpeg import as_plain_jpeg, undecoded_frame
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.building.graph.half_precision import convert_to_half
+from trt_perception.offline.evaluation.metrics.agreement import match_by_iou
+from trt_perception.offline.evaluation.metrics.shapes import box_iou
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory

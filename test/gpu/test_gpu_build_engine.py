@@ -21,8 +21,8 @@ from support.gpu.gpu_support import needs_tensorrt
 from support.models.detector_models import read_report
 from support.models.detector_models import run_build_engine as build
 from support.optional_packages import needs
-from trt_perception.building.steps import engine_steps
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.offline.building.steps import engine_steps
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / 'models' / 'digits.onnx'
@@ -38,7 +38,7 @@ def run_tool(tool, *arguments, full_fp32):
     )
     start = time.perf_counter()
     process = subprocess.run(
-        [sys.executable, '-m', f'trt_perception.tools.{tool}', *map(str, arguments)],
+        [sys.executable, '-m', f'trt_perception.offline.tools.{tool}', *map(str, arguments)],
         env=environment,
         capture_output=True,
         text=True,

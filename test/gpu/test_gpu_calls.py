@@ -9,7 +9,7 @@ import pytest
 from support.gpu.gpu_standins import PIPELINE_DEPTH, assert_nothing_is_left, grey_frame
 from support.models.open_model import open_by_parameters
 from trt_perception.gpu import Kernels
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 

@@ -27,8 +27,8 @@ from trt_perception.gpu import bindings, nvjpeg
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import as_plain_jpeg
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')

@@ -27,8 +27,8 @@ from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.anchors import Dense
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_slot
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels

@@ -19,7 +19,7 @@ from support.gpu.gpu_standins import PIPELINE_DEPTH, assert_nothing_is_left, gre
 from support.models.open_model import open_by_parameters
 from trt_perception.errors import CudaError, EngineError, InterruptionError
 from trt_perception.gpu import nvjpeg
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.process import interruption
 

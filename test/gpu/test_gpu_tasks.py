@@ -18,8 +18,8 @@ from support.models.recorded_exports import recorded_values, write_export
 from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import frame_from_bgr
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_results import HostDecoder
 from trt_perception.pipelines.pipeline import detect_one
 

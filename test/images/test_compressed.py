@@ -13,9 +13,10 @@ from PIL import Image
 
 from support.fuzz.camera_jpegs import with_scan_of_one_component
 from trt_perception.errors import ImageError
-from trt_perception.images import compressed, decoders
+from trt_perception.images import compressed
+from trt_perception.images import decompress as decoders
 from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
-from trt_perception.images.decoders import DecodedImage
+from trt_perception.images.decompress import DecodedImage
 
 
 def as_uint8(content):

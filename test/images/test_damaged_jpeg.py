@@ -24,7 +24,7 @@ from support.fuzz.camera_jpegs import (
 )
 from support.optional_packages import needs
 from trt_perception.errors import ImageError
-from trt_perception.images import decoders
+from trt_perception.images import decompress as decoders
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.image_files import read_image_file
 from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu

@@ -18,7 +18,7 @@ from trt_perception import commands
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images import compressed
 from trt_perception.images.compressed import MAX_PIXELS, decode_image_file
-from trt_perception.images.decoders import decode_jpeg, decode_png
+from trt_perception.images.decompress import decode_jpeg, decode_png
 from trt_perception.images.image_source import ImageSource
 
 SIDE = 65_500  # SIDE x SIDE pixels are 32 times the limit

@@ -2,9 +2,9 @@
 
 import pytest
 
-from trt_perception.building.calibration.images import find_image_files
 from trt_perception.errors import ConfigError
 from trt_perception.images.image_source import find_images
+from trt_perception.offline.building.calibration.images import find_image_files
 
 
 @pytest.fixture

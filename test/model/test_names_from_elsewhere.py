@@ -9,12 +9,12 @@ import pytest
 
 from support.models.support_models import manifest_bytes, manifest_with_value
 from support.oracles.recognition_support import ULTRALYTICS
-from trt_perception.building.options.sources import load_options, read_class_names
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.evaluation.coco.annotations import read_annotations
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.offline.building.options.sources import load_options, read_class_names
+from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.parameters.config import DetectorConfig
 
 # Each name looks like a message of the node, or hides a message.

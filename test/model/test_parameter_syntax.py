@@ -21,14 +21,14 @@ from trt_perception.model.recognition.parameter_syntax import (
 )
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.offline.tools import build_engine, detect_images
+from trt_perception.offline.tools.model_arguments import detector_config
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.launch_arguments import (
     launch_arguments,
     parameter_values,
     unknown_arguments,
 )
-from trt_perception.tools import build_engine, detect_images
-from trt_perception.tools.model_arguments import detector_config
 
 IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
 OPEN_IMAGE = TensorSpec('images', (1, 3, -1, -1), 'float32')
@@ -65,8 +65,8 @@ def read_by_launch(text):
 
 
 def read_by_build_engine(text):
-    from trt_perception.building.options.sources import given_options, load_options
-    from trt_perception.building.steps.prepare import _model_overrides
+    from trt_perception.offline.building.options.sources import given_options, load_options
+    from trt_perception.offline.building.steps.prepare import _model_overrides
 
     parsed = build_engine._parser().parse_args(shlex.split(f'm.onnx {text}'))
     return _model_overrides(load_options(None, given_options(parsed)), IMAGE)

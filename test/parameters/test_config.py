@@ -20,8 +20,8 @@ from trt_perception.model.pipeline_options import DecodingLimits, PipelineOption
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.table import TASKS
+from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.config import PARAMETERS, DetectorConfig
-from trt_perception.parameters.frame import FrameParameters, Thresholds
 from trt_perception.parameters.row import parameter_value
 
 ROWS = {row.name: row for row in PARAMETERS}

@@ -4,15 +4,15 @@ import shlex
 
 import pytest
 
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
-from trt_perception.parameters.spelling import assignment_text
-from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
-from trt_perception.tools import detect_images
-from trt_perception.tools.model_arguments import (
+from trt_perception.offline.tools import detect_images
+from trt_perception.offline.tools.model_arguments import (
     _PARAMETERS_SET_ELSEWHERE,
     detector_config,
     suggest_tool_assignment,
 )
+from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.spelling import assignment_text
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 
 NAMES = [
     (['cat'], ('cat',)),

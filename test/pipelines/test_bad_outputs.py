@@ -11,8 +11,8 @@ from support.models.output_models import write_label_model
 from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from trt_perception.errors import OutputError, UnnamedClassError
 from trt_perception.images.frame import frame_from_bgr
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all, detect_one
 from trt_perception.pipelines.warm_up import open_warm_pipeline

@@ -17,8 +17,8 @@ from support.gpu.late_gpu import expected_tensor
 from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError, OutputError, UnnamedClassError
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda_results import HostDecoder
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory

@@ -23,14 +23,14 @@ from support.oracles.family_outputs import (
     random_objects,
 )
 from trt_perception.errors import EngineError
-from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import OBJECT_PRESETS, PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.offline_detection import detect_batch
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

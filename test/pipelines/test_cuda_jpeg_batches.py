@@ -13,7 +13,7 @@ from support.gpu.late_nvjpeg import undecoded_jpeg_frame
 from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.gpu_frames import jpeg_threads
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']

@@ -23,13 +23,13 @@ from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
-from trt_perception.evaluation.metrics.agreement import compare_detections
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import DeferredFrame, frame_from_bgr
 from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.metrics.agreement import compare_detections
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']

@@ -22,7 +22,7 @@ from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.jpeg import JpegFrameReader, decode_to_frame
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']

@@ -16,17 +16,17 @@ from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import published_in_order
 from trt_perception import gpu
-from trt_perception.benchmarking.control import MeasurementControl
-from trt_perception.benchmarking.measure import detect_all
 from trt_perception.errors import CudaError, EngineError, MissingModelInfoError
-from trt_perception.evaluation.metrics.agreement import compare_detections, filter_by_score
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.benchmarking.control import MeasurementControl
+from trt_perception.offline.benchmarking.measure import detect_all
+from trt_perception.offline.evaluation.metrics.agreement import compare_detections, filter_by_score
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import detect_one

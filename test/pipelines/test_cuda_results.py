@@ -10,7 +10,7 @@ from support.oracles.task_outputs import TASKS, spec_of
 from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.pipeline_options import DecodingLimits
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines import cuda_results
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE
 

@@ -13,7 +13,7 @@ from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import expected_tensor, tensor_from_pipeline
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.images.memory import NumpyMemory
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']

@@ -18,7 +18,7 @@ from support.gpu.patch_pipeline import expected_tensor, input_of, noise_frame, t
 from support.models.patch_model import CLASS_NAMES
 from support.oracles.reference_images import ENCODINGS
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.ros.intake.buffers import MessageBuffers
 

@@ -18,8 +18,8 @@ from trt_perception.errors import EngineError, OutputError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 
 DECODER = {

@@ -19,13 +19,13 @@ from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
 from support.scheduling.detector_runs import found_by_cameras
-from trt_perception.evaluation.offline_detection import detect_batch, detect_in_files
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.offline_detection import detect_batch, detect_in_files
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one

@@ -22,8 +22,8 @@ from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host import host_pipeline
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.warm_up import warm_up

@@ -11,7 +11,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.pipelines.warm_up import (
     copy_to_pipeline_memory,

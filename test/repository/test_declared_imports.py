@@ -50,10 +50,10 @@ PLAN_MODULES = tuple(name for names in LOADERS.values() for name in names)
 # Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),
-    'building/inspection/inspector.py': PLAN_MODULES,
-    'building/engine/release.py': FLAVOURS,
+    'offline/building/inspection/inspector.py': PLAN_MODULES,
+    'offline/building/engine/release.py': FLAVOURS,
     'commands.py': (),
-    'evaluation/coco/library.py': ('pycocotools',),
+    'offline/evaluation/coco/library.py': ('pycocotools',),
     'stages/onnx_runtime/providers.py': ('onnxruntime_ep_nv_tensorrt_rtx',),
     'stages/tensorrt_plan.py': PLAN_MODULES,
 }

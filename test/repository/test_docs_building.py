@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from support.docs_pages import ROOT, blocks, codes, literals, quoted, rows, section, sources
-from trt_perception.building.options.build_options import OPTIONS
-from trt_perception.building.options.sources import given_options, load_options
-from trt_perception.building.report import BuildReport
 from trt_perception.model.build_record import PRECISIONS
-from trt_perception.tools import build_engine
+from trt_perception.offline.building.options.build_options import OPTIONS
+from trt_perception.offline.building.options.sources import given_options, load_options
+from trt_perception.offline.building.report import BuildReport
+from trt_perception.offline.tools import build_engine
 
 PAGE = (ROOT / 'docs' / 'building.md').read_text(encoding='utf-8')
 PAGES = [(ROOT / name).read_text(encoding='utf-8') for name in ('README.md', 'docs/building.md')]
@@ -74,7 +74,7 @@ def test_every_step_is_described():
     named = {
         node.args[0].value
         for path, tree in sources().items()
-        if ROOT / 'trt_perception/building' in path.parents
+        if ROOT / 'trt_perception/offline/building' in path.parents
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and getattr(node.func, 'attr', '') == 'step'
     }

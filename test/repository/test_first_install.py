@@ -130,7 +130,7 @@ INSTALLED = '/ws/install/lib/site-packages/trt_perception'
     ('code', 'file', 'package'),
     [
         ('import onnx.gone', ROOT / 'test' / 'test_any.py', 'onnx'),
-        ('import onnx.gone', f'{INSTALLED}/building/graph/any.py', 'onnx'),
+        ('import onnx.gone', f'{INSTALLED}/offline/building/graph/any.py', 'onnx'),
         # The node must run without onnx.
         ('import onnx.gone', f'{INSTALLED}/pipelines/any.py', None),
         ('import trt_perception.gone', ROOT / 'test' / 'test_any.py', None),

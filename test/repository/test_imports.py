@@ -17,8 +17,8 @@ from support.source_trees import PACKAGE, nodes_of, package_trees
 # The layers from top to bottom, as in docs/architecture.md. A module may import its own layer and
 # lower layers. Entries are modules or packages (with all their modules) below trt_perception.
 LAYERS = {
-    'shells': ['api', 'commands', 'ros', 'tools'],
-    'offline': ['benchmarking', 'building', 'checks', 'evaluation'],
+    'shells': ['api', 'commands', 'ros', 'offline.tools'],
+    'offline': ['checks', 'offline'],
     'detector': ['scheduling'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
@@ -28,15 +28,15 @@ LAYERS = {
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Packages of one layer that must not import each other.
-APART = [('ros', 'tools')]
+APART = [('ros', 'offline.tools')]
 
 # The only modules that may import packages that are slow to load or not always installed.
 ONLY = {
     'onnxruntime': [
         'stages.onnx_runtime',
-        'building.calibration.activations',
-        'building.graph.onnx_slim',
-        'building.precision.quantise',
+        'offline.building.calibration.activations',
+        'offline.building.graph.onnx_slim',
+        'offline.building.precision.quantise',
     ],
     'tensorrt': ['stages.tensorrt_plan'],
     'tensorrt_lean': ['stages.tensorrt_plan'],
@@ -45,13 +45,13 @@ ONLY = {
     'nvtx': ['pipelines.nvtx_ranges'],
     'grpc': ['stages.triton.connection'],
     'tritonclient': ['stages.triton.connection'],
-    'pycocotools': ['evaluation.coco.library'],
+    'pycocotools': ['offline.evaluation.coco.library'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {
-    'onnx': ['building'],
-    'onnxslim': ['building'],
-    'pycocotools': ['evaluation'],
+    'onnx': ['offline.building'],
+    'onnxslim': ['offline.building'],
+    'pycocotools': ['offline.evaluation'],
 }
 ROS = ('rclpy', 'rosbag2_py', 'cv_bridge', 'ament_index_python', 'launch', 'launch_ros')
 NEVER = ('torch', 'ultralytics', 'pycuda', 'cupy')
@@ -169,9 +169,6 @@ def test_lower_layers_import_only_small_parameter_records():
     } == {
         'trt_perception.parameters.camera',
         'trt_perception.parameters.camera.CameraPlan',
-        'trt_perception.parameters.frame',
-        'trt_perception.parameters.frame.FrameParameters',
-        'trt_perception.parameters.frame.Thresholds',
     }
 
 
@@ -206,10 +203,10 @@ def test_only_listed_modules_import_restricted_packages():
         ('pipelines.cuda_slot', 'cuda', False),
         ('ros.detector_node', 'rclpy', True),
         ('scheduling.detector', 'sensor_msgs', False),
-        ('evaluation.coco.annotations', 'pycocotools', False),
-        ('building.graph.onnx_model', 'onnx', True),
+        ('offline.evaluation.coco.annotations', 'pycocotools', False),
+        ('offline.building.graph.onnx_model', 'onnx', True),
         ('stages.nms', 'onnx', False),
-        ('building.steps.prepare', 'torch', False),
+        ('offline.building.steps.prepare', 'torch', False),
         ('stages.nms', 'numpy', True),
     ],
 )

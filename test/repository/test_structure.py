@@ -8,7 +8,7 @@ from support.source_trees import nodes_of, package_trees
 
 #: Files and folders that may import the parameters of the node: the node, the tools, and the
 #: Python interface.
-SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'tools/')
+SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'offline/tools/')
 #: Exceptions to each rule, with the reason.
 EXCEPTIONS = {
     'frame': {'pipelines/cuda_slot.py': 'isinstance is cheaper than two calls for each frame'},
@@ -37,16 +37,12 @@ def test_no_module_tests_the_type_of_a_frame():
 
 
 def imported_settings(tree):
-    """Return the imported modules of trt_perception.parameters, except parameters.frame."""
+    """Return the imported modules of trt_perception.parameters."""
     names = {alias.name for node in nodes_of([tree], ast.Import) for alias in node.names}
     for node in nodes_of([tree], ast.ImportFrom):
         names |= {f'{node.module}.{alias.name}' for alias in node.names}
     settings = 'trt_perception.parameters'
-    return {
-        name
-        for name in names
-        if name.startswith(settings) and not name.startswith(f'{settings}.frame')
-    }
+    return {name for name in names if name.startswith(settings)}
 
 
 def test_lower_layers_do_not_import_parameters_of_the_node():
@@ -66,7 +62,7 @@ def test_lower_layers_do_not_import_parameters_of_the_node():
         ('isinstance(x, int)', False, False),
         ('from trt_perception.parameters.config import DetectorConfig', False, True),
         ('from trt_perception.parameters import config', False, True),
-        ('from trt_perception.parameters.frame import Thresholds', False, False),
+        ('from trt_perception.model.thresholds import Thresholds', False, False),
     ],
 )
 def test_checks_find_forbidden_code(code, kind, settings):

@@ -14,7 +14,7 @@ from support.scheduling.fake_pipeline import (
     detector_threads,
     wait_until,
 )
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.scheduling import worker
 
 pytestmark = [

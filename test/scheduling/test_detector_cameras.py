@@ -13,7 +13,7 @@ from support.scheduling.fake_pipeline import (
     wait_until,
 )
 from trt_perception.errors import ImageError
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 
 pytestmark = [
     pytest.mark.timeout(120),

@@ -13,7 +13,7 @@ from support.scheduling.fake_pipeline import FakePipeline, detections_of, wait_u
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import NumpyMemory
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.scheduling.detector import Detector

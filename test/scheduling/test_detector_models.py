@@ -11,8 +11,8 @@ from support.models.digits import DIGITS, SCENES
 from support.models.open_model import open_by_parameters
 from support.scheduling.detector_runs import found_by_cameras
 from trt_perception.images.frame import Frame
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 
 pytestmark = pytest.mark.timeout(120)

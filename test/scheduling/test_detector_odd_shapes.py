@@ -14,8 +14,8 @@ from support.optional_packages import needs
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline

@@ -14,7 +14,7 @@ from support.scheduling.fake_pipeline import detections_of, frame_of, number_of,
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import DeferredFrame
 from trt_perception.images.memory import NumpyMemory
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
 

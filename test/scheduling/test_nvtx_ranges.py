@@ -15,7 +15,7 @@ from support.range_recorder import RangeRecorder
 from support.scheduling.fake_pipeline import CAMERA, FakePipeline, Recorder
 from trt_perception.errors import ConfigError, ImageError, OutputError
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import grey_frame, warm_up

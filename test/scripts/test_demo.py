@@ -18,7 +18,7 @@ from support.models.tiny_model import write_tiny_model
 from support.optional_packages import needs
 from support.programs import Program
 from trt_perception.api import load
-from trt_perception.tools import write_manifest
+from trt_perception.offline.tools import write_manifest
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.ros

@@ -11,10 +11,10 @@ from support.gpu.gpu_standins import SMALL
 from support.gpu.gpu_support import build_plan, needs_tensorrt
 from support.models.fixed_model import OUTPUTS, small_onnx
 from support.models.support_models import write_model
-from trt_perception.benchmarking import gpu_steps
-from trt_perception.benchmarking.frames import load_frames
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.offline.benchmarking import gpu_steps
+from trt_perception.offline.benchmarking.frames import load_frames
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']

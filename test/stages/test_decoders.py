@@ -23,7 +23,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.decode import bfloat16_to_float32, decode
 
 # No network output may cause a warning. ResourceWarning may come from other tests, whose files the

@@ -17,12 +17,12 @@ from support.oracles.family_outputs import (
     random_objects,
     to_source,
 )
-from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import OBJECT_PRESETS
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.offline_detection import detect_batch
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 
 # No network output may cause a warning. ResourceWarning may come from other tests, whose files the

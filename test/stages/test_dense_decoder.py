@@ -13,7 +13,7 @@ from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 
 NETWORK = (640, 640)
 UNCHANGED_LETTERBOX = Letterbox.fit(NETWORK, NETWORK, 'letterbox')

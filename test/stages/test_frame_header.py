@@ -7,7 +7,7 @@ import pytest
 
 from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
 CHANGED_THRESHOLDS = {'confidence_threshold': 0.5, 'iou_threshold': 0.6, 'class_ids': (2, 33)}

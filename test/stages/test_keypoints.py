@@ -13,7 +13,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.decode import count_candidates, decode
 
 NETWORK = (64, 48)

@@ -7,7 +7,6 @@ from scipy import ndimage
 
 from support.oracles.dense_decoding import results_without_errors
 from trt_perception.errors import OutputError
-from trt_perception.evaluation.coco.run_lengths import mask_run_lengths
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
@@ -15,7 +14,8 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.coco.run_lengths import mask_run_lengths
 from trt_perception.stages.decode import decode
 
 NETWORK = (64, 48)

@@ -17,14 +17,14 @@ from support.gpu.emulated_kernels import emulated_kernels
 from support.gpu.host_kernels import needs_compiler
 from support.models.open_model import open_by_parameters
 from support.oracles.task_outputs import TASKS, spec_of
-from trt_perception.evaluation.offline_detection import detect_batch
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.input_layout import image_mask
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.offline_detection import detect_batch
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.stages.frame_header import batch_table
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'

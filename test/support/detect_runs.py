@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from support.models.tiny_model import expected_detections
-from trt_perception.tools import detect_images
+from trt_perception.offline.tools import detect_images
 
 SIZE = (320, 240)
 FILES = {'detections.json', 'results.json', 'summary.json'}

@@ -1,7 +1,6 @@
 """Skip tests that need a package which the README's first installation does not include."""
 
 import importlib.util
-import itertools
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ OPTIONAL = frozenset(
 )
 TEST_FOLDER = Path(__file__).resolve().parents[1]
 #: The part of the package that may import optional packages when it is imported.
-BUILDING = ('trt_perception', 'building')
+BUILDING = 'trt_perception/offline/building'
 
 
 def needs(*packages):
@@ -27,8 +26,8 @@ def needs(*packages):
 def missing_optional_package(error):
     """Return the optional package whose absence caused an error; None for other errors.
 
-    Tests and `trt_perception.building` may import optional packages. The rest of the package must
-    work without them, so a missing import there is a failure.
+    Tests and `trt_perception.offline.building` may import optional packages. The rest of the
+    package must work without them, so a missing import there is a failure.
     """
     while error is not None:
         if isinstance(error, ModuleNotFoundError):
@@ -39,20 +38,19 @@ def missing_optional_package(error):
 
 
 def _is_excused(error):
-    """Return whether tests or `trt_perception.building` made the import that failed."""
+    """Return whether tests or `trt_perception.offline.building` made the import that failed."""
     importer = None
     traceback = error.__traceback__
     while traceback is not None:
         path = Path(traceback.tb_frame.f_code.co_filename)
-        if TEST_FOLDER in path.parents or BUILDING[0] in path.parts:
+        if TEST_FOLDER in path.parents or 'trt_perception' in path.parts:
             importer = path
         traceback = traceback.tb_next
     if importer is None:
         return False
     if TEST_FOLDER in importer.parents:
         return True
-    parts = importer.parts
-    return BUILDING in itertools.pairwise(parts)
+    return f'/{BUILDING}/' in importer.as_posix()
 
 
 class Module(pytest.Module):

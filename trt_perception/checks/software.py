@@ -18,7 +18,7 @@ from typing import Final
 from trt_perception.checks import trial
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.errors import CudaError
-from trt_perception.images.decoders import INSTALL_SIMPLEJPEG
+from trt_perception.images.decompress import INSTALL_SIMPLEJPEG
 
 __all__ = [
     'CHECKED_MODULES',

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
-from trt_perception.images.decoders import DecodedImage, decode_jpeg, decode_png, jpeg_defect
+from trt_perception.images.decompress import DecodedImage, decode_jpeg, decode_png, jpeg_defect
 from trt_perception.images.frame import MAX_SIDE
 
 __all__ = [

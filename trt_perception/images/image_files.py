@@ -31,7 +31,7 @@ from trt_perception.images.compressed import (
     check_image_size,
     unsupported_error,
 )
-from trt_perception.images.decoders import GREY_16_BIT_MODES, pillow_to_bgr
+from trt_perception.images.decompress import GREY_16_BIT_MODES, pillow_to_bgr
 
 __all__ = ['MAX_IMAGE_FILE_BYTES', 'read_image_file', 'read_label_file']
 

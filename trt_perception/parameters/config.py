@@ -26,7 +26,7 @@ from trt_perception.model.pipeline_options import (
 )
 from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.model.tasks.task import Task
-from trt_perception.parameters.frame import FrameParameters, Thresholds
+from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
     Parameter,

@@ -58,7 +58,7 @@ from trt_perception.model.input_layout import MAX_BATCH, batch_size, split_input
 from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import ModelInfo
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
 from trt_perception.pipelines.gpu_frames.frame_place import FrameMemory
 from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates

@@ -29,7 +29,7 @@ from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, SlotDecoder
 from trt_perception.pipelines.gpu_frames.frame_place import FramePlace

@@ -27,7 +27,7 @@ from trt_perception.errors import (
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result, detect_one
 
 __all__ = ['ImageSizedPipeline', 'follow_image_size']

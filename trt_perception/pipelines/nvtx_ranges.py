@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PipelineInput
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
 
 __all__ = ['NvtxRanges', 'mark_pipeline']

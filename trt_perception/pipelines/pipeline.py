@@ -12,7 +12,7 @@ from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 
 __all__ = ['FrameError', 'Pipeline', 'Result', 'collect_all', 'detect_one']
 

@@ -34,7 +34,8 @@ def tool_command(tool: str, *words: str) -> str:
     """Return a shell command that runs a tool in the environment of this process.
 
     Args:
-        tool: name of the tool, such as ``build_engine``. Its module must be in ``tools``.
+        tool: name of the tool, such as ``build_engine``. Its module must be in
+            ``offline/tools``.
         words: arguments of the tool, one word each.
     """
     if before := os.environ.get(RUN_VARIABLE):
@@ -44,7 +45,7 @@ def tool_command(tool: str, *words: str) -> str:
     elif shutil.which(tool):
         start = tool
     else:
-        start = shlex.join([sys.executable, '-m', f'trt_perception.tools.{tool}'])
+        start = shlex.join([sys.executable, '-m', f'trt_perception.offline.tools.{tool}'])
     return ' '.join([start, *map(shlex.quote, words)])
 
 

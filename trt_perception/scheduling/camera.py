@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from trt_perception.images.frame import Frame, PipelineInput
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError
 
 __all__ = ['Camera', 'CameraHandler']

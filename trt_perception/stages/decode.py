@@ -14,7 +14,7 @@ from trt_perception.model.decoder import ImageContext, ObjectDecoder, OutputArra
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.selection import passing_indices, select_detections
 
 __all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']

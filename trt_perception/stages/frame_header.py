@@ -19,7 +19,7 @@ import numpy.typing as npt
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.input_layout import MAX_BATCH
-from trt_perception.parameters.frame import FrameParameters, Thresholds
+from trt_perception.model.thresholds import FrameParameters, Thresholds
 
 __all__ = [
     *(

@@ -15,7 +15,7 @@ from trt_perception.model.decoder import ObjectDecoder
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.task import Task
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.nms import (
     best_candidates,
     non_maximum_suppression,

@@ -22,10 +22,10 @@ from support.models.external_models import (
     protobuf_field,
 )
 from support.models.open_model import open_by_parameters
-from trt_perception.building.graph.onnx_model import load_onnx
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.onnx_external import find_external_weights
+from trt_perception.offline.building.graph.onnx_model import load_onnx
 from trt_perception.parameters.config import DetectorConfig
 
 

@@ -21,11 +21,11 @@ from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import serialise_manifest
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.tools.write_manifest import recognised_manifest
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.tools.write_manifest import recognised_manifest
 
 DECODERS = {
     'classify': ('class_probabilities', 'class_logits'),

@@ -22,8 +22,8 @@ from trt_perception.images.results.map_resize import image_part, resize_map
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tensors import ModelInfo, TensorSpec
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.decode import decode
 

@@ -13,18 +13,18 @@ from onnx import helper, numpy_helper
 from support.models.image_models import write_depth_anything
 from support.models.open_model import open_by_parameters
 from trt_perception import api
-from trt_perception.building.steps.validation import open_model
 from trt_perception.errors import GpuMemoryError, ImageError
 from trt_perception.images.frame import DeferredFrame, frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.building.steps.validation import open_model
+from trt_perception.offline.tools.benchmark_engine import main as benchmark_engine
+from trt_perception.offline.tools.evaluate_engine import main as evaluate_engine
+from trt_perception.offline.tools.write_manifest import main as write_manifest
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.stages.onnx_runtime import OnnxModel
-from trt_perception.tools.benchmark_engine import main as benchmark_engine
-from trt_perception.tools.evaluate_engine import main as evaluate_engine
-from trt_perception.tools.write_manifest import main as write_manifest
 
 WIDE, TALL, SQUARE = (160, 90), (90, 160), (80, 80)
 #: Sizes of the network for these images: 56 x 160 / 90 is nearest to 98.

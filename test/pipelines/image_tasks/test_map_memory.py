@@ -18,8 +18,8 @@ from trt_perception.gpu import Device, Stream, bindings
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.results.cell_taps import cell_taps
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines import cuda_maps
 from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.pipelines.pinned_images import ImagePool

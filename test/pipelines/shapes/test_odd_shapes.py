@@ -29,7 +29,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 
 WIDTH, HEIGHT = 200, 90

@@ -18,8 +18,8 @@ from support.models.tiny_model import expected_detections, write_tiny_model
 from support.nodes.graph import found_in, frame_counts, image_message, picture_of
 from support.oracles.reference_images import ENCODINGS
 from support.properties import given, settings, st
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.scheduling.detector import Detector
 

@@ -17,7 +17,7 @@ from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import expected_tensor, tensor_from_pipeline
 from support.oracles.reference_images import ENCODINGS, random_frame
 from trt_perception.errors import CudaError
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage

@@ -20,7 +20,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

@@ -25,8 +25,8 @@ from trt_perception.errors import (
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.manifest import MANIFEST_MAX_BYTES
 from trt_perception.model.pipeline_options import TritonOptions
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import grey_frame
 from trt_perception.stages.triton.model import TritonModel

@@ -17,13 +17,13 @@ from onnx import numpy_helper
 from support.folders import contents_by_path
 from support.models.detector_models import read_report, run_build_engine
 from support.models.digits import DIGITS
-from trt_perception.building.engine import capabilities
-from trt_perception.building.engine.verify import EngineCheck, EngineLatency
-from trt_perception.building.precision import calibrate
-from trt_perception.building.steps import engine_steps, validation
-from trt_perception.building.steps.validation import open_model
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import parse_manifest
+from trt_perception.offline.building.engine import capabilities
+from trt_perception.offline.building.engine.verify import EngineCheck, EngineLatency
+from trt_perception.offline.building.precision import calibrate
+from trt_perception.offline.building.steps import engine_steps, validation
+from trt_perception.offline.building.steps.validation import open_model
 from trt_perception.pipelines.host import host_pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trt_perception.building.options.sources import load_options
 from trt_perception.errors import ConfigError
+from trt_perception.offline.building.options.sources import load_options
 
 
 def refusal_text(given, config=None):

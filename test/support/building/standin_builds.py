@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from support.building.tensorrt_standin import StandIn
-from trt_perception.building.engine.build import build_plan
-from trt_perception.building.engine.release import BuildGpu, TensorRt
-from trt_perception.building.options.sources import load_options
 from trt_perception.errors import EngineError
+from trt_perception.offline.building.engine.build import build_plan
+from trt_perception.offline.building.engine.release import BuildGpu, TensorRt
+from trt_perception.offline.building.options.sources import load_options
 
 # Each table maps the version that a stand-in reports to the release whose recorded names the
 # stand-in offers. The last version with weak typing is 10.11.

@@ -24,7 +24,7 @@ from support.fuzz.raw_messages import cdr_and_length_offsets
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections
 from trt_perception.images.memory import NumpyMemory
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import SerializedMessage

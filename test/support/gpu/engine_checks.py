@@ -15,8 +15,8 @@ from support.gpu.gpu_support import from_device
 from support.models.open_model import open_by_parameters
 from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.frame import Frame
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

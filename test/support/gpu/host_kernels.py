@@ -20,7 +20,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.frame_header import batch_table
 

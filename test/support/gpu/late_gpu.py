@@ -17,7 +17,7 @@ import numpy as np
 from support.gpu import fake_cuda
 from support.gpu.fake_tensorrt import INPUT
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

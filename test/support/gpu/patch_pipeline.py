@@ -4,7 +4,7 @@ import numpy as np
 
 from support.gpu.gpu_support import from_device
 from support.oracles.reference_images import random_frame
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

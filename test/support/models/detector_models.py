@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.tools import build_engine
+from trt_perception.offline.tools import build_engine
 
 ROOT = Path(__file__).parents[3]
 SIZE = 64
@@ -98,7 +98,7 @@ def parsed_models(monkeypatch):
     """Return a list that collects the content that later builds give TensorRT to parse."""
     import onnx
 
-    from trt_perception.building.steps import engine_steps
+    from trt_perception.offline.building.steps import engine_steps
 
     parsed = []
     real = engine_steps.build_plan

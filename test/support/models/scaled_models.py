@@ -6,8 +6,8 @@ from onnx import numpy_helper
 
 from support.building import tensorrt_rtx_build
 from support.models import small_detectors
-from trt_perception.building.precision.convert import convert_precision
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.offline.building.precision.convert import convert_precision
 
 SMALL_PREPROCESSING = Preprocessing(input_size=(64, 64))
 TARGETS = ('int8', 'fp8')

@@ -10,7 +10,7 @@ import numpy as np
 
 from trt_perception.images.detections import Detections
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 
 CLASSES = ('cat', 'dog')

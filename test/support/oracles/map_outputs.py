@@ -20,7 +20,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda_maps import MapDecoder
 from trt_perception.stages.decode import decode
 

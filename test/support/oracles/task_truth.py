@@ -6,13 +6,13 @@ import cv2
 import numpy as np
 
 from support.oracles.evaluation_support import SIZE_WH, written
-from trt_perception.evaluation.annotated_shapes import read_shapes
-from trt_perception.evaluation.coco.annotations import read_annotations
-from trt_perception.evaluation.metrics.task_measures import measure_of
 from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
+from trt_perception.offline.evaluation.annotated_shapes import read_shapes
+from trt_perception.offline.evaluation.coco.annotations import read_annotations
+from trt_perception.offline.evaluation.metrics.task_measures import measure_of
 
 WIDTH, HEIGHT = SIZE_WH
 BOX = (100, 100, 100, 60)

@@ -5,7 +5,7 @@ import time
 
 from support.camera_callbacks import FaultCallback, camera_of
 from trt_perception.errors import ImageError
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.scheduling.detector import Detector
 
 

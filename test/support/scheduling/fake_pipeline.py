@@ -14,8 +14,8 @@ from support.camera_callbacks import FaultCallback, camera_of
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import NumpyMemory
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.parameters.frame import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.scheduling.detector import Detector
 

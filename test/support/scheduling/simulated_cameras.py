@@ -19,7 +19,7 @@ from collections import Counter, deque
 from support.camera_callbacks import FaultCallback, camera_of
 from support.scheduling.fake_pipeline import detections_of
 from trt_perception.errors import ImageError, OutputError
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.scheduling.detector import Detector
 

@@ -84,7 +84,7 @@ class Task:
     Attributes:
         name: name in manifests, in metadata of Ultralytics and in reports.
         measure: the comparison that evaluation makes, a name in
-            `evaluation/metrics/task_measures.py`.
+            `offline/evaluation/metrics/task_measures.py`.
         topics: topics for each image, in the order of publishing.
         label_topics: further topics with the content of ``label_info``.
         has_masks: whether the outputs include masks or prototypes of masks.

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox, RowPattern
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
 __all__ = ['HeaderTemplate', 'HeaderTemplates']

@@ -15,7 +15,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import ModelInfo
-from trt_perception.parameters.frame import Thresholds
+from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result

@@ -14,7 +14,7 @@ from std_msgs.msg import Header
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import Mistake, name_mistake, short_repr
 from trt_perception.images.compressed import check_image_file
-from trt_perception.images.decoders import SIXTEEN_BIT_WARNING
+from trt_perception.images.decompress import SIXTEEN_BIT_WARNING
 from trt_perception.images.encodings import (
     CV_BRIDGE_ENCODINGS,
     CompressedFormat,

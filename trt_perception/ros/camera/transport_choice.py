@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from rclpy.node import Node
 
-from trt_perception.images.decoders import INSTALL_SIMPLEJPEG, load_simplejpeg
+from trt_perception.images.decompress import INSTALL_SIMPLEJPEG, load_simplejpeg
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.interruption import check_interruption

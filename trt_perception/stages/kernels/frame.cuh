@@ -13,7 +13,7 @@ struct FrameHeader {
     long long pixels;                            // bytes from the start of this header to the first pixel
     float to_source_x, to_source_y;              // source pixels per resized pixel
     double scale_x, scale_y;                     // the same ratios as OpenCV's resize computes them
-    float FRAME_PARAMETERS;                      // each field of FrameParameters in trt_perception/parameters/frame.py
+    float FRAME_PARAMETERS;                      // each field of FrameParameters in trt_perception/model/thresholds.py
     u32 class_bits[CLASS_WORDS];                 // classes to keep if filter_classes is set
 };
 

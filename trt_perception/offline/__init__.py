@@ -1,0 +1,1 @@
+"""Builds, evaluates, benchmarks and inspects models. The node imports nothing from here."""

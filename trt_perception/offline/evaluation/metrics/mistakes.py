@@ -1,0 +1,227 @@
+"""Counts correct and wrong detections, image by image, at one score threshold.
+
+mAP measures the ranking of detections. These counts show the quality of a node's output.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from trt_perception.images.detections import Detections
+from trt_perception.offline.evaluation.coco.annotations import AnnotatedObject
+from trt_perception.offline.evaluation.coco.classes import ClassMap
+from trt_perception.offline.evaluation.metrics.agreement import match_by_iou
+from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
+from trt_perception.offline.evaluation.metrics.shapes import Shapes
+
+__all__ = [
+    *(
+        'AngleError',
+        'ImageMatches',
+        'DetectionCounts',
+        'angle_between',
+        'match_detections',
+        'count_mistakes',
+    ),
+]
+
+_MIN_IOU = 0.5
+_MAX_SQUARE_RATIO = 1.1
+
+
+@dataclass(frozen=True)
+class ImageMatches:
+    """Detections of one image matched with its objects, as indices. ``len`` counts mistakes.
+
+    Attributes:
+        right: (detection, object) pairs of the same class.
+        wrong_class: (detection, object) pairs with a correct box and a wrong class.
+        false: detections without an object, including repeated detections of one object.
+        missed: objects without a detection.
+        ignored: detections inside a crowd, or of a class that is not measured.
+    """
+
+    right: tuple[tuple[int, int], ...]
+    wrong_class: tuple[tuple[int, int], ...]
+    false: tuple[int, ...]
+    missed: tuple[int, ...]
+    ignored: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.wrong_class) + len(self.false) + len(self.missed)
+
+
+@dataclass(frozen=True)
+class AngleError:
+    """Angle in degrees, 0 to 90, between oriented boxes and the objects that they match.
+
+    A rotation by 180° does not change a box, and a rotation by 90° does not change a square. If
+    the sides of either box differ by less than 10 %, the angle is taken modulo 90°. Otherwise it
+    is the angle between the longer sides.
+
+    Attributes:
+        median: median of the angles.
+        p90: 90th percentile of the angles.
+    """
+
+    median: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class DetectionCounts:
+    """Counts of correct and wrong detections over all images.
+
+    Attributes:
+        right: number of correct detections.
+        wrong_class: number of detections with a correct box and a wrong class.
+        false: number of detections without an object.
+        missed: number of objects without a detection.
+        confusions: (category of the object, category of the detection, count), most frequent
+            first.
+        angle_error: angle error of correct detections; None if boxes are upright.
+    """
+
+    right: int
+    wrong_class: int
+    false: int
+    missed: int
+    confusions: tuple[tuple[str, str, int], ...]
+    angle_error: AngleError | None = None
+
+    @property
+    def precision(self) -> float | None:
+        """Share of correct detections, 0 to 1; None without detections."""
+        total = self.right + self.wrong_class + self.false
+        return self.right / total if total else None
+
+    @property
+    def recall(self) -> float | None:
+        """Share of objects found with the correct class, 0 to 1; None without objects."""
+        total = self.right + self.wrong_class + self.missed
+        return self.right / total if total else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as a JSON object."""
+        figures = asdict(self)
+        if (error := figures.pop('angle_error')) is not None:
+            figures['angle_error_degrees'] = error
+        return {
+            'precision': self.precision,
+            'recall': self.recall,
+            **figures,
+            'confusions': [
+                {'is': one, 'taken_for': other, 'count': count}
+                for one, other, count in self.confusions
+            ],
+        }
+
+
+def match_detections(
+    found: Detections,
+    truth: Sequence[AnnotatedObject],
+    classes: ClassMap,
+    measure: Measure = BOXES,
+) -> ImageMatches:
+    """Match the detections of one image with its objects.
+
+    The matching follows COCO at IoU 0.50. Each detection, best score first, takes the free object
+    of its class with the largest overlap. If a remaining detection overlaps a remaining object,
+    the detection has the wrong class.
+
+    Args:
+        found: detections in source pixels, best score first.
+        truth: all objects of the image. Objects of categories that are not measured are ignored.
+        classes: categories of the model's classes.
+        measure: which shapes of the objects are compared.
+    """
+    ids = [classes.category_ids[class_id] for class_id in found.class_ids]
+    detected_categories = np.array([id_ or 0 for id_ in ids], np.int64)
+    is_counted = np.array([id_ is not None for id_ in ids], np.bool_)
+    measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
+    crowds = np.array([box.is_ignored for box in truth], np.bool_)
+    categories = np.array([box.category_id for box in truth], np.int64)
+    shapes, annotated_shapes = Shapes.from_detections(found), Shapes.from_annotations(truth)
+    overlap = measure.overlaps(shapes, annotated_shapes)
+    same_class = detected_categories[:, None] == categories
+    is_free = measured & ~crowds
+    unmatched = is_counted.copy()
+    right = []
+    for index in np.flatnonzero(is_counted):
+        best = np.where(is_free & same_class[index], overlap[index], 0.0)
+        if best.size and best.max() >= _MIN_IOU:
+            partner = int(best.argmax())
+            is_free[partner] = unmatched[index] = False
+            right.append((int(index), partner))
+    # A crowd is larger than a detection, so use the covered share of the detection, not IoU.
+    covered = measure.share_inside(shapes, annotated_shapes)
+    in_crowd = (same_class & (measured & crowds) & (covered >= _MIN_IOU)).any(axis=1) & unmatched
+    unmatched &= ~in_crowd
+    remaining_overlap = np.where(unmatched[:, None] & is_free, overlap, 0.0)
+    wrong_pairs = match_by_iou(np.where(same_class, 0.0, remaining_overlap), _MIN_IOU)
+    for index, partner in wrong_pairs:
+        unmatched[index] = is_free[partner] = False
+    return ImageMatches(
+        tuple(right),
+        tuple(wrong_pairs),
+        tuple(int(index) for index in np.flatnonzero(unmatched)),
+        tuple(int(index) for index in np.flatnonzero(is_free)),
+        tuple(int(index) for index in np.flatnonzero(in_crowd | ~is_counted)),
+    )
+
+
+def count_mistakes(
+    images: Sequence[tuple[ImageMatches, Detections, Sequence[AnnotatedObject]]], classes: ClassMap
+) -> DetectionCounts:
+    """Count correct and wrong detections over all images.
+
+    Args:
+        images: result of ``match_detections`` for each image, with its detections and objects.
+        classes: categories of the model's classes.
+    """
+    confusions: Counter[tuple[str, str]] = Counter()
+    for mistakes, found, truth in images:
+        for index, partner in mistakes.wrong_class:
+            detected_category = classes.category_ids[found.class_ids[index]]
+            assert detected_category is not None
+            true_category = truth[partner].category_id
+            confusions[
+                classes.categories[true_category], classes.categories[detected_category]
+            ] += 1
+    all_matches = [mistakes for mistakes, _, _ in images]
+    angles = [angle for image in images for angle in _angle_errors(*image)]
+    return DetectionCounts(
+        sum(len(one.right) for one in all_matches),
+        sum(len(one.wrong_class) for one in all_matches),
+        sum(len(one.false) for one in all_matches),
+        sum(len(one.missed) for one in all_matches),
+        tuple(
+            (one, other, count)
+            for (one, other), count in sorted(confusions.items(), key=lambda i: (-i[1], i[0]))
+        ),
+        AngleError(*map(float, np.percentile(angles, (50, 90)))) if angles else None,
+    )
+
+
+def angle_between(one: Sequence[float], other: Sequence[float]) -> float:
+    """Return the angle between two oriented boxes in degrees; see ``AngleError``."""
+    long_sides = [box[4] + (0.0 if box[2] >= box[3] else np.pi / 2) for box in (one, other)]
+    square = any(max(box[2:4]) < _MAX_SQUARE_RATIO * min(box[2:4]) for box in (one, other))
+    symmetry = 90.0 if square else 180.0
+    apart = float(np.degrees(long_sides[0] - long_sides[1])) % symmetry
+    return min(apart, symmetry - apart)
+
+
+def _angle_errors(
+    errors: ImageMatches, found: Detections, truth: Sequence[AnnotatedObject]
+) -> list[float]:
+    if found.oriented is None:
+        return []
+    boxes = found.oriented.astype(np.float64).tolist()
+    pairs = [(boxes[index], truth[partner].oriented) for index, partner in errors.right]
+    return [angle_between(one, other) for one, other in pairs if other is not None]

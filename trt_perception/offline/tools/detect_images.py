@@ -1,0 +1,307 @@
+"""Runs a model on images and videos without ROS, and writes the results."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from tqdm import tqdm
+
+from trt_perception.files.atomic_files import make_folder, write_json
+from trt_perception.files.plain_text import escape_controls, join_first_items
+from trt_perception.images.frame import frame_from_bgr
+from trt_perception.images.image_source import ImageSource, skipped_image_folders
+from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.task import TaskResult
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.evaluation.offline_detection import (
+    Latency,
+    detect_batch,
+    read_ahead,
+    split_into_batches,
+)
+from trt_perception.offline.tools.arguments import check_output_folder, parse_path
+from trt_perception.offline.tools.command_line import ResultSaver, print_message, run_tool
+from trt_perception.offline.tools.detection_output import CocoResults, VideoOutput, write_image
+from trt_perception.offline.tools.detection_sources import (
+    SUMMARY_FILE,
+    DetectionPlan,
+    VideoFile,
+    make_plan,
+    plan_map_files,
+)
+from trt_perception.offline.tools.image_task_output import ImageTaskResults
+from trt_perception.offline.tools.model_arguments import (
+    add_model_arguments,
+    detector_config,
+    refuse_object_options,
+    suggest_tool_assignment,
+)
+from trt_perception.parameters.config import DetectorConfig
+from trt_perception.pipelines.open_pipeline import open_offline_pipeline
+from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.warm_up import warm_up
+from trt_perception.process.option_parser import OptionParser
+
+__all__ = ['main']
+
+_HELP_END: Final = """\
+examples:
+  detect_images yolo.engine --source ~/pictures --output found
+  detect_images yolo.onnx --source drive.mp4 --output found --confidence 0.5
+  detect_images yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
+      --classes person car --no-pictures
+
+The output folder receives:
+  each image, with its results drawn, under its own name
+  each video, with its results drawn, as MP4
+  detections.json: images, categories and detections as a COCO data set. evaluate_engine reads
+    this file as annotations. The frames of a video have names like drive.mp4#000012.
+  results.json: the same detections in COCO's results format
+  summary.json: counts, latency and problems
+Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
+For models that describe the whole image, detections.json is missing, and results.json has for
+each image:
+  classify: the five best classes with their scores
+  semantic: the share of each class, and a "map": a PNG below maps/ with a class id in each pixel
+  depth: the lowest and highest depth, and a "map": a PNG below maps/ with 16 bits for each pixel.
+    Metric depth is in millimetres, at most 65535. Relative depth is scaled from 1 ("low", far) to
+    65535 ("high", near). 0 is unknown.
+Subfolders of a source are not read. A pattern with ** includes them: '~/pictures/**'.
+The tool skips an image that cannot be read, prints its name, and ends with exit code 1. After
+Ctrl-C it saves the results of the finished images, and summary.json has "partial": true.
+
+exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+"""
+
+_Image = npt.NDArray[np.uint8]
+
+
+@dataclass
+class _DetectionRun:
+    """State of one run: model, sources, results and times.
+
+    Attributes:
+        seconds: detection time per image, one entry for each batch.
+        problems: messages about images and videos that could not be read completely.
+        drawn: names of the annotated images and videos.
+        partial: whether the user interrupted the run. Later images are missing then.
+    """
+
+    pipeline: Pipeline
+    thresholds: Thresholds
+    plan: DetectionPlan
+    results: CocoResults | ImageTaskResults
+    bar: tqdm[NoReturn]
+    seconds: list[float] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    drawn: list[str] = field(default_factory=list)
+    partial: bool = False
+
+    def process_sources(self) -> None:
+        """Process all images and videos. Ctrl-C ends this method, with the results so far.
+
+        Raises:
+            KeyboardInterrupt: the user pressed Ctrl-C before an image was finished.
+        """
+        try:
+            self.process_images()
+            for name, video in self.plan.videos:
+                self.process_video(name, video)
+        except KeyboardInterrupt:
+            if not len(self.results):
+                raise
+            self.partial = True
+
+    def process_images(self) -> None:
+        """Run the model on all images, and write the annotated images."""
+        spec = self.pipeline.spec
+        files = [(path, None) for _, path in self.plan.images]
+        decoded = read_ahead(files, self._skip_unreadable)
+        named = ((self.plan.images[index][0], bgr) for index, bgr in decoded)
+        for name, bgr, found in self._detect(named):
+            if name in self.plan.targets:
+                target = self.plan.targets[name]
+                write_image(target, bgr, found, spec.class_names, spec.task)
+                self.drawn.append(name)
+
+    def process_video(self, name: str, video: VideoFile) -> None:
+        """Run the model on the frames of a video, and write the annotated video."""
+        before = len(self.results)
+        target = self.plan.targets.get(name)
+        spec = self.pipeline.spec
+        opened = VideoOutput(target, video.fps, spec.class_names, spec.task) if target else None
+        frames = (bgr for _, bgr in ImageSource(str(video.path)))
+        named = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(frames))
+        with opened or contextlib.nullcontext():
+            for _, bgr, found in self._detect(named):
+                if opened is not None:
+                    opened.add(bgr, found)
+        self.drawn += [name] if opened else []
+        count = len(self.results) - before
+        # Some containers only estimate the number of frames, with an error of less than 10 %.
+        if count < 0.9 * video.frames:
+            self._report_problem(
+                f'{video.path}: only {count} of {video.frames} frames could be decoded: the file '
+                'is damaged or truncated'
+            )
+
+    def _detect(
+        self, images: Iterable[tuple[str, _Image]]
+    ) -> Iterator[tuple[str, _Image, TaskResult]]:
+        """Run the model on named images in batches, and collect the results."""
+        for chunk in split_into_batches(images, self.pipeline.batch):
+            frames = [frame_from_bgr(bgr) for _, bgr in chunk]
+            started = time.perf_counter()
+            run = detect_batch(self.pipeline, frames, self.thresholds)
+            self.seconds.append((time.perf_counter() - started) / len(chunk))
+            for (name, bgr), found in zip(chunk, run, strict=True):
+                self.results.add(name, (bgr.shape[1], bgr.shape[0]), found)
+                yield name, bgr, found
+                self.bar.update()
+
+    def _skip_unreadable(self, message: str) -> None:
+        self._report_problem(message)
+        self.bar.update()
+
+    def _report_problem(self, message: str) -> None:
+        self.problems.append(message)
+        tqdm.write(escape_controls(f'detect_images: {message}'), file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    interrupted = 'interrupted before all results were saved'
+    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
+
+
+def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, DetectionPlan]:
+    config = detector_config(options, options.model)
+    config = replace(config, class_filter=tuple(options.classes))
+    model = read_model_file(options.model, accepts_server=True)
+    plan = make_plan(
+        options.source,
+        options.output,
+        draw=not options.no_pictures,
+        overwrite=options.overwrite,
+    )
+    for source in options.source:
+        with contextlib.suppress(OSError):
+            if left_out := skipped_image_folders(source):
+                found = f'{source}: its subfolders were not read: {join_first_items(left_out)}'
+                print_message('detect_images', f"{found}; '{source.rstrip('/')}/**' includes them")
+    return model, config, plan
+
+
+def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse.Namespace) -> int:
+    """Process all sources, write the results, print a summary, and return the exit code."""
+    model, config, plan = job
+    with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:
+        names, task = pipeline.spec.class_names, pipeline.spec.task
+        refuse_object_options(config, task)
+        thresholds = config.thresholds(names)
+        facts = _facts(model, pipeline.spec, thresholds)
+        results: CocoResults | ImageTaskResults
+        if task.finds_objects:
+            results = CocoResults(names, facts, task)
+        else:
+            has_maps = not isinstance(task, Classify)
+            maps = plan_map_files(plan, overwrite=options.overwrite) if has_maps else {}
+            results = ImageTaskResults(names, plan.folder, maps)
+        for sentence in pipeline.spec.evidence:
+            print(escape_controls(sentence), file=sys.stderr)
+        warm_up(pipeline)
+        make_folder(plan.folder)
+        check_output_folder(plan.folder)
+        with tqdm(total=plan.total_images or None, unit='img', disable=None, leave=False) as bar:
+            work = _DetectionRun(pipeline, thresholds, plan, results, bar)
+            work.process_sources()
+    latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
+    summary: dict[str, Any] = {
+        'command': options.command,
+        **facts,
+        **results.summary(),
+        'latency_ms': latency,
+        'problems': work.problems,
+        'partial': work.partial,
+    }
+    print(escape_controls(_summary_text(results.headline(), summary), None), flush=True)
+    if work.drawn:
+        videos = sum(name in dict(plan.videos) for name in work.drawn)
+        counts = {'images': len(work.drawn) - videos, 'videos': videos}
+        drawn = ' and '.join(
+            f'{count} annotated {kind}' for kind, count in counts.items() if count
+        )
+        print(escape_controls(f'saved {drawn} in {plan.folder}'))
+    saver = ResultSaver('detect_images')
+    for name, content in results.files().items():
+        saver.save(plan.folder / name, write_json, content)
+    saver.save(plan.folder / SUMMARY_FILE, write_json, summary, 2)
+    if work.partial:
+        count = f'{len(results)} of {plan.total_images or "an unknown number of"} images'
+        print_message('detect_images', f'interrupted; the results are partial: {count}')
+        return 130
+    return 1 if work.problems or saver.failed else 0
+
+
+def _facts(model: ModelFile, spec: ModelSpec, thresholds: Thresholds) -> dict[str, Any]:
+    """Return the model and the settings for the written files."""
+    used = {
+        'confidence_threshold': thresholds.confidence_threshold,
+        'iou_threshold': thresholds.iou_threshold,
+    }
+    return {
+        'model': model.path.name,
+        'model_sha256': model.sha256,
+        **(used if spec.task.finds_objects else {}),
+        'task': spec.task.name,
+        'decoder': spec.decoder.as_dict(),
+        'preprocessing': asdict(spec.preprocessing),
+        'recognised': list(spec.evidence),
+    }
+
+
+def _summary_text(headline: str, summary: dict[str, Any]) -> str:
+    lines = [headline]
+    width = max(map(len, summary['classes']), default=0)
+    for name, amount in summary['classes'].items():
+        text = f'{amount:.2%}' if isinstance(amount, float) else str(amount)
+        lines.append(f'  {name:<{width}}  {text:>6}')
+    if summary['latency_ms']:
+        times = ', '.join(f'{key} {value:.2f}' for key, value in summary['latency_ms'].items())
+        lines.append(f'latency, ms: {times}')
+    return '\n'.join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OptionParser(
+        'detect_images', __doc__, _HELP_END, assignment=suggest_tool_assignment, before='--param'
+    )
+    parser.add_model('engine or ONNX file')
+    add = parser.add_argument
+    add(
+        '--source',
+        nargs='+',
+        required=True,
+        metavar='SOURCE',
+        help='folders, glob patterns, image files or video files',
+    )
+    add('--output', type=parse_path, required=True, metavar='DIR', help='folder for the results')
+    add('--overwrite', action='store_true', help='replace the results of an earlier run')
+    add('--no-pictures', action='store_true', help='do not write annotated images and videos')
+    add('--classes', nargs='+', default=[], metavar='NAME', help='report only these classes')
+    add_model_arguments(parser)
+    return parser
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,228 @@
+"""Arguments of tools that run a model: thresholds, device, parameters of the model."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import short_repr
+from trt_perception.files.yaml_text import read_yaml
+from trt_perception.model.model_spec import ModelSpec
+from trt_perception.model.tasks.task import Task
+from trt_perception.offline.tools.arguments import integer_at_least
+from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
+from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
+from trt_perception.parameters.spelling import split_assignment
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
+
+__all__ = [
+    'add_model_arguments',
+    'add_parameter_option',
+    'detector_config',
+    'given_object_options',
+    'paths_by_name',
+    'read_parameters',
+    'refuse_object_options',
+    'share_input_size',
+    'suggest_tool_assignment',
+]
+
+# Parameters that --param refuses: other options set them, or only a node uses them.
+_PARAMETERS_SET_ELSEWHERE: Final = {
+    'engine_path': 'give the model as an argument of the tool',
+    'confidence_threshold': 'use --confidence',
+    'iou_threshold': 'use --iou',
+    'max_detections': 'use --max-detections',
+    'device_ids': 'use --device',
+    'nvtx': 'use --nvtx',
+    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
+    'class_filter': 'use detect_images --classes: other tools do not filter classes',
+}
+
+#: Options that apply to objects only, with their parameters.
+_OBJECT_OPTIONS: Final = {
+    '--classes': 'class_filter',
+    '--confidence': 'confidence_threshold',
+    '--iou': 'iou_threshold',
+    '--max-detections': 'max_detections',
+}
+
+
+def suggest_tool_assignment(word: str, values: Sequence[str]) -> str:
+    """Return the value of ``--param`` that a mistyped option probably means; may be empty."""
+    return (
+        ''
+        if suggest_parameter(word) in _PARAMETERS_SET_ELSEWHERE
+        else suggest_assignment(word, values)
+    )
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that ``detector_config`` reads."""
+    group = parser.add_argument_group('model options, with the defaults of the node')
+    add = group.add_argument
+    defaults = DetectorConfig()
+    add(
+        '--confidence',
+        type=float,
+        default=defaults.confidence_threshold,
+        metavar='X',
+        help=f'report detections with a higher score (default: {defaults.confidence_threshold})',
+    )
+    add(
+        '--iou',
+        type=float,
+        default=defaults.iou_threshold,
+        metavar='X',
+        help=f'IoU threshold of NMS (default: {defaults.iou_threshold})',
+    )
+    add(
+        '--max-detections',
+        type=integer_at_least(1),
+        default=defaults.max_detections,
+        metavar='N',
+        help=f'maximum detections per image, best first (default: {defaults.max_detections})',
+    )
+    add(
+        '--device',
+        type=integer_at_least(0),
+        default=0,
+        metavar='N',
+        help='CUDA device (default: 0)',
+    )
+    add(
+        '--nvtx',
+        action='store_true',
+        help='mark NVTX ranges for NVIDIA Nsight Systems; needs the Python package nvtx',
+    )
+    add_parameter_option(group)
+
+
+def add_parameter_option(parser: argparse._ActionsContainer) -> None:
+    """Add the option whose values ``read_parameters`` reads."""
+    parser.add_argument(
+        '-p',
+        '--param',
+        action='append',
+        default=[],
+        metavar='NAME=VALUE',
+        help='set a parameter of the node (docs/parameters.md), for example for a model without '
+        'a manifest: model.decoder=dense or model.class_names="[cat, dog]"; can be repeated',
+    )
+
+
+def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
+    """Return the parameters of a node that runs the model with these options.
+
+    Args:
+        options: options that ``add_model_arguments`` added.
+        model: path of the model; empty if the caller opens the model.
+
+    Raises:
+        ConfigError: a value is out of range, or a parameter does not exist.
+    """
+    values: dict[str, Any] = {
+        'engine_path': model,
+        'confidence_threshold': options.confidence,
+        'iou_threshold': options.iou,
+        'max_detections': options.max_detections,
+        'device_ids': [options.device],
+        'nvtx': options.nvtx,
+        'triton.timeout_ms': OFFLINE_TIMEOUT_MS,
+    }
+    return DetectorConfig.from_values(values | read_parameters(options.param))
+
+
+def given_object_options(config: DetectorConfig) -> list[str]:
+    """Return the options for objects that differ from their defaults."""
+    defaults = DetectorConfig()
+    return [
+        option
+        for option, name in _OBJECT_OPTIONS.items()
+        if getattr(config, name) != getattr(defaults, name)
+    ]
+
+
+def refuse_object_options(config: DetectorConfig, task: Task) -> None:
+    """Refuse options for objects if a model has another task.
+
+    Args:
+        config: the parameters that result from the options.
+        task: task of the model.
+
+    Raises:
+        ConfigError: an option for objects differs from its default.
+    """
+    given = given_object_options(config)
+    if given and not task.finds_objects:
+        found = f'has no effect on a model with task {task.name}'
+        raise ConfigError(given[0], found, fix='leave this option out')
+
+
+def paths_by_name(paths: Sequence[str]) -> dict[str, str]:
+    """Map the name of each model to its path.
+
+    The name is the file name if it is unique, else the path.
+
+    Raises:
+        ConfigError: a path occurs twice.
+    """
+    bare = [Path(path).name for path in paths]
+    names = {
+        path if bare.count(name) > 1 else name: path
+        for name, path in zip(bare, paths, strict=True)
+    }
+    if len(names) < len(paths):
+        raise ConfigError(
+            'MODEL',
+            f'one model appears twice in {", ".join(paths)}',
+            fix='give each model once',
+        )
+    return names
+
+
+def read_parameters(words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of ``--param``, by parameter name.
+
+    Raises:
+        ConfigError: a parameter does not exist, or another option sets it.
+    """
+    known = {parameter.name: parameter for parameter in PARAMETERS}
+    values: dict[str, Any] = {}
+    for given in words:
+        name, text = split_assignment(given) or ('', '')
+        if name not in known:
+            meant = suggest_tool_assignment(name, [text] if text else [])
+            raise ConfigError(
+                '--param',
+                given,
+                expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
+                'model.decoder=dense',
+                fix=f'did you mean --param {shlex.quote(meant)}?' if meant else '',
+            )
+        if name in values:
+            raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')
+        if name in _PARAMETERS_SET_ELSEWHERE:
+            raise ConfigError(
+                f'--param {given}', 'cannot be set by --param', fix=_PARAMETERS_SET_ELSEWHERE[name]
+            )
+        values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
+    return values
+
+
+def share_input_size(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
+    """Give models that derive their size from images the size of the first other model.
+
+    Args:
+        configs: settings of each model, by name; changed in place.
+        specs: descriptions of the models, by name.
+    """
+    fixed = [spec.preprocessing.input_size for spec in specs.values() if not spec.derives_size]
+    for name, spec in specs.items():
+        if fixed and spec.derives_size:
+            configs[name] = replace(configs[name], model_input_size=fixed[0])
