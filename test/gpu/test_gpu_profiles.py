@@ -190,7 +190,8 @@ def check_recognised(path):
 
 
 def test_engine_without_a_manifest_reports_its_open_output_shapes(tmp_path, fixed_plan):
-    metadata = {'task': 'detect', 'imgsz': [48, 64], 'names': list(CLASS_NAMES), 'head': 'Detect'}
+    metadata = {'task': 'detect', 'imgsz': [48, 64], 'names': list(CLASS_NAMES)}
+    metadata |= {'author': 'Ultralytics', 'head': 'Detect'}
     metadata_bytes = json.dumps(metadata).encode()
     path = tmp_path / 'ultralytics.engine'
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + fixed_plan)

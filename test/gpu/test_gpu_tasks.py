@@ -36,7 +36,7 @@ LOW = Thresholds(confidence_threshold=0.02, wanted_topics=frozenset(['masks']))
 
 def metadata_bytes(recording):
     """Return the metadata bytes that Ultralytics' exporter writes in front of a plan."""
-    values = dict(recording['metadata'].tolist())
+    values = {'author': 'Ultralytics', **dict(recording['metadata'].tolist())}
     for key in ('names', 'imgsz', 'kpt_shape', 'kpt_names', 'args', 'end2end'):
         if key in values:
             values[key] = literal_eval(values[key])
