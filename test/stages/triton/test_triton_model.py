@@ -206,9 +206,12 @@ def test_frames_fail_while_the_server_is_killed_and_succeed_after_its_restart(
             answered_number(pipeline, 4)
         own_server.start(wait=False)
         assert wait_for_answer(pipeline) > 0
-    # The regions were registered with the new process.
-    known = pipeline._served._connection.known_regions()
-    assert {region.name for region in pipeline._served._watch.regions} <= known
+    # The regions are registered with the new process, at the latest by a later check.
+    names = {region.name for region in pipeline._served._watch.regions}
+    end = time.monotonic() + DEADLINE_S
+    while not names <= pipeline._served._connection.known_regions():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 def test_frames_are_late_while_the_server_is_stopped(own_server, open_model):

@@ -237,7 +237,8 @@ def test_open_sides_get_the_size_that_the_model_states(tmp_path, capsys, source)
     if source == 'metadata':
         model = onnx.load(path)
         # As Ultralytics writes them: height, then width.
-        for key, value in {'names': "{0: 'a', 1: 'b'}", 'imgsz': '[32, 128]'}.items():
+        metadata = {'author': 'Ultralytics', 'task': 'detect', 'imgsz': '[32, 128]'}
+        for key, value in {**metadata, 'names': "{0: 'a', 1: 'b'}"}.items():
             model.metadata_props.add(key=key, value=value)
         onnx.save(model, path)
     else:

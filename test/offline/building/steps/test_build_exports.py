@@ -35,6 +35,7 @@ def write_open(path, names):
     rng = np.random.default_rng(1)
     outputs = batched('rtdetr_end_to_end', [rtdetr_end_to_end(rng, *random_objects(rng))])
     metadata = {'task': 'detect', 'names': str(names), 'head': 'RTDETRDecoder', 'stride': '32'}
+    metadata['author'] = 'Ultralytics'
     model = onnx.load_model_from_string(network(outputs, metadata=metadata))
     # A loop or a TopK with a computed size has the same effect on ONNX shape inference.
     (last,) = (node for node in model.graph.node if node.output[0] == 'output0')

@@ -37,14 +37,6 @@ __all__ = [
 _MAX_BYTES: Final = 2 * 1024**3 - 1
 _ONNX_DOMAINS: Final = ('', 'ai.onnx')
 _PLUGIN_DOMAIN: Final = 'trt.plugins'
-#: Maps the first bytes of other formats to the error for a file that is named .onnx by mistake.
-_OTHER_FORMATS: Final = {
-    b'version https://git-lfs': ('is a Git LFS pointer instead of the model', 'run git lfs pull'),
-    b'PK\x03\x04': ('is a zip archive, probably a .pt file of PyTorch', 'export it to ONNX first'),
-    b'ftrt': ('is a TensorRT engine already', 'build from the ONNX model'),
-    b'vtrt': ('is a TensorRT-RTX engine already', 'build from the ONNX model'),
-    b'<': ('is text, probably a web page', 'download the file itself'),
-}
 _DTYPE_NAMES: Final[Mapping[int, str]] = {
     TensorProto.FLOAT: 'float32',
     TensorProto.FLOAT16: 'float16',
@@ -115,9 +107,6 @@ def input_specs(model: onnx.ModelProto) -> tuple[TensorSpec, ...]:
 
 def _parse(file: ModelFile) -> onnx.ModelProto:
     name, content = file.path, file.content
-    for start, (found, fix) in _OTHER_FORMATS.items():
-        if content.lstrip(b'\xef\xbb\xbf \t\r\n').startswith(start):
-            raise EngineError(str(name), found, fix=fix)
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # DecodeError of protobuf has no type stubs
