@@ -27,7 +27,6 @@ from trt_perception.offline.evaluation.offline_detection import (
     Latency,
     detect_batch,
     read_ahead,
-    split_into_batches,
 )
 from trt_perception.offline.tools.arguments import check_output_folder, parse_path
 from trt_perception.offline.tools.command_line import ResultSaver, print_message, run_tool
@@ -48,7 +47,7 @@ from trt_perception.offline.tools.model_arguments import (
 )
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
 
