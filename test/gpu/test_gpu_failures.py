@@ -29,7 +29,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines import cuda_slot
+from trt_perception.pipelines.cuda import slot as cuda_slot
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
 from trt_perception.stages.tensorrt_runtime import TensorRtEngine
