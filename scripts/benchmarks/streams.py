@@ -29,7 +29,7 @@ from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 EXAMPLES = """\
 examples:

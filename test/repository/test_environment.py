@@ -248,7 +248,7 @@ def test_files_left_out_of_coverage_exist():
     names = re.findall(r"'\*/trt_perception/(\S+\.py)'", text)
     assert {
         'gpu/bindings.py',
-        'stages/tensorrt_runtime.py',
+        'stages/tensorrt/runtime.py',
         'pipelines/cuda/cuda_pipeline.py',
     } <= set(names)
     assert [name for name in names if not (ROOT / 'trt_perception' / name).is_file()] == []

@@ -29,7 +29,7 @@ LAYERS = {
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.
-NAMED_AFTER_LIBRARIES = ['pipelines.cuda']
+NAMED_AFTER_LIBRARIES = ['pipelines.cuda', 'stages.tensorrt']
 # Packages of one layer that must not import each other.
 APART = [('ros', 'offline.tools')]
 
@@ -41,9 +41,9 @@ ONLY = {
         'offline.building.graph.onnx_slim',
         'offline.building.precision.quantise',
     ],
-    'tensorrt': ['stages.tensorrt_plan'],
-    'tensorrt_lean': ['stages.tensorrt_plan'],
-    'tensorrt_rtx': ['stages.tensorrt_plan'],
+    'tensorrt': ['stages.tensorrt.plan'],
+    'tensorrt_lean': ['stages.tensorrt.plan'],
+    'tensorrt_rtx': ['stages.tensorrt.plan'],
     'cuda': ['gpu.bindings'],
     'nvtx': ['pipelines.nvtx_ranges'],
     'grpc': ['stages.triton.connection'],

@@ -69,7 +69,7 @@ from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtContext, TensorRtEngine
 
 __all__ = ['CudaPipeline']
 

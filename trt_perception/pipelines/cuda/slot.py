@@ -38,7 +38,7 @@ from trt_perception.pipelines.cuda.place_table import PlaceTable
 from trt_perception.pipelines.cuda.results import HostDecoder, KernelDecoder, SlotDecoder
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt_runtime import TensorRtContext
+from trt_perception.stages.tensorrt.runtime import TensorRtContext
 
 __all__ = ['CudaSlot', 'SizedContext', 'UndecodedPlace']
 
