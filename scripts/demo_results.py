@@ -24,8 +24,8 @@ from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.coco.classes import match_classes
 from trt_perception.offline.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.offline.evaluation.metrics.mistakes import count_mistakes, match_detections
-from trt_perception.offline.tools.detection_output import CocoResults
-from trt_perception.offline.tools.detection_sources import DETECTIONS_FILE
+from trt_perception.offline.tools.parts.detection_output import CocoResults
+from trt_perception.offline.tools.parts.detection_sources import DETECTIONS_FILE
 
 
 def report_results(options, cameras, sent):

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != ROOT]
 sys.path.insert(0, str(ROOT / 'test'))
 
-from trt_perception.offline.tools.arguments import integer_at_least  # noqa: E402
+from trt_perception.offline.tools.parts.arguments import integer_at_least  # noqa: E402
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\

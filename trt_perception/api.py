@@ -25,12 +25,11 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.offline.evaluation.offline_detection import split_into_batches
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import parameter_named
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
-from trt_perception.pipelines.pipeline import Result, collect_all
+from trt_perception.pipelines.pipeline import Result, collect_all, split_into_batches
 
 __all__ = ['Model', 'load']
 

@@ -28,7 +28,7 @@ from cameras_side import Case, measure, other_node_program
 from common import SHARE, launch_environment, save
 from host import host_settings
 
-from trt_perception.offline.tools.arguments import add_file_option, parse_path
+from trt_perception.offline.tools.parts.arguments import add_file_option, parse_path
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between, text_matching
 

@@ -27,9 +27,9 @@ from trt_perception.offline.benchmarking.measure import TimeStatistics
 from trt_perception.offline.benchmarking.model import measure_model
 from trt_perception.offline.benchmarking.model_report import BenchmarkOptions
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections
-from trt_perception.offline.tools.arguments import integer_at_least
-from trt_perception.offline.tools.model_arguments import add_model_arguments, detector_config
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.offline.tools.parts.arguments import integer_at_least
+from trt_perception.offline.tools.parts.model_arguments import add_model_arguments, detector_config
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import pixels_and_bgr_order, resize

@@ -24,12 +24,12 @@ from trt_perception.offline.benchmarking.control import MeasurementControl
 from trt_perception.offline.benchmarking.frames import load_frames
 from trt_perception.offline.benchmarking.gpu_steps import MAP_TOPICS, prepare_maps, queue_batch
 from trt_perception.offline.benchmarking.measure import detect_all, measure_pipeline
-from trt_perception.offline.tools.arguments import integer_at_least
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.offline.tools.parts.arguments import integer_at_least
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.host_preprocess import HostPreprocessor
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 EXAMPLES = """\
 examples:

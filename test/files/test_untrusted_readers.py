@@ -27,7 +27,7 @@ from trt_perception.offline.building.options.build_options import OPTIONS
 from trt_perception.offline.building.options.sources import load_options, read_class_names
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.coco.classes import read_class_map
-from trt_perception.offline.tools.model_arguments import detector_config
+from trt_perception.offline.tools.parts.model_arguments import detector_config
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 DENSE = (TensorSpec('output0', (1, 6, 8400), 'float32'),)

@@ -34,7 +34,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.building.graph.half_precision import convert_to_half
 from trt_perception.offline.evaluation.metrics.agreement import match_by_iou
 from trt_perception.offline.evaluation.metrics.shapes import box_iou
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.stages.host_preprocess import HostPreprocessor

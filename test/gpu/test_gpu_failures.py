@@ -29,10 +29,10 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines import cuda_slot
+from trt_perception.pipelines.cuda import slot as cuda_slot
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 # Gives contents to the real lean runtime, whose Runtime ends a process without a driver. Prints
 # TensorRT's errors for each content, and the package's error for the last.
@@ -42,8 +42,8 @@ from pathlib import Path
 from trt_perception import gpu
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.tensorrt.log import TensorRtLog
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 device = gpu.Device(0)
 import tensorrt_lean

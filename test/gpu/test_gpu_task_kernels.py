@@ -28,7 +28,7 @@ from trt_perception import gpu
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.pinned_images import ImagePool
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 pytestmark = needs_gpu

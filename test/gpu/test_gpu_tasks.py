@@ -20,7 +20,7 @@ from trt_perception.gpu import bindings
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.cuda_results import HostDecoder
+from trt_perception.pipelines.cuda.results import HostDecoder
 from trt_perception.pipelines.pipeline import detect_one
 
 DENSE = [

@@ -248,7 +248,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.stages.host_preprocess import frame_to_bgr
-from trt_perception.offline.tools import image_task_output
+from trt_perception.offline.tools.parts import image_task_output
 
 width, height = size = 8192, 4096
 letterbox = Letterbox.fit(size, (32, 16), 'stretch')

@@ -22,7 +22,7 @@ from trt_perception.model.recognition.parameter_syntax import (
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools import build_engine, detect_images
-from trt_perception.offline.tools.model_arguments import detector_config
+from trt_perception.offline.tools.parts.model_arguments import detector_config
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.launch_arguments import (
     launch_arguments,

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from trt_perception.offline.tools import detect_images
-from trt_perception.offline.tools.model_arguments import (
+from trt_perception.offline.tools.parts.model_arguments import (
     _PARAMETERS_SET_ELSEWHERE,
     detector_config,
     suggest_tool_assignment,

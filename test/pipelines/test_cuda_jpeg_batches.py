@@ -14,7 +14,7 @@ from support.scheduling.fake_pipeline import wait_until
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.gpu_frames import jpeg_threads
+from trt_perception.pipelines.cuda import jpeg_threads
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 pytestmark = [needs_compiler, pytest.mark.timeout(120)]

@@ -27,7 +27,7 @@ from trt_perception.offline.benchmarking.control import MeasurementControl
 from trt_perception.offline.benchmarking.measure import detect_all
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections, filter_by_score
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.scheduling.detector import Detector

@@ -11,7 +11,7 @@ from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines import cuda_results
+from trt_perception.pipelines.cuda import results as cuda_results
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, ROW_DTYPE
 
 SAME = Letterbox.fit((640, 640), (640, 640), 'stretch')

@@ -6,7 +6,7 @@ from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
+from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
 

@@ -9,8 +9,8 @@ import pytest
 from trt_perception.images.results import image_limits
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
-from trt_perception.pipelines import pinned_images
-from trt_perception.pipelines.pinned_images import ImagePool
+from trt_perception.pipelines.cuda import pinned_images
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
 
 
 class Buffer:

@@ -55,7 +55,7 @@ BY_NAME = {
     'commands.py': (),
     'offline/evaluation/coco/library.py': ('pycocotools',),
     'stages/onnx_runtime/providers.py': ('onnxruntime_ep_nv_tensorrt_rtx',),
-    'stages/tensorrt_plan.py': PLAN_MODULES,
+    'stages/tensorrt/plan.py': PLAN_MODULES,
 }
 
 

@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ LAYERS = {
     'parts': ['gpu', 'images', 'monitoring'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
+# Folders whose modules all serve the library of this name.
+NAMED_AFTER_LIBRARIES = ['pipelines.cuda', 'stages.tensorrt']
 # Packages of one layer that must not import each other.
 APART = [('ros', 'offline.tools')]
 
@@ -38,9 +41,9 @@ ONLY = {
         'offline.building.graph.onnx_slim',
         'offline.building.precision.quantise',
     ],
-    'tensorrt': ['stages.tensorrt_plan'],
-    'tensorrt_lean': ['stages.tensorrt_plan'],
-    'tensorrt_rtx': ['stages.tensorrt_plan'],
+    'tensorrt': ['stages.tensorrt.plan'],
+    'tensorrt_lean': ['stages.tensorrt.plan'],
+    'tensorrt_rtx': ['stages.tensorrt.plan'],
     'cuda': ['gpu.bindings'],
     'nvtx': ['pipelines.nvtx_ranges'],
     'grpc': ['stages.triton.connection'],
@@ -135,6 +138,17 @@ def test_every_module_has_a_layer():
     assert not without_layer, f'add {without_layer} to LAYERS and docs/architecture.md'
 
 
+def test_package_readme_lists_folders_and_modules_in_the_order_of_the_layers():
+    rows = re.findall(r'^\| (`.*?) \|', (PACKAGE / 'README.md').read_text(), re.MULTILINE)
+    listed = [entry for row in rows for entry in re.findall(r'`(\w+)(?:/|\.py)`', row)]
+    tops = [path.stem for path in PACKAGE.iterdir() if (path / '__init__.py').is_file()]
+    tops += [path.stem for path in PACKAGE.glob('*.py') if path.stem != '__init__']
+    assert sorted(listed) == sorted(tops)
+    # offline is in two layers. Its tools are in the upper one.
+    layers = [layer(f'{entry}.tools' if entry == 'offline' else entry) for entry in listed]
+    assert layers == sorted(layers)
+
+
 def test_importing_the_package_loads_no_other_module():
     code = (
         'import sys, trt_perception\n'
@@ -157,6 +171,15 @@ def test_imports_lead_only_to_lower_layers():
                 pair for pair in pairs if is_in(pair[0], importer) and is_in(pair[1], imported)
             ]
     assert not upwards
+
+
+def test_nothing_outside_offline_imports_it():
+    """The commands start its tools by name, as texts in commands.py."""
+    inside = [name for name in MODULES if is_in(name, 'offline')]
+    assert any(is_in(other, 'offline.building') for name in inside for other in own_imports(name))
+    outside = [name for name in MODULES if name not in inside]
+    wrong = [(name, other) for name in outside for other in own_imports(name) if other in inside]
+    assert not wrong
 
 
 def test_lower_layers_import_only_small_parameter_records():
@@ -200,7 +223,7 @@ def test_only_listed_modules_import_restricted_packages():
     ('name', 'top', 'expected'),
     [
         ('gpu.bindings', 'cuda', True),
-        ('pipelines.cuda_slot', 'cuda', False),
+        ('pipelines.cuda.slot', 'cuda', False),
         ('ros.detector_node', 'rclpy', True),
         ('scheduling.detector', 'sensor_msgs', False),
         ('offline.evaluation.coco.annotations', 'pycocotools', False),
@@ -215,7 +238,7 @@ def test_forbidden_import_is_found(name, top, expected):
 
 
 def test_no_module_has_the_name_of_another_package():
-    names = {name.split('.')[-1] for name in MODULES if name}
+    names = {name.split('.')[-1] for name in MODULES if name not in NAMED_AFTER_LIBRARIES}
     assert not names & {*ONLY, *ONLY_OFFLINE, *ROS, *NEVER, 'numpy', 'cv2'}
 
 

@@ -11,7 +11,7 @@ from support.source_trees import nodes_of, package_trees
 SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'offline/tools/')
 #: Exceptions to each rule, with the reason.
 EXCEPTIONS = {
-    'frame': {'pipelines/cuda_slot.py': 'isinstance is cheaper than two calls for each frame'},
+    'frame': {'pipelines/cuda/slot.py': 'isinstance is cheaper than two calls for each frame'},
     'settings': {
         'checks/cameras.py': 'CameraPlan: doctor passes on the values that it read from the node',
     },

@@ -111,7 +111,7 @@ for _name, _releases in RELEASES.items():
 
 def parts(trees):
     """Return the modules that use the TensorRT runtime, and the modules that use the builder."""
-    folders = 'stages/tensorrt_', ('offline/building/engine/', 'offline/building/inspection/')
+    folders = 'stages/tensorrt/', ('offline/building/engine/', 'offline/building/inspection/')
     return tuple({n: tree for n, tree in trees.items() if n.startswith(f)} for f in folders)
 
 

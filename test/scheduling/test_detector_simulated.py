@@ -11,7 +11,7 @@ import pytest
 
 from support.scheduling.camera_schedules import Schedule, even, random_schedule
 from support.scheduling.simulated_cameras import World, share
-from trt_perception.monitoring.overload import StageLoad, late_stage
+from trt_perception.monitoring.late_stage import StageLoad, late_stage
 
 pytestmark = pytest.mark.timeout(120)
 

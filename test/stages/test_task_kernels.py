@@ -19,7 +19,7 @@ from trt_perception.images.results import image_limits
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.pinned_images import ImagePool
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import FRAME_PARAMETERS
 

@@ -7,7 +7,7 @@ import logging
 import weakref
 
 from support.building.tensorrt_standin import StandIn
-from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt.log import TensorRtLog
 
 
 def severity(name):

@@ -23,8 +23,8 @@ from support.optional_packages import needs
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.decoders.anchors import Dense
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_plugins import load_plugins
+from trt_perception.stages.tensorrt.log import TensorRtLog
+from trt_perception.stages.tensorrt.plugins import load_plugins
 
 IMAGE, OUTPUT = ('images', (1, 3, 48, 64), 'float32'), ('output', (1, 7, 4), 'float32')
 LIBRARY = b'library of Fancy'
@@ -61,8 +61,8 @@ print(json.dumps([[call for call in module.calls if call in calls], refusal]))
 LOAD_EACH_SCRIPT = """
 import importlib, json, sys
 from trt_perception.errors import EngineError
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_plugins import load_plugins
+from trt_perception.stages.tensorrt.log import TensorRtLog
+from trt_perception.stages.tensorrt.plugins import load_plugins
 
 module = importlib.import_module(sys.argv[1])
 log = TensorRtLog(module)

@@ -39,12 +39,7 @@ from typing import Final
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.monitoring.health_state import HealthState, Level
-from trt_perception.monitoring.overload import (
-    StageLoad,
-    fix_of_stage,
-    late_stage,
-    mean_delay_s,
-)
+from trt_perception.monitoring.late_stage import StageLoad, fix_of_stage, late_stage, mean_delay_s
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.monitoring.silence import LossFix, SilenceCheck, WatchedCamera

@@ -20,7 +20,7 @@ from trt_perception.errors import (
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.host.triton_pipeline import TritonPipeline
 from trt_perception.pipelines.image_sized_pipeline import follow_image_size

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from trt_perception.errors import EngineError, ImageError, OutputError
 from trt_perception.images.detections import Detections
@@ -14,10 +15,13 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 
-__all__ = ['FrameError', 'Pipeline', 'Result', 'collect_all', 'detect_one']
+__all__ = [
+    *('FrameError', 'Pipeline', 'Result', 'collect_all', 'detect_one', 'split_into_batches'),
+]
 
 #: The error of one frame. The node drops the frame and counts it by the error's ``reason``.
 FrameError: TypeAlias = ImageError | OutputError
+_Item = TypeVar('_Item')
 
 
 @dataclass(frozen=True)
@@ -151,3 +155,10 @@ def detect_one(pipeline: Pipeline, frame: Frame, thresholds: Thresholds, slot: i
     pipeline.enqueue(slot, [frame], [thresholds])
     (result,) = collect_all(pipeline, slot)
     return result
+
+
+def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    """Yield lists of ``size`` items. The last list may be shorter."""
+    waiting = iter(items)
+    while chunk := list(itertools.islice(waiting, size)):
+        yield chunk

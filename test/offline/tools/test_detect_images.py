@@ -27,7 +27,7 @@ from support.programs import DEADLINE_S, UNMEASURED, Program, executable, run_ti
 from support.range_recorder import record_ranges, recorded_ranges
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.tools import evaluate_engine
-from trt_perception.offline.tools.detection_sources import DetectionPlan, VideoFile
+from trt_perception.offline.tools.parts.detection_sources import DetectionPlan, VideoFile
 
 pytest_plugins = ['support.detect_fixtures']
 
@@ -235,7 +235,7 @@ def test_several_sources_keep_separate_folders(tiny, pictures, tmp_path):
 
 def run_interrupted(function, call, *arguments):
     """Run detect_images with Ctrl-C in a call of a function. Return the output."""
-    words = *function.split('.'), call, *arguments
+    words = *function.rsplit('.', 1), call, *arguments
     program = Program([sys.executable, '-c', INTERRUPTED, *words], UNMEASURED)
     try:
         assert program.wait() == 130
@@ -249,7 +249,7 @@ def test_ctrl_c_keeps_the_results_of_finished_images(tiny, pictures, tmp_path):
     out = tmp_path / 'out'
     # The third image is found, but not yet drawn.
     output = run_interrupted(
-        'detection_output.coco_rows', 3, tiny, '--source', pictures, '--output', out
+        'parts.detection_output.coco_rows', 3, tiny, '--source', pictures, '--output', out
     )
     assert 'detect_images: interrupted; the results are partial: 2 of 3 images\n' in output
     assert {path.name for path in out.iterdir()} == {'a.png', 'b.jpg'} | FILES
@@ -266,7 +266,7 @@ def test_ctrl_c_keeps_the_results_of_finished_images(tiny, pictures, tmp_path):
 def test_ctrl_c_keeps_the_results_of_video_frames(tiny, pictures, clip, tmp_path):
     out = tmp_path / 'out'
     output = run_interrupted(
-        'detection_output.coco_rows', 8, tiny, '--source', pictures, clip, '--output', out
+        'parts.detection_output.coco_rows', 8, tiny, '--source', pictures, clip, '--output', out
     )
     assert ': 7 of 15 images\n' in output
     assert len(detections(out)) == 7
@@ -278,7 +278,7 @@ def test_ctrl_c_keeps_the_results_of_the_whole_image(pictures, tmp_path):
     out = tmp_path / 'out'
     model = ROOT / 'models' / 'digits_semantic.onnx'
     output = run_interrupted(
-        'image_task_output.write_atomically', 3, model, '--source', pictures, '--output', out
+        'parts.image_task_output.write_atomically', 3, model, '--source', pictures, '--output', out
     )
     assert ': 2 of 3 images\n' in output
     assert [row['file_name'] for row in json.loads((out / 'results.json').read_text())] == [
@@ -297,7 +297,7 @@ def test_ctrl_c_before_the_first_result_replaces_no_files(tiny, pictures, tmp_pa
     arguments = tiny, '--source', pictures, '--output', tmp_path / 'out'
     assert run_detect_images(*arguments) == 0
     before = detections(tmp_path / 'out')
-    output = run_interrupted('detection_output.coco_rows', 1, *arguments, '--overwrite')
+    output = run_interrupted('parts.detection_output.coco_rows', 1, *arguments, '--overwrite')
     assert output == 'detect_images: interrupted before all results were saved\n'
     assert detections(tmp_path / 'out') == before
 

@@ -100,7 +100,7 @@ from pathlib import Path
 import numpy as np
 from trt_perception.images.detections import Detections
 from trt_perception.errors import ConfigError
-from trt_perception.offline.tools.detection_output import VideoOutput
+from trt_perception.offline.tools.parts.detection_output import VideoOutput
 sys.dont_write_bytecode = True  # the limit would truncate bytecode for later processes
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
 noise = np.random.default_rng(3)

@@ -13,7 +13,7 @@ from support.models.tiny_model import CLASS_NAMES, expected_detections, write_ti
 from support.optional_packages import needs
 from support.oracles.evaluation_support import expected_stats, truth, written
 from trt_perception.offline.tools import evaluate_engine
-from trt_perception.offline.tools.model_arguments import detector_config
+from trt_perception.offline.tools.parts.model_arguments import detector_config
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = (320, 240)

@@ -7,7 +7,7 @@ from trt_perception.offline.evaluation.metrics.agreement import Agreement, Class
 from trt_perception.offline.evaluation.metrics.average_precision import ClassMetrics, Metrics
 from trt_perception.offline.evaluation.metrics.mistakes import DetectionCounts
 from trt_perception.offline.evaluation.offline_detection import Latency
-from trt_perception.offline.tools.evaluation_text import report_text
+from trt_perception.offline.tools.parts.evaluation_text import report_text
 
 
 def model(name, m_ap50, classes):

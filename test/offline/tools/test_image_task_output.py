@@ -11,8 +11,8 @@ from support.models.image_models import IMAGE_TASKS, NAMES, tool_arguments
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results import image_limits
 from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.offline.tools import image_task_output
-from trt_perception.offline.tools.image_task_output import ImageTaskResults
+from trt_perception.offline.tools.parts import image_task_output
+from trt_perception.offline.tools.parts.image_task_output import ImageTaskResults
 
 WIDTH, HEIGHT = 160, 90
 

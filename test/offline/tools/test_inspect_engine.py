@@ -47,7 +47,7 @@ from trt_perception.offline.building.inspection.layers import (
 from trt_perception.offline.building.options.sources import load_options
 from trt_perception.offline.building.precision.convert import convert_precision
 from trt_perception.offline.tools.inspect_engine import main, update_manifest
-from trt_perception.stages.tensorrt_runtime import read_plan_header
+from trt_perception.stages.tensorrt.runtime import read_plan_header
 
 ROOT = Path(__file__).parents[3]
 DIGITS = ROOT / 'models' / 'digits.onnx'

@@ -22,9 +22,9 @@ from trt_perception.images.results import image_limits
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.model.decoder import Sky
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines import pinned_images
-from trt_perception.pipelines.cuda_maps import MapDecoder
-from trt_perception.pipelines.pinned_images import ImagePool
+from trt_perception.pipelines.cuda import pinned_images
+from trt_perception.pipelines.cuda.maps import MapDecoder
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
 
 pytestmark = needs_compiler
 

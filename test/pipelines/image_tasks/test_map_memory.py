@@ -20,9 +20,9 @@ from trt_perception.images.results.cell_taps import cell_taps
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines import cuda_maps
-from trt_perception.pipelines.cuda_maps import MapDecoder
-from trt_perception.pipelines.pinned_images import ImagePool
+from trt_perception.pipelines.cuda import maps as cuda_maps
+from trt_perception.pipelines.cuda.maps import MapDecoder
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 

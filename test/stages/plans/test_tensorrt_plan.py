@@ -23,7 +23,7 @@ from support.gpu.fake_tensorrt import (
 from support.optional_packages import needs
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 CARD = SimpleNamespace(name='Card', compute_capability=(8, 7), memory=lambda: (2**30, 2**31))
 RTX_PLAN = b'vtrt' + PLAN[4:]

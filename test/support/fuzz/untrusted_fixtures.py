@@ -7,7 +7,7 @@ import pytest
 
 from support.fuzz.untrusted_engines import EngineFiles
 from trt_perception.errors import EngineError
-from trt_perception.pipelines import cuda_pipeline
+from trt_perception.pipelines.cuda import cuda_pipeline
 
 
 @pytest.fixture

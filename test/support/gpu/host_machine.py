@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from trt_perception.pipelines import cuda_maps, cuda_results, pinned_images
+from trt_perception.pipelines.cuda import maps as cuda_maps
+from trt_perception.pipelines.cuda import pinned_images
+from trt_perception.pipelines.cuda import results as cuda_results
 
 #: The device of an ImagePool.
 DEVICE = SimpleNamespace(integrated=False)

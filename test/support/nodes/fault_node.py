@@ -29,7 +29,7 @@ from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake import subscriptions
 from trt_perception.scheduling.worker import PipelineWorker
 from trt_perception.stages.onnx_runtime import OnnxModel
-from trt_perception.stages.tensorrt_runtime import TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 FLAG = Path(sys.argv[1])
 

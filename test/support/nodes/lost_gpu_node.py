@@ -18,7 +18,7 @@ from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.detector_program import main

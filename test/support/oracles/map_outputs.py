@@ -21,7 +21,7 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.cuda_maps import MapDecoder
+from trt_perception.pipelines.cuda.maps import MapDecoder
 from trt_perception.stages.decode import decode
 
 #: For each case: decoder, cells of the output as parts of the input's sides, and data type.

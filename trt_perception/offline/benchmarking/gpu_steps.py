@@ -26,9 +26,9 @@ from trt_perception.offline.benchmarking.measure import (
     TimeStatistics,
     make_map,
 )
-from trt_perception.pipelines.cuda_maps import MapDecoder
-from trt_perception.pipelines.cuda_results import KernelDecoder
-from trt_perception.pipelines.cuda_slot import CudaSlot
+from trt_perception.pipelines.cuda.maps import MapDecoder
+from trt_perception.pipelines.cuda.results import KernelDecoder
+from trt_perception.pipelines.cuda.slot import CudaSlot
 
 __all__ = [
     'MAP_TOPICS',

@@ -38,7 +38,7 @@ from trt_perception.offline.benchmarking.model_report import (
     EngineComparison,
     ModelReport,
 )
-from trt_perception.pipelines.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.pipelines.host.triton_pipeline import TritonPipeline
 from trt_perception.pipelines.open_pipeline import open_onnx_pipeline

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from trt_perception.offline.evaluation.coco.images import read_image
 from trt_perception.offline.evaluation.coco.run_lengths import with_run_lengths
 from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
-from trt_perception.pipelines.pipeline import Pipeline, collect_all
+from trt_perception.pipelines.pipeline import Pipeline, collect_all, split_into_batches
 
 __all__ = [
     'MIN_SCORE',
@@ -36,7 +35,6 @@ __all__ = [
     'detect_in_files',
     'open_for_evaluation',
     'read_ahead',
-    'split_into_batches',
 ]
 
 #: Detections above this score enter mAP. Lower scores do not visibly change mAP.
@@ -49,7 +47,6 @@ _DECODER_THREADS: Final = 2
 #: Called with the number of finished images and the number of all images.
 ImageProgress = Callable[[int, int], None]
 _Image = npt.NDArray[np.uint8]
-_Item = TypeVar('_Item')
 
 
 @dataclass(frozen=True)
@@ -167,13 +164,6 @@ def detect_in_files(
             detections += [replace(one, masks=None) for one in found]
         progress(len(detections), len(images))
     return RunResult(tuple(detections), Latency.of_seconds(seconds, pipeline.batch))
-
-
-def split_into_batches(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """Yield lists of ``size`` items. The last list may be shorter."""
-    waiting = iter(items)
-    while chunk := list(itertools.islice(waiting, size)):
-        yield chunk
 
 
 def read_ahead(

@@ -36,14 +36,14 @@ from trt_perception.offline.benchmarking.report import (
 from trt_perception.offline.evaluation.image_tasks.agreement import ImageAgreement, image_agreement
 from trt_perception.offline.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.offline.evaluation.report.plot_files import check_plot
-from trt_perception.offline.tools.arguments import add_file_option, check_output_file
-from trt_perception.offline.tools.benchmark_arguments import (
+from trt_perception.offline.tools.parts.arguments import add_file_option, check_output_file
+from trt_perception.offline.tools.parts.benchmark_arguments import (
     add_measurement_options,
     parse_encodings,
     parse_size,
 )
-from trt_perception.offline.tools.command_line import ResultSaver, print_message, run_tool
-from trt_perception.offline.tools.model_arguments import (
+from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
+from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
     detector_config,
     given_object_options,

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from trt_perception.errors import ConfigError, EngineError, MissingFileError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls
-from trt_perception.offline.tools.command_line import ResultSaver, print_message
+from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message
 from trt_perception.process.interruption import Interruption, ending_signals
 from trt_perception.process.option_parser import OptionParser
 

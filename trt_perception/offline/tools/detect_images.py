@@ -27,20 +27,23 @@ from trt_perception.offline.evaluation.offline_detection import (
     Latency,
     detect_batch,
     read_ahead,
-    split_into_batches,
 )
-from trt_perception.offline.tools.arguments import check_output_folder, parse_path
-from trt_perception.offline.tools.command_line import ResultSaver, print_message, run_tool
-from trt_perception.offline.tools.detection_output import CocoResults, VideoOutput, write_image
-from trt_perception.offline.tools.detection_sources import (
+from trt_perception.offline.tools.parts.arguments import check_output_folder, parse_path
+from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
+from trt_perception.offline.tools.parts.detection_output import (
+    CocoResults,
+    VideoOutput,
+    write_image,
+)
+from trt_perception.offline.tools.parts.detection_sources import (
     SUMMARY_FILE,
     DetectionPlan,
     VideoFile,
     make_plan,
     plan_map_files,
 )
-from trt_perception.offline.tools.image_task_output import ImageTaskResults
-from trt_perception.offline.tools.model_arguments import (
+from trt_perception.offline.tools.parts.image_task_output import ImageTaskResults
+from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
     detector_config,
     refuse_object_options,
@@ -48,7 +51,7 @@ from trt_perception.offline.tools.model_arguments import (
 )
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
 

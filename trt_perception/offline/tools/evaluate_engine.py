@@ -34,22 +34,25 @@ from trt_perception.offline.evaluation.offline_detection import open_for_evaluat
 from trt_perception.offline.evaluation.report.plot_files import check_plot
 from trt_perception.offline.evaluation.report.plots import plot_accuracy
 from trt_perception.offline.evaluation.report.worst_images import write_worst_images
-from trt_perception.offline.tools.arguments import (
+from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
     check_output_file,
     check_output_folder,
     integer_at_least,
     parse_path,
 )
-from trt_perception.offline.tools.command_line import (
+from trt_perception.offline.tools.parts.command_line import (
     ResultSaver,
     print_message,
     progress_bar,
     run_tool,
 )
-from trt_perception.offline.tools.evaluation_text import report_text
-from trt_perception.offline.tools.image_task_evaluation import evaluate_image_models, label_images
-from trt_perception.offline.tools.model_arguments import (
+from trt_perception.offline.tools.parts.evaluation_text import report_text
+from trt_perception.offline.tools.parts.image_task_evaluation import (
+    evaluate_image_models,
+    label_images,
+)
+from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
     detector_config,
     paths_by_name,

@@ -22,12 +22,12 @@ from trt_perception.offline.building.triton.model_repository import (
     largest_batch,
     write_served_model,
 )
-from trt_perception.offline.tools.arguments import (
+from trt_perception.offline.tools.parts.arguments import (
     check_output_folder,
     integer_at_least,
     parse_path,
 )
-from trt_perception.offline.tools.command_line import run_tool
+from trt_perception.offline.tools.parts.command_line import run_tool
 from trt_perception.offline.tools.write_manifest import (
     add_description_options,
     given_description_option,

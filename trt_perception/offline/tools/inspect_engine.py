@@ -30,19 +30,22 @@ from trt_perception.offline.building.inspection.layers import (
     layer_precisions,
     require_precision,
 )
-from trt_perception.offline.tools.arguments import (
+from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
     check_output_file,
     integer_at_least,
     parse_path,
 )
-from trt_perception.offline.tools.command_line import (
+from trt_perception.offline.tools.parts.command_line import (
     ResultSaver,
     print_message,
     progress_bar,
     run_tool,
 )
-from trt_perception.offline.tools.model_arguments import add_parameter_option, read_parameters
+from trt_perception.offline.tools.parts.model_arguments import (
+    add_parameter_option,
+    read_parameters,
+)
 from trt_perception.offline.tools.write_manifest import recognised_manifest
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.option_parser import OptionParser

@@ -25,14 +25,17 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.offline.building.options.sources import read_names_file
-from trt_perception.offline.tools.arguments import (
+from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
     check_output_file,
     integer_at_least,
     parse_path,
 )
-from trt_perception.offline.tools.command_line import run_tool
-from trt_perception.offline.tools.model_arguments import add_parameter_option, read_parameters
+from trt_perception.offline.tools.parts.command_line import run_tool
+from trt_perception.offline.tools.parts.model_arguments import (
+    add_parameter_option,
+    read_parameters,
+)
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.warm_up import warm_up

@@ -10,8 +10,8 @@ from support.gpu.fake_tensorrt import FakeTensorRt
 from support.optional_packages import needs
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.offline.building.engine.python_plugins import registered_creators
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_plugins import load_plugins
+from trt_perception.stages.tensorrt.log import TensorRtLog
+from trt_perception.stages.tensorrt.plugins import load_plugins
 
 CREATORS = """
 import dataclasses

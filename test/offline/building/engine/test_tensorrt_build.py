@@ -19,7 +19,7 @@ from trt_perception.offline.building.engine.build import build_plan
 from trt_perception.offline.building.engine.release import find_tensorrt
 from trt_perception.offline.building.options.sources import load_options
 from trt_perception.offline.building.precision.convert import convert_precision
-from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt.log import TensorRtLog
 
 ROOT = Path(__file__).parents[4]
 DIGITS = ROOT / 'models' / 'digits.onnx'

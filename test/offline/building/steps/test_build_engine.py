@@ -35,7 +35,7 @@ from trt_perception.offline.building import engine_store
 from trt_perception.offline.building.engine import capabilities
 from trt_perception.offline.building.options.sources import load_options
 from trt_perception.offline.building.precision.calibrate import unused_calibration_options
-from trt_perception.stages.tensorrt_runtime import read_plan_header
+from trt_perception.stages.tensorrt.runtime import read_plan_header
 
 pytest_plugins = ['support.building.build_fixtures']
 pytest.importorskip('tensorrt_rtx', reason='needs tensorrt_rtx')

@@ -39,8 +39,8 @@ from trt_perception.offline.building.engine.progress import (
 from trt_perception.offline.building.engine.release import BuildGpu, TensorRt, uses_strong_typing
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.options.values import ShapeProfile
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_plugins import load_plugins
+from trt_perception.stages.tensorrt.log import TensorRtLog
+from trt_perception.stages.tensorrt.plugins import load_plugins
 
 __all__ = ['BuiltPlan', 'build_plan']
 

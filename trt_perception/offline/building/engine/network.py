@@ -15,7 +15,7 @@ from trt_perception.offline.building.engine.hints import UNSUPPORTED_OPERATOR, t
 from trt_perception.offline.building.engine.release import TensorRt
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.options.values import ShapeProfile
-from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt.log import TensorRtLog
 
 __all__ = [
     'add_profiles',

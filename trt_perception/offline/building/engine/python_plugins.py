@@ -18,7 +18,7 @@ from typing import Any
 
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import to_one_line
-from trt_perception.stages.tensorrt_plugins import read_plugin
+from trt_perception.stages.tensorrt.plugins import read_plugin
 
 __all__ = ['registered_creators']
 

@@ -29,8 +29,8 @@ from trt_perception.offline.evaluation.image_tasks.compare import compare_image_
 from trt_perception.offline.evaluation.image_tasks.labels import LabelledImage
 from trt_perception.offline.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.offline.evaluation.metrics.task_measures import measure_of
-from trt_perception.offline.evaluation.offline_detection import detect_in_files, split_into_batches
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.offline.evaluation.offline_detection import detect_in_files
+from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 
 __all__ = [
     'AgreementResult',

@@ -18,7 +18,7 @@ from trt_perception.offline.building.report import BuildLog, BuildReport, Step, 
 from trt_perception.offline.building.steps import engine_steps, model_steps
 from trt_perception.offline.building.steps.reuse import StoreEntry
 from trt_perception.offline.building.steps.validation import validate
-from trt_perception.stages.tensorrt_plugins import check_plugin_files
+from trt_perception.stages.tensorrt.plugins import check_plugin_files
 
 __all__ = ['build']
 

@@ -19,9 +19,8 @@ from trt_perception.offline.evaluation.offline_detection import (
     Latency,
     detect_batch,
     read_ahead,
-    split_into_batches,
 )
-from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 
 __all__ = ['ImageModelAccuracy', 'ImageTaskReport', 'compare_image_models']
 

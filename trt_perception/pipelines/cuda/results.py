@@ -23,7 +23,7 @@ from trt_perception.model.tasks.segment import MASKS_TOPIC, mask_geometry
 from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.pinned_images import ImagePool, KernelImage
+from trt_perception.pipelines.cuda.pinned_images import ImagePool, KernelImage
 from trt_perception.stages.decode import bfloat16_to_float32, count_candidates, decode
 from trt_perception.stages.gpu_kernels import HEAD_DTYPE, FrameKernels
 from trt_perception.stages.selection import (

@@ -59,17 +59,17 @@ from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.cuda_slot import CudaSlot, SizedContext
-from trt_perception.pipelines.gpu_frames.frame_place import FrameMemory
-from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
-from trt_perception.pipelines.gpu_frames.jpeg_threads import JpegThreads
+from trt_perception.pipelines.cuda.frame_place import FrameMemory
+from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
+from trt_perception.pipelines.cuda.jpeg_threads import JpegThreads
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
+from trt_perception.pipelines.cuda.slot import CudaSlot, SizedContext
 from trt_perception.pipelines.nvtx_ranges import mark_pipeline
-from trt_perception.pipelines.pinned_images import ImagePool
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt_runtime import TensorRtContext, TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtContext, TensorRtEngine
 
 __all__ = ['CudaPipeline']
 

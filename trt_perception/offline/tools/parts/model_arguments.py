@@ -14,7 +14,7 @@ from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import Task
-from trt_perception.offline.tools.arguments import integer_at_least
+from trt_perception.offline.tools.parts.arguments import integer_at_least
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import split_assignment

@@ -15,9 +15,12 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.offline.evaluation.image_tasks.compare import compare_image_models
 from trt_perception.offline.evaluation.image_tasks.labels import LabelledImage, find_labels
-from trt_perception.offline.tools.command_line import ResultSaver, progress_bar
-from trt_perception.offline.tools.evaluation_text import image_report_text
-from trt_perception.offline.tools.model_arguments import detector_config, refuse_object_options
+from trt_perception.offline.tools.parts.command_line import ResultSaver, progress_bar
+from trt_perception.offline.tools.parts.evaluation_text import image_report_text
+from trt_perception.offline.tools.parts.model_arguments import (
+    detector_config,
+    refuse_object_options,
+)
 from trt_perception.pipelines.pipeline import Pipeline
 
 __all__ = ['evaluate_image_models', 'label_images']

@@ -32,7 +32,7 @@ from trt_perception.model.tasks.depth import DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC
 from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MAP_TOPIC
 from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.pinned_images import ImagePool, KernelImage
+from trt_perception.pipelines.cuda.pinned_images import ImagePool, KernelImage
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 __all__ = ['MapDecoder']

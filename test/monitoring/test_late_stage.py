@@ -3,7 +3,7 @@
 import pytest
 
 from support.simulated_activation import healthy
-from trt_perception.monitoring.overload import StageLoad, late_stage, mean_delay_s
+from trt_perception.monitoring.late_stage import StageLoad, late_stage, mean_delay_s
 from trt_perception.monitoring.silence import TopicState
 
 PERIOD_S = 1 / 30

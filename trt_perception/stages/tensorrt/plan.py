@@ -18,8 +18,8 @@ from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import PlanHeader
 from trt_perception.model.manifest import rebuild_command
-from trt_perception.stages.tensorrt_log import TensorRtLog
-from trt_perception.stages.tensorrt_plugins import load_plugins
+from trt_perception.stages.tensorrt.log import TensorRtLog
+from trt_perception.stages.tensorrt.plugins import load_plugins
 
 __all__ = ['LoadedPlan', 'load_plan']
 

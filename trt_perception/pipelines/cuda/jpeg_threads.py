@@ -25,8 +25,8 @@ from trt_perception.gpu.bindings import Resource
 from trt_perception.gpu.nvjpeg import JpegDecoder, NvJpeg
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
-from trt_perception.pipelines.cuda_slot import CudaSlot, UndecodedPlace
-from trt_perception.pipelines.gpu_frames.frame_place import FramePlace
+from trt_perception.pipelines.cuda.frame_place import FramePlace
+from trt_perception.pipelines.cuda.slot import CudaSlot, UndecodedPlace
 from trt_perception.stages.open_nvjpeg import open_nvjpeg
 
 __all__ = ['JpegThreads']

@@ -30,15 +30,15 @@ from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.cuda_maps import MapDecoder
-from trt_perception.pipelines.cuda_results import HostDecoder, KernelDecoder, SlotDecoder
-from trt_perception.pipelines.gpu_frames.frame_place import FramePlace
-from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
-from trt_perception.pipelines.gpu_frames.place_table import PlaceTable
-from trt_perception.pipelines.pinned_images import ImagePool
+from trt_perception.pipelines.cuda.frame_place import FramePlace
+from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
+from trt_perception.pipelines.cuda.maps import MapDecoder
+from trt_perception.pipelines.cuda.pinned_images import ImagePool
+from trt_perception.pipelines.cuda.place_table import PlaceTable
+from trt_perception.pipelines.cuda.results import HostDecoder, KernelDecoder, SlotDecoder
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt_runtime import TensorRtContext
+from trt_perception.stages.tensorrt.runtime import TensorRtContext
 
 __all__ = ['CudaSlot', 'SizedContext', 'UndecodedPlace']
 

@@ -21,7 +21,7 @@ from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import open_checked, read_exactly
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.build_record import FileIdentity
-from trt_perception.stages.tensorrt_log import TensorRtLog
+from trt_perception.stages.tensorrt.log import TensorRtLog
 
 __all__ = ['check_plugin_files', 'load_plugins', 'read_plugin']
 

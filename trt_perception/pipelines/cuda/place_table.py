@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async, fill_async
 from trt_perception.gpu.bindings import Resource
-from trt_perception.pipelines.gpu_frames.frame_place import FramePlace
+from trt_perception.pipelines.cuda.frame_place import FramePlace
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 
 __all__ = ['PlaceTable']

@@ -21,7 +21,7 @@ from trt_perception.gpu import (
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox, RowPattern
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.pipelines.gpu_frames.header_templates import HeaderTemplates
+from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
 
 __all__ = ['FrameMemory', 'FramePlace']
 

@@ -21,7 +21,7 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.offline.evaluation.coco.results import coco_rows
 from trt_perception.offline.evaluation.coco.run_lengths import decode_counts, with_run_lengths
-from trt_perception.offline.tools.detection_sources import DETECTIONS_FILE, RESULTS_FILE
+from trt_perception.offline.tools.parts.detection_sources import DETECTIONS_FILE, RESULTS_FILE
 
 __all__ = ['CocoResults', 'VideoOutput', 'write_image']
 

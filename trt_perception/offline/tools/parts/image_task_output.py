@@ -17,7 +17,7 @@ from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.image_limits import row_strips
 from trt_perception.model.tasks.task import TaskResult
-from trt_perception.offline.tools.detection_sources import MAPS_FOLDER, RESULTS_FILE
+from trt_perception.offline.tools.parts.detection_sources import MAPS_FOLDER, RESULTS_FILE
 
 __all__ = ['ImageTaskResults']
 

@@ -9,7 +9,7 @@ from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.pipeline_options import ONNX_PROVIDERS
 from trt_perception.offline.benchmarking.model_report import BenchmarkOptions
-from trt_perception.offline.tools.arguments import integer_at_least
+from trt_perception.offline.tools.parts.arguments import integer_at_least
 
 __all__ = ['add_measurement_options', 'parse_encodings', 'parse_size']
 

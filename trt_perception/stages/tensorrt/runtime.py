@@ -23,7 +23,7 @@ from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
 from trt_perception.process.tool_command import tool_command
 from trt_perception.stages.batch_sizes import batch_sizes
-from trt_perception.stages.tensorrt_plan import load_plan
+from trt_perception.stages.tensorrt.plan import load_plan
 
 __all__ = ['TensorRtContext', 'TensorRtEngine']
 

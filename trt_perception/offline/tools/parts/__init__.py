@@ -1,0 +1,1 @@
+"""Parts of the commands: arguments, sources, outputs and texts."""

@@ -1,0 +1,1 @@
+"""The pipeline on the GPU: slots, frames in device memory, and results."""

@@ -1,0 +1,1 @@
+"""The runtime of TensorRT engines: loading, plugins, and messages of TensorRT."""
