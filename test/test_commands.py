@@ -31,6 +31,32 @@ def test_signal_in_a_tool_gives_the_expected_exit_code(tmp_path, source, code):
     assert process.stderr == ''
 
 
+CLOSED_STREAMS = """
+import os
+import subprocess
+
+def main():
+    with open('opened', 'wb', 0):
+        for number in (0, 1, 2):
+            try:
+                os.write(number, b'text of a native library')
+            except OSError:
+                pass  # standard input cannot be written
+        subprocess.run(['true'], stdin=subprocess.DEVNULL, check=True)
+    return 0
+"""
+
+
+@pytest.mark.parametrize('closed', ['<&-', '>&-', '2>&-', '<&- 2>&-', '>&- 2>&-', '<&- >&- 2>&-'])
+def test_streams_that_are_closed_at_the_start_do_not_write_into_opened_files(tmp_path, closed):
+    (tmp_path / 'tool.py').write_text(CLOSED_STREAMS)
+    shell = f'exec "$@" {closed}'
+    command = ['bash', '-c', shell, 'bash', sys.executable, '-c', RUN]
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60)
+    assert process.returncode == 0
+    assert (tmp_path / 'opened').read_bytes() == b''
+
+
 @pytest.mark.parametrize(('package', 'code'), [('rclpy', 2), ('other', 1)])
 def test_only_a_command_without_ros_ends_with_one_line(tmp_path, package, code):
     (tmp_path / 'tool.py').write_text(f'raise ModuleNotFoundError("gone", name="{package}")\n')

@@ -13,7 +13,11 @@ import signal
 import sys
 
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption, ignore_signals
-from trt_perception.process.standard_streams import guarded_streams, lost_output_reason
+from trt_perception.process.standard_streams import (
+    guarded_streams,
+    lost_output_reason,
+    open_closed_streams,
+)
 
 __all__ = [
     *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
@@ -34,6 +38,7 @@ def _run_main(module: str, interrupted: int = 130) -> int:
         module: full name of the module.
         interrupted: exit code after Ctrl-C or SIGTERM.
     """
+    open_closed_streams()
     defaults = (signal.default_int_handler, signal.SIG_DFL)
     # If nohup or a background job of the shell ignores a signal, do not handle this signal.
     handled = [each for each in ENDING_SIGNALS if signal.getsignal(each) in defaults]

@@ -11,9 +11,25 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
-__all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason']
+__all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason', 'open_closed_streams']
+
+_LAST_STREAM_FD: Final = 2
+
+
+def open_closed_streams() -> None:
+    """Open /dev/null in place of each standard stream that was closed before the start.
+
+    Otherwise the next opened file or pipe gets the number of the stream. Text of native libraries
+    for standard error then goes into this file or pipe. Call this function first in a program.
+    """
+    opened = 0
+    while opened <= _LAST_STREAM_FD:
+        opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+        if opened <= _LAST_STREAM_FD:
+            os.set_inheritable(opened, True)
+    os.close(opened)
 
 
 class GuardedStream:

@@ -19,6 +19,7 @@ import sys
 __all__ = ['start_end_guard']
 
 _END_WAIT_MS = 1000
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def start_end_guard(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
@@ -29,26 +30,33 @@ def start_end_guard(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> Non
         limit_s: seconds from the first signal until the guard kills this process.
         prefixes: the guard removes open files of this process whose path begins with one of these.
     """
-    # Without a guard, only a second signal or SIGKILL ends a process whose interpreter hangs.
-    with contextlib.suppress(OSError):
-        guard = subprocess.Popen(
-            [
-                *(sys.executable, '-I', '-S', __file__),
-                *(str(pipe), str(os.getpid()), str(limit_s), *prefixes),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[pipe],
-            start_new_session=True,  # Ctrl-C and a closed terminal do not reach the guard
-        )
-        guard.returncode = 0  # nobody waits for the guard, so Python must not warn
+    # systemd signals all processes of a service. The guard inherits the mask and must outlive the
+    # signals, also while its interpreter starts.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
+    try:
+        _start(pipe, limit_s, prefixes)
+    except OSError:
+        pass  # without a guard, only SIGKILL ends a process whose interpreter hangs
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _start(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
+    guard = subprocess.Popen(
+        [
+            *(sys.executable, '-I', '-S', __file__),
+            *(str(pipe), str(os.getpid()), str(limit_s), *prefixes),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[pipe],
+        start_new_session=True,  # Ctrl-C and a closed terminal do not reach the guard
+    )
+    guard.returncode = 0  # nobody waits for the guard, so Python must not warn
 
 
 def _guard(pipe: int, node: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
     """Wait for the end of the node. Kill the node if a signal came and the limit has passed."""
-    # systemd signals all processes of a service, and the guard must live as long as the node.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     poll.poll()
@@ -58,13 +66,16 @@ def _guard(pipe: int, node: int, limit_s: float, prefixes: tuple[str, ...]) -> N
     files = _open_files(node, prefixes)
     with contextlib.suppress(ProcessLookupError):
         os.kill(node, signal.SIGKILL)
-    poll.poll(_END_WAIT_MS)
+    # Only a parent namespace can kill the first process of a container.
+    is_killed = bool(poll.poll(_END_WAIT_MS))
+    end = 'killed' if is_killed else 'no effect of SIGKILL for 1 s: use docker run --init'
+    if select.select([], [2], [], 0)[1]:  # a pipe without a reader must not keep the guard
+        with contextlib.suppress(OSError):
+            os.write(2, f'error: native code has not returned after a signal; {end}\n'.encode())
+    poll.poll()
     for path in files:
         with contextlib.suppress(OSError):
             os.unlink(path)
-    if select.select([], [2], [], 0)[1]:  # a pipe without a reader must not keep the guard
-        with contextlib.suppress(OSError):
-            os.write(2, b'error: native code has not returned after a signal; killed\n')
 
 
 def _open_files(process: int, prefixes: tuple[str, ...]) -> list[str]:

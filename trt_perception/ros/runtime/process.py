@@ -164,9 +164,10 @@ class _Signals:
         self._end_pipe, self._end_sender = os.pipe()
         self._signal_pipe, sender = os.pipe()
         os.set_blocking(sender, False)
+        # First, because a signal between these calls must write its byte.
+        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         for number in ending_signals():
             signal.signal(number, lambda *_: None)
-        signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
         start_end_guard(self._signal_pipe, SIGNAL_LIMIT_S + _GUARD_DELAY_S, REGION_PATHS)
         self._thread = threading.Thread(target=self._wait, name='signals', daemon=True)
         self._thread.start()
