@@ -271,7 +271,7 @@ def yes_or_no(family):
 
 def preprocessing():
     """Return one row for each decoder preset that has a usual preprocessing."""
-    resampling = 'resize', 'antialias', 'rounded'
+    resampling = 'resize', 'sides', 'antialias', 'rounded'
     head = ('`model.decoder`', *resampling, 'padding', 'colours', 'scale', 'mean, std')
     rows = []
     for name, preset in PRESETS.items():
@@ -284,6 +284,7 @@ def preprocessing():
             (
                 f'`{name}`',
                 values.resize,
+                '' if values.resize == 'stretch' else f'`{values.size_rounding}`',
                 'yes' if values.antialias else 'no',
                 'yes' if values.round_pixels else 'no',
                 '' if values.resize == 'stretch' else pad_value_text(values.pad_value),

@@ -19,7 +19,7 @@ from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
 
 YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}
-PLAIN = Preprocessing((640, 640))
+PLAIN = Preprocessing((640, 640), size_rounding='half_even')
 RAW = {'do_rescale': False}
 
 
@@ -100,7 +100,9 @@ def test_parameters_replace_the_metadata():
     assert found.decoder == PRESETS['dense_objectness'].decoder
     assert found.class_names == tuple(names)
     assert found.preprocessing == Preprocessing(
-        (640, 640), 'stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)
+        (640, 640),
+        *('stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)),
+        size_rounding='half_even',
     )
 
 

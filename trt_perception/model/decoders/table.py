@@ -48,7 +48,11 @@ IMAGENET: Final[PreprocessingFields] = {
     'mean': (0.485, 0.456, 0.406),
     'std': (0.229, 0.224, 0.225),
 }
-ULTRALYTICS: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'letterbox'}
+ULTRALYTICS: Final[PreprocessingFields] = {
+    **RGB_0_TO_1,
+    'resize': 'letterbox',
+    'size_rounding': 'half_even',
+}
 #: For square inputs. PIL resizes, and torchvision crops.
 ULTRALYTICS_CLASSIFIER: Final[PreprocessingFields] = {
     **RGB_0_TO_1,
@@ -64,11 +68,13 @@ _DETR: Final[PreprocessingFields] = {
     'resize': 'letterbox_top_left',
     'pad_value': None,
     'antialias': True,
+    'size_rounding': 'longer_down',
 }
 YOLOX: Final[PreprocessingFields] = {
     'resize': 'letterbox_top_left',
     'color_order': 'bgr',
     'scale': 1.0,
+    'size_rounding': 'down',
 }
 #: For RT-DETR and depth models. Their predictors stretch images, unlike those of other models.
 _ULTRALYTICS_STRETCH: Final = {**RGB_0_TO_1, 'resize': 'stretch'}

@@ -79,6 +79,8 @@ _TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antia
 
 # Exporters that write the class names into the file.
 _EXPORTERS_OF_METADATA: Final = ('ultralytics', 'yolov5', 'libreyolo')
+# Fields of Preprocessing that no parameter sets.
+_FIELDS_OF_MANIFESTS: Final = ('round_pixels', 'size_multiple', 'size_rounding')
 # Fields that a file of an exporter states, or whose usual values are assumed.
 _STATED_FIELDS: Final = ('resize', 'color_order', 'scale', 'mean', 'std')
 
@@ -338,12 +340,11 @@ def _assumption_sentence(
         # The filter of a file is known, and its padding follows from the resize.
         assumed = {key: assumed[key] for key in _STATED_FIELDS if key in assumed}
         assumed = {key: value for key, value in assumed.items() if key not in info.preprocessing}
-    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
+    # Only a manifest can set some fields, and a padding of 0 after normalisation (None).
     fields = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in assumed.items()
-        if key not in {*overrides.preprocessing, 'round_pixels', 'size_multiple'}
-        and value is not None
+        if key not in {*overrides.preprocessing, *_FIELDS_OF_MANIFESTS} and value is not None
     }
     if not fields:
         return ''
