@@ -271,22 +271,24 @@ def yes_or_no(family):
 
 def preprocessing():
     """Return one row for each decoder preset that has a usual preprocessing."""
-    resampling = 'resize', 'antialias', 'rounded'
+    resampling = 'resize', 'sides', 'antialias', 'rounded'
     head = ('`model.decoder`', *resampling, 'padding', 'colours', 'scale', 'mean, std')
     rows = []
     for name, preset in PRESETS.items():
         if not preset.preprocessing:
             continue
         values = Preprocessing((1, 1), **preset.preprocessing)
+        modes = ' or '.join(preset.networks_by_resize) or values.resize
         is_plain = (values.mean, values.std) == ((0, 0, 0), (1, 1, 1))
         mean_std = '; '.join(', '.join(map(str, three)) for three in (values.mean, values.std))
         rows.append(
             (
                 f'`{name}`',
-                values.resize,
+                modes,
+                '' if modes == 'stretch' else f'`{values.size_rounding}`',
                 'yes' if values.antialias else 'no',
                 'yes' if values.round_pixels else 'no',
-                '' if values.resize == 'stretch' else pad_value_text(values.pad_value),
+                '' if modes == 'stretch' else pad_value_text(values.pad_value),
                 values.color_order,
                 '1/255' if values.scale == 1 / 255 else f'{values.scale:g}',
                 '0, 1' if is_plain else mean_std,

@@ -1,6 +1,7 @@
 """Tests of the letterbox and its inverse against exact arithmetic."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,9 @@ from support.oracles.reference_images import placed
 from support.properties import given, settings, st
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.stages.host_preprocess import resize
+
+with np.load(Path(__file__).parents[1] / 'data' / 'exports' / 'letterboxes.npz') as content:
+    RECORDED_SIZES = dict(content)
 
 sides = st.one_of(st.integers(1, 64), st.integers(1, 4096), st.sampled_from([1, 32767]))
 sizes = st.tuples(sides, sides)
@@ -246,3 +250,34 @@ def test_points_of_a_crop_are_mapped_to_the_source():
     points = np.array([[0, 0], [112, 112], [224, 224]], np.float32)
     assert cropped.points_to_source(points).tolist() == [[512, 92], [960, 540], [1408, 988]]
     assert cropped.to_source(boxes([-999, -999, 999, 999])).tolist() == [[0, 0, 1920, 1080]]
+
+
+# Exporters, and how each rounds the resized sides.
+ROUNDINGS = {
+    'ultralytics': 'half_even',
+    'yolox': 'down',
+    'libreyolo': 'down',
+    'shortest_edge': 'longer_down',
+    'max_height_width': 'down',
+}
+
+
+@pytest.mark.parametrize(('exporter', 'rounding'), ROUNDINGS.items())
+def test_resized_sides_are_those_of_the_exporter(exporter, rounding):
+    # test/data/exports/record_letterboxes.py recorded the sizes from the code of the exporters.
+    for *sides, width, height in RECORDED_SIZES[exporter].tolist():
+        fitted = Letterbox.fit(tuple(sides[:2]), tuple(sides[2:]), 'letterbox', rounding)
+        assert fitted.resized_wh == (width, height), sides
+        assert fitted.pad_left == (sides[2] - width) // 2
+        assert fitted.pad_top == (sides[3] - height) // 2
+
+
+@pytest.mark.parametrize('rounding', ['half_even', 'down', 'longer_down'])
+@settings(deadline=None, max_examples=100)
+@given(sizes, sizes)
+def test_every_rounding_stays_within_the_input(rounding, source, network):
+    width, height = Letterbox.fit(source, network, 'letterbox', rounding).resized_wh
+    scale = min(Fraction(network[0], source[0]), Fraction(network[1], source[1]))
+    for side, resized, limit in zip(source, (width, height), network, strict=True):
+        assert 1 <= resized <= limit
+        assert resized == 1 or -1 - 1e-9 <= resized - side * scale <= Fraction(1, 2)

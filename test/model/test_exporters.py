@@ -41,6 +41,7 @@ def libreyolo(family, task='detect', size='n', side=640, **more):
     }
 
 
+TOP_LEFT = {'resize': 'letterbox_top_left', 'size_rounding': 'down'}
 STRETCHED = {'resize': 'stretch', 'antialias': True}
 READ = [
     (libreyolo('deim'), PAIR, 'rtdetr', STRETCHED),
@@ -54,19 +55,19 @@ READ = [
         libreyolo('yolox'),
         tensors(output=(-1, 8400, -1)),
         'yolox',
-        {'resize': 'letterbox_top_left', 'color_order': 'bgr', 'scale': 1.0, 'antialias': True},
+        {'color_order': 'bgr', 'scale': 1.0, 'antialias': True, **TOP_LEFT},
     ),
     (
         libreyolo('yolo9', letterbox_pad='topleft', nms='true'),
         tensors(output=(1, 300, 6), raw=(1, 84, 8400)),
         'end_to_end',
-        {'resize': 'letterbox_top_left'},
+        TOP_LEFT,
     ),
     (
         libreyolo('yolo9', letterbox_pad='center', nms='true'),
         tensors(output=(1, 300, 6), raw=(1, 84, 8400)),
         'end_to_end',
-        {'resize': 'letterbox'},
+        {'resize': 'letterbox', 'size_rounding': 'down'},
     ),
     (
         libreyolo('resnet', 'classify', crop_pct='0.95', interpolation='bicubic'),
@@ -227,5 +228,5 @@ def test_size_of_an_unknown_exporter_counts_if_its_order_does_not_matter():
 def test_known_exporters_are_not_assumed(metadata, shape, decoder):
     found = recognised(tensors(output0=shape), metadata)
     assert found.decoder == PRESETS[decoder].decoder
-    assert found.preprocessing == Preprocessing((640, 640))
+    assert found.preprocessing == Preprocessing((640, 640), size_rounding='half_even')
     assert not found.assumption

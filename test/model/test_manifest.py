@@ -1,6 +1,7 @@
 """The manifest reader requires each key, and checks its type and range."""
 
 import copy
+from pathlib import Path
 
 import pytest
 
@@ -210,6 +211,7 @@ TYPES = {
     ('preprocessing', 'round_pixels'): 'boolean',
     ('preprocessing', 'filter'): 'string',
     ('preprocessing', 'crop_rounding'): 'string',
+    ('preprocessing', 'size_rounding'): 'string',
     ('preprocessing', 'pad_value'): 'integer or null',
     ('preprocessing', 'color_order'): 'string',
     ('preprocessing', 'scale'): 'number',
@@ -265,6 +267,7 @@ OUT_OF_RANGE = {
     ('preprocessing', 'filter'): ['lanczos'],
     ('preprocessing', 'shorter_side'): [0, -1, 32768, True, 224.5, '224'],
     ('preprocessing', 'crop_rounding'): ['up'],
+    ('preprocessing', 'size_rounding'): ['up', ''],
     ('preprocessing', 'size_multiple'): [0, 32768, True, 1.5],
     ('preprocessing', 'pad_value'): [-1, 256],
     ('preprocessing', 'color_order'): ['RGB'],
@@ -301,6 +304,7 @@ OPTIONAL_KEYS = {
     'shorter_side': (None, [1, 256, 32767]),
     'crop_rounding': ('half_even', ['down']),
     'size_multiple': (None, [1, 14, 32767]),
+    'size_rounding': ('half_up', ['half_even', 'down', 'longer_down']),
 }
 
 
@@ -312,6 +316,16 @@ def test_keys_of_resizing_have_defaults(key, values):
         read = parse_content(manifest_with_value(['preprocessing', key], value))
         assert getattr(read.preprocessing, key) == value
         assert parse_manifest(serialise_manifest(read), 'x.json') == read
+
+
+# The package wrote these files before "size_rounding" existed.
+WRITTEN = sorted((Path(__file__).parents[1] / 'data' / 'manifests').glob('*.json'))
+
+
+@pytest.mark.parametrize('path', WRITTEN, ids=lambda path: path.stem)
+def test_manifest_of_an_earlier_release_is_written_again_without_changes(path):
+    text = path.read_bytes()
+    assert serialise_manifest(parse_manifest(text, path.name)) == text
 
 
 def test_values_at_the_limits_are_accepted():

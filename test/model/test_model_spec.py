@@ -62,7 +62,9 @@ def test_manifest_alone_describes_a_model():
 def test_parameters_alone_describe_a_model():
     spec = resolve(SUFFICIENT_VALUES)
     assert spec.input == IMAGES
-    assert spec.preprocessing == Preprocessing(input_size=(64, 48), color_order='bgr')
+    assert spec.preprocessing == Preprocessing(
+        input_size=(64, 48), color_order='bgr', size_rounding='half_even'
+    )
     assert spec.preprocessing.pad_value == 114
     assert spec.preprocessing.mean == (0.0, 0.0, 0.0)
     assert spec.preprocessing.std == (1.0, 1.0, 1.0)

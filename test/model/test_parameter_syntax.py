@@ -141,11 +141,13 @@ def test_printed_arguments_state_the_assumed_preprocessing(preset, syntax, read)
     image = TensorSpec('images', (1, 3, *NETWORK[::-1]), 'float32')
     model = ModelInfo('x.onnx', (image,), outputs, {})
     known = ModelOverrides(decoder=preset, class_names=NAMES, syntax=syntax)
+    if OBJECT_PRESETS[preset].networks_by_resize:
+        known = replace(known, preprocessing={'resize': 'stretch'})
 
     assumed = recognise(model, known)
     arguments = assumed.assumption.partition(' and add ')[2].partition(' with the right values')[0]
     values = read(arguments).preprocessing | {'input_size': NETWORK}  # build_engine adds the size
-    stated = recognise(model, replace(known, preprocessing=values))
+    stated = recognise(model, replace(known, preprocessing={**known.preprocessing, **values}))
 
     assert arguments
     assert stated.assumption == ''

@@ -1,5 +1,7 @@
 """Recognition chooses decoders for models without a manifest, and refuses ambiguous models."""
 
+import re
+
 import pytest
 
 from support.oracles.recognition_support import (
@@ -13,13 +15,13 @@ from support.oracles.recognition_support import (
 from trt_perception.errors import MissingModelInfoError
 from trt_perception.files.literals import parse_literal
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.preprocessing import RESIZE_MODES, Preprocessing
 from trt_perception.model.recognition.decoder_search import count_anchors_per_cell
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
 
 YOLOV5 = {'stride': '32', 'names': str(dict(enumerate(COCO)))}
-PLAIN = Preprocessing((640, 640))
+PLAIN = Preprocessing((640, 640), size_rounding='half_even')
 RAW = {'do_rescale': False}
 
 
@@ -100,7 +102,9 @@ def test_parameters_replace_the_metadata():
     assert found.decoder == PRESETS['dense_objectness'].decoder
     assert found.class_names == tuple(names)
     assert found.preprocessing == Preprocessing(
-        (640, 640), 'stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)
+        (640, 640),
+        *('stretch', 0, 'bgr', 1.0, (1, 2, 3), (4, 5, 6)),
+        size_rounding='half_even',
     )
 
 
@@ -322,6 +326,41 @@ def test_background_of_rfdetr_may_be_first_or_last(names, golden_messages):
     outputs = tensors(dets=(1, 300, 4), labels=(1, 300, 81))
     assert recognised(outputs, class_names=names).class_names == names
     golden_messages.add(refusal(outputs))
+
+
+TORCHVISION = (*tensors(a=(-1, 4), b=(-1,)), TensorSpec('c', (-1,), 'int64'))
+TENSORFLOW = tensors(
+    detection_boxes=(1, 100, 4),
+    detection_classes=(1, 100),
+    detection_scores=(1, 100),
+    num_detections=(1,),
+)
+
+
+@pytest.mark.parametrize('outputs', [TORCHVISION, TORCHVISION[::-1], TENSORFLOW])
+@pytest.mark.parametrize('decoder', ['', 'given'])
+def test_resize_inside_the_network_must_be_given(outputs, decoder, golden_messages):
+    name = 'tensorflow' if outputs == TENSORFLOW else 'torchvision'
+    given = {'class_names': COCO, **({'decoder': name} if decoder else {})}
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognised(outputs, **given)
+    assert caught.value.missing.keys() == {'resize'}
+    # Other modes fit none of these networks.
+    words = re.findall(r'\w+', caught.value.missing['resize'])
+    assert [word for word in words if word in RESIZE_MODES] == ['stretch', 'letterbox_top_left']
+    golden_messages.add(str(caught.value))
+    for resize in ('stretch', 'letterbox_top_left'):
+        found = recognised(outputs, **given, resize=resize)
+        assert found.decoder == PRESETS[name].decoder
+        assert found.preprocessing.resize == resize
+        assert 'resize' not in found.assumption
+
+
+def test_networks_with_masks_or_keypoints_keep_the_aspect_ratio():
+    masks, points = tensors(d=(-1, 1, 640, 640)), tensors(d=(-1, 5, 3), e=(-1, 5))
+    for added in (masks, points):
+        found = recognised((*TORCHVISION, *added), class_names=('background', 'horse'))
+        assert found.preprocessing.resize == 'letterbox_top_left'
 
 
 @pytest.mark.parametrize('names', [('background', 'person'), ('background', 'horse')])

@@ -219,7 +219,7 @@ def test_auxiliary_inputs_are_given_to_find_output_shapes():
 
 def test_decoder_is_found_if_a_run_has_no_detections():
     outputs = (*tensors(a=(-1, 4), b=(-1,)), TensorSpec('c', (-1,), 'int64'))
-    parameters = {'input_size': [320, 192], 'class_names': list(COCO)}
+    parameters = {'input_size': [320, 192], 'class_names': list(COCO), 'resize': 'stretch'}
     found, _ = recognise_with_run(outputs, {}, [(0, 4), (0,), (0,)], **parameters)
     assert found.decoder == PRESETS['torchvision'].decoder
 

@@ -179,7 +179,7 @@ def test_ultralytics_engine_needs_no_parameters(install_standins):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == PRESETS['dense'].decoder
-    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK, size_rounding='half_even')
     pipeline.close()
 
 
@@ -193,7 +193,7 @@ def test_engine_with_open_shapes_is_recognised_by_its_computed_output_shapes(ins
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
     assert pipeline.spec.decoder == PRESETS['dense'].decoder  # output shape (1, 7, 4)
-    assert pipeline.spec.preprocessing == Preprocessing(NETWORK)
+    assert pipeline.spec.preprocessing == Preprocessing(NETWORK, size_rounding='half_even')
     pipeline.close()
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from support.models.open_model import open_by_parameters
 from support.oracles.family_outputs import network
-from trt_perception.errors import EngineError, OutputError
+from trt_perception.errors import EngineError, MissingModelInfoError, OutputError
 from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
@@ -158,10 +158,21 @@ def test_outputs_depend_on_the_image(family, tmp_path):
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
 
 
-@pytest.mark.parametrize('family', ['ssd', 'retinanet', 'faster_rcnn'])
-def test_torchvision_export_needs_only_class_names(family, tmp_path):
+RESIZE_IN_NETWORK = {
+    'ssd': 'stretch',
+    'retinanet': 'letterbox_top_left',
+    'faster_rcnn': 'letterbox_top_left',
+}
+
+
+@pytest.mark.parametrize(('family', 'resize'), RESIZE_IN_NETWORK.items())
+def test_torchvision_export_needs_only_class_names_and_resize(family, resize, tmp_path):
     values = expected(family)
-    pipeline = open_copied_export(family, tmp_path, model_class_names=NAMES, max_detections=1000)
+    names = {'model_class_names': NAMES, 'max_detections': 1000}
+    with pytest.raises(MissingModelInfoError) as caught:
+        open_copied_export(family, tmp_path / 'refused', **names)
+    assert caught.value.missing.keys() == {'resize'}
+    pipeline = open_copied_export(family, tmp_path, **names, model_resize=resize)
     assert pipeline.spec.decoder == PRESETS['torchvision'].decoder
     height, width = values['image'].shape[:2]
     thresholds = Thresholds(confidence_threshold=float(values['threshold']))
@@ -293,7 +304,9 @@ def test_missing_class_names_of_torchvision_mention_the_background(
     with golden_messages.raises(EngineError):
         open_copied_export(family, tmp_path / 'a')
     # Without a name for the background, the last class has no name.
-    pipeline = open_copied_export(family, tmp_path / 'b', model_class_names=NAMES[1:])
+    pipeline = open_copied_export(
+        family, tmp_path / 'b', model_class_names=NAMES[1:], model_resize='stretch'
+    )
     golden_messages.add('\n'.join(pipeline.spec.evidence))
     image = expected(family)['image']
     height, width = image.shape[:2]

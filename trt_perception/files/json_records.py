@@ -16,6 +16,7 @@ from trt_perception.files.json_section import JsonSection
 
 __all__ = [
     *(
+        'OMIT_DEFAULT',
         'FieldReader',
         'mapping_reader',
         'choice_reader',
@@ -30,7 +31,11 @@ __all__ = [
 #: Takes the value of a key out of a section. Raises ManifestError if it is missing or wrong.
 FieldReader = Callable[[JsonSection, str], Any]
 Record = TypeVar('Record')
+#: Metadata of a dataclass field that is not written if it has its default. A file that lacks the
+#: key is then written again without it.
+OMIT_DEFAULT: Final = {'omit_default': True}
 
+_NO_DEFAULT: Final = object()
 _READERS_BY_TYPE: Final[Mapping[Any, FieldReader]] = {
     str: JsonSection.text,
     int: JsonSection.integer,
@@ -94,10 +99,29 @@ def to_json(value: Any) -> Any:
     """Return a value as JSON content. ``read_record`` reads an equal dataclass from it."""
     if dataclasses.is_dataclass(value):
         hints = _cached_field_types(type(value))
-        return {name: _writer_of_type(hint)(getattr(value, name)) for name, hint in hints.items()}
+        omitted = _cached_omitted_defaults(type(value))
+        return {
+            name: _writer_of_type(hint)(item)
+            for name, hint in hints.items()
+            if (item := getattr(value, name)) != omitted.get(name, _NO_DEFAULT)
+        }
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     return [to_json(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _omitted_defaults(kind: Any) -> Mapping[str, Any]:
+    """Map the fields with ``OMIT_DEFAULT`` to their defaults."""
+    return {
+        field.name: field.default
+        for field in dataclasses.fields(kind)
+        if field.metadata.get('omit_default')
+    }
+
+
+_cached_omitted_defaults: Final[Callable[[Any], Mapping[str, Any]]] = functools.cache(
+    _omitted_defaults
+)
 
 
 def _writer_of_type(hint: Any) -> Callable[[Any], Any]:

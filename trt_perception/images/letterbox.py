@@ -1,8 +1,9 @@
 """Map coordinates between an image and the network's input.
 
 Detectors are trained with this geometry. Both axes have the same scale: the largest scale at which
-the whole image fits. The resized image is centred. An odd pixel of padding goes to the right or
-the bottom. ``letterbox_top_left`` puts the image into the corner, and ``stretch`` fills the input.
+the whole image fits. Exporters round the resized sides differently: see ``SizeRounding``. The
+resized image is centred. An odd pixel of padding goes to the right or the bottom.
+``letterbox_top_left`` puts the image into the corner, and ``stretch`` fills the input.
 Classifiers are trained with ``center_crop``: the image's shorter side gets a fixed length, and the
 input is cut from the centre. A crop is negative padding.
 Sampling has half-pixel centres: a source coordinate x maps to x * resized_w / source_w + pad_left.
@@ -16,13 +17,20 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['CropRounding', 'Letterbox', 'ResizeMode', 'RowPattern', 'WholeImageMode']
+__all__ = [
+    *('CropRounding', 'Letterbox', 'ResizeMode', 'RowPattern', 'SizeRounding'),
+    'WholeImageMode',
+]
 
 #: Modes that keep the whole image.
 WholeImageMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
 ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch', 'center_crop']
 #: How half of an odd number of cropped pixels is rounded: to the even number, or down.
 CropRounding = Literal['half_even', 'down']
+#: How a letterbox rounds the resized sides to whole pixels: to the nearest number, with half of a
+#: pixel rounded up or to the even number; down; or as ``longer_down``, with the shorter side
+#: nearest and the longer side down.
+SizeRounding = Literal['half_up', 'half_even', 'down', 'longer_down']
 
 
 @dataclass(frozen=True)
@@ -65,16 +73,23 @@ class Letterbox:
 
     @classmethod
     def fit(
-        cls, source_wh: tuple[int, int], network_wh: tuple[int, int], mode: WholeImageMode
+        cls,
+        source_wh: tuple[int, int],
+        network_wh: tuple[int, int],
+        mode: WholeImageMode,
+        rounding: SizeRounding = 'half_up',
     ) -> Letterbox:
-        """Fit an image of ``source_wh`` pixels into ``network_wh`` pixels."""
+        """Fit an image into the network's input.
+
+        Args:
+            source_wh: width and height of the image.
+            network_wh: width and height of the network's input.
+            mode: how the image fills the input.
+            rounding: how the resized sides are rounded. ``stretch`` needs no rounding.
+        """
         if mode == 'stretch':
             return cls(source_wh, network_wh, network_wh, 0, 0)
-        # The axis that fills the input defines the scale part / whole. Integers are exact: half a
-        # pixel must round up, and a float could be slightly below one half.
-        axis = int(network_wh[0] * source_wh[1] > network_wh[1] * source_wh[0])
-        part, whole = network_wh[axis], source_wh[axis]
-        width, height = (max(1, (2 * side * part + whole) // (2 * whole)) for side in source_wh)
+        width, height = _resized_sides(source_wh, network_wh, rounding)
         pad = network_wh[0] - width, network_wh[1] - height
         left, top = (0, 0) if mode == 'letterbox_top_left' else (pad[0] // 2, pad[1] // 2)
         return cls(source_wh, network_wh, (width, height), left, top)
@@ -177,6 +192,37 @@ class Letterbox:
         source, resized = np.array([self.source_wh, self.resized_wh], np.float32)
         ratio: npt.NDArray[np.float32] = np.divide(source, resized, dtype=np.float32)
         return ratio
+
+
+def _resized_sides(
+    source_wh: tuple[int, int], network_wh: tuple[int, int], rounding: SizeRounding
+) -> tuple[int, int]:
+    """Return width and height of the largest resized image that fits, each at least 1.
+
+    Except for ``half_up``, the floats are those of the exporters, so that the sides are equal even
+    where an error of a float decides: YOLOX (``down``), Ultralytics (``half_even``),
+    ``get_size_with_aspect_ratio`` of transformers (``longer_down``).
+    """
+    # The axis that fills the input defines the scale part / whole.
+    axis = int(network_wh[0] * source_wh[1] > network_wh[1] * source_wh[0])
+    part, whole = network_wh[axis], source_wh[axis]
+    scale = part / whole
+    if rounding == 'half_up':
+        # Integers are exact: a float could be slightly below one half.
+        sides = [(2 * side * part + whole) // (2 * whole) for side in source_wh]
+    elif rounding == 'half_even':
+        sides = [round(side * scale) for side in source_wh]
+    elif rounding == 'down':
+        sides = [int(side * scale) for side in source_wh]
+    else:
+        shorter, longer = min(source_wh), max(source_wh)
+        resized = part * shorter / longer if whole == longer else part
+        sides = [
+            round(resized) if side == shorter else int(resized * longer / shorter)
+            for side in source_wh
+        ]
+    width, height = (max(1, side) for side in sides)
+    return width, height
 
 
 def _pad_before(side: int, resized: int, rounding: CropRounding) -> int:

@@ -379,6 +379,9 @@ class DecoderPreset:
             the names of all outputs.
         anchors_per_cell: possible numbers of anchors per grid cell.
         background: a sentence for errors that says which class is the background; may be empty.
+        networks_by_resize: maps resize modes to the networks that need them, if networks with
+            equal outputs differ. The user must then set the mode for detectors of boxes.
+        task_preprocessing: further values for fields of Preprocessing, for the other tasks.
     """
 
     name: str
@@ -391,3 +394,5 @@ class DecoderPreset:
     tensor_names: tuple[frozenset[str], ...] = ()
     anchors_per_cell: tuple[int, ...] = (1, 3)
     background: str = ''
+    networks_by_resize: Mapping[str, str] = field(default_factory=dict)
+    task_preprocessing: Mapping[str, Any] = field(default_factory=dict)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.files.json_records import (
+    OMIT_DEFAULT,
     FieldReader,
     choice_reader,
     integer_reader,
@@ -19,7 +20,7 @@ from trt_perception.files.json_records import (
 from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import Mistake, short_repr
 from trt_perception.images.frame import MAX_SIDE
-from trt_perception.images.letterbox import CropRounding, Letterbox, ResizeMode
+from trt_perception.images.letterbox import CropRounding, Letterbox, ResizeMode, SizeRounding
 from trt_perception.model.tensors import INPUT_DTYPES, MAX_TENSOR_VALUES
 
 __all__ = [
@@ -156,6 +157,8 @@ class Preprocessing:
         size_multiple: the model's own processing derives the size of the input from the image,
             with sides that are multiples of this number: see ``size_for``. None: the size is
             fixed.
+        size_rounding: how a letterbox rounds the resized sides: see ``SizeRounding``. Manifests
+            without this key are written without it again.
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
@@ -177,6 +180,9 @@ class Preprocessing:
         CropRounding, _read_with_default(choice_reader(*get_args(CropRounding)), 'half_even')
     ] = 'half_even'
     size_multiple: Annotated[int | None, optional_reader(integer_reader(1, MAX_SIDE))] = None
+    size_rounding: Annotated[
+        SizeRounding, _read_with_default(choice_reader(*get_args(SizeRounding)), 'half_up')
+    ] = field(default='half_up', metadata=OMIT_DEFAULT)
 
     def size_for(self, source_wh: tuple[int, int]) -> tuple[int, int]:
         """Return width and height of the input for an image of ``source_wh`` pixels.
@@ -210,7 +216,7 @@ class Preprocessing:
         if self.resize == 'center_crop':
             shorter_side = self.shorter_side or min(self.input_size)
             return Letterbox.crop(source_wh, self.input_size, shorter_side, self.crop_rounding)
-        return Letterbox.fit(source_wh, self.input_size, self.resize)
+        return Letterbox.fit(source_wh, self.input_size, self.resize, self.size_rounding)
 
     def gain_and_bias(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Return gain and bias, each float32 (3,): tensor = pixel * gain + bias per channel."""

@@ -48,7 +48,11 @@ IMAGENET: Final[PreprocessingFields] = {
     'mean': (0.485, 0.456, 0.406),
     'std': (0.229, 0.224, 0.225),
 }
-ULTRALYTICS: Final[PreprocessingFields] = {**RGB_0_TO_1, 'resize': 'letterbox'}
+ULTRALYTICS: Final[PreprocessingFields] = {
+    **RGB_0_TO_1,
+    'resize': 'letterbox',
+    'size_rounding': 'half_even',
+}
 #: For square inputs. PIL resizes, and torchvision crops.
 ULTRALYTICS_CLASSIFIER: Final[PreprocessingFields] = {
     **RGB_0_TO_1,
@@ -64,11 +68,13 @@ _DETR: Final[PreprocessingFields] = {
     'resize': 'letterbox_top_left',
     'pad_value': None,
     'antialias': True,
+    'size_rounding': 'longer_down',
 }
 YOLOX: Final[PreprocessingFields] = {
     'resize': 'letterbox_top_left',
     'color_order': 'bgr',
     'scale': 1.0,
+    'size_rounding': 'down',
 }
 #: For RT-DETR and depth models. Their predictors stretch images, unlike those of other models.
 _ULTRALYTICS_STRETCH: Final = {**RGB_0_TO_1, 'resize': 'stretch'}
@@ -185,8 +191,13 @@ _PRESETS: Final = (
         'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
         'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
         # The model contains the normalisation and another resize.
-        {**RGB_0_TO_1, 'resize': 'letterbox_top_left', 'pad_value': 116},
+        {**RGB_0_TO_1, 'pad_value': 116},
         background='Label 0 of torchvision is the background and stands first in the class names',
+        networks_by_resize={
+            'stretch': 'SSD and SSDlite',
+            'letterbox_top_left': 'RetinaNet, FCOS and Faster R-CNN',
+        },
+        task_preprocessing={'resize': 'letterbox_top_left'},
     ),
     DecoderPreset(
         'tensorflow',
@@ -194,7 +205,13 @@ _PRESETS: Final = (
         "TensorFlow's detection API",
         'detection_boxes, detection_classes, detection_scores, num_detections',
         # The model contains the normalisation and another resize.
-        {'resize': 'stretch', 'color_order': 'rgb', 'scale': 1.0},
+        {'color_order': 'rgb', 'scale': 1.0},
+        # "image_resizer" of the model's pipeline.config, whose values differ.
+        networks_by_resize={
+            'stretch': 'models with fixed_shape_resizer, such as SSD',
+            'letterbox_top_left': 'models with keep_aspect_ratio_resizer, such as Faster R-CNN '
+            'and EfficientDet',
+        },
     ),
     DecoderPreset(
         'nanodet_plus',

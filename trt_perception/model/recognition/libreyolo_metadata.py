@@ -103,7 +103,8 @@ def _detector(metadata: Mapping[str, str], family: str) -> tuple[str, dict[str, 
         if metadata.get('nms') != 'true':
             found = 'with boxes as corners, and each class of a box as a detection'
             return '', {}, f'{found}: export it with nms=True'
-        return 'end_to_end', {**RGB_0_TO_1, 'resize': _LETTERBOXES[pad], 'pad_value': 114}, ''
+        letterbox = {'resize': _LETTERBOXES[pad], 'pad_value': 114, 'size_rounding': 'down'}
+        return 'end_to_end', {**RGB_0_TO_1, **letterbox}, ''
     if family == 'deimv2':
         is_normalised = metadata.get('size') in _NORMALISED_DEIMV2
         return 'rtdetr', dict(_NORMALISED if is_normalised else _PLAIN), ''

@@ -177,7 +177,10 @@ def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
         or (padded is not None and padded == (size.get('max_width'), size.get('max_height')))
     )
     if keeps_aspect and is_letterbox and all(map(_is_side, size.values())):
-        return Geometry({'resize': 'letterbox_top_left', 'pad_value': None}, padded)
+        # The processors compute the sides from "max_height" and "max_width" in another way.
+        rounding = 'down' if 'max_width' in edges else 'longer_down'
+        fields = {'resize': 'letterbox_top_left', 'pad_value': None, 'size_rounding': rounding}
+        return Geometry(fields, padded)
     return _problem(processor, 'size', 'do_center_crop', 'do_pad', 'pad_size')
 
 

@@ -79,6 +79,8 @@ _TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antia
 
 # Exporters that write the class names into the file.
 _EXPORTERS_OF_METADATA: Final = ('ultralytics', 'yolov5', 'libreyolo')
+# Fields of Preprocessing that no parameter sets.
+_FIELDS_OF_MANIFESTS: Final = ('round_pixels', 'size_multiple', 'size_rounding')
 # Fields that a file of an exporter states, or whose usual values are assumed.
 _STATED_FIELDS: Final = ('resize', 'color_order', 'scale', 'mean', 'std')
 
@@ -206,6 +208,7 @@ def recognise(
     chosen = decoders[0] if len(decoders) == 1 else ''
     usual = _usual_preprocessing(chosen, info, size, evidence)
     values = _known_values(usual, info, size, overrides)
+    problems = {**info.problems, **_unknown_resize(chosen, values)}
     state = RecognitionState(
         decoders=decoders,
         decoders_with_other_names=others,
@@ -214,9 +217,7 @@ def recognise(
         with_preprocessing=tuple(
             name for name, each in PRESETS.items() if usual or each.preprocessing
         ),
-        problems={
-            key: why for key, why in info.problems.items() if key not in overrides.preprocessing
-        },
+        problems={key: why for key, why in problems.items() if key not in overrides.preprocessing},
         task=info.task,
         is_task_given=bool(overrides.task),
     )
@@ -294,7 +295,10 @@ def _usual_preprocessing(
         size: width and height of the input in pixels; None if unknown.
         evidence: list to which a sentence is added if the exporter gives no preprocessing.
     """
-    usual = PRESETS[chosen].preprocessing if chosen else {}
+    usual: Mapping[str, Any] = {}
+    if chosen:
+        added = PRESETS[chosen].task_preprocessing if info.task != DETECT else {}
+        usual = {**PRESETS[chosen].preprocessing, **added}
     if info.is_yolo_export and info.task == Classify():
         # The exporter's own code stretches images only for inputs that are not square.
         is_square = size is None or size[0] == size[1]
@@ -307,6 +311,19 @@ def _usual_preprocessing(
             + fields_text(usual)
         )
     return usual
+
+
+def _unknown_resize(chosen: str, values: Mapping[str, Any]) -> dict[str, str]:
+    """Return why the resize mode is unknown, by the name of the field; empty if it is known.
+
+    Args:
+        chosen: preset of the decoder; empty if several fit.
+        values: the known fields of Preprocessing.
+    """
+    networks = PRESETS[chosen].networks_by_resize if chosen else {}
+    if not networks or 'resize' in values:
+        return {}
+    return {'resize': 'the outputs do not show which network the model is'}
 
 
 def _assumed_layout_sentence(chosen: str, info: ExporterInfo, overrides: ModelOverrides) -> str:
@@ -338,12 +355,11 @@ def _assumption_sentence(
         # The filter of a file is known, and its padding follows from the resize.
         assumed = {key: assumed[key] for key in _STATED_FIELDS if key in assumed}
         assumed = {key: value for key, value in assumed.items() if key not in info.preprocessing}
-    # Only a manifest can set two fields, and a padding of 0 after normalisation (None).
+    # Only a manifest can set some fields, and a padding of 0 after normalisation (None).
     fields = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in assumed.items()
-        if key not in {*overrides.preprocessing, 'round_pixels', 'size_multiple'}
-        and value is not None
+        if key not in {*overrides.preprocessing, *_FIELDS_OF_MANIFESTS} and value is not None
     }
     if not fields:
         return ''

@@ -182,9 +182,12 @@ def _missing_parameters(
 ) -> dict[str, str]:
     """Return the parameters to set, with the possible values of each."""
     asked = set(state.missing_fields) if needs_all else set(state.missing_fields) & {'input_size'}
+    allowed = dict(_ALLOWED_VALUE_TEXTS)
+    if len(state.decoders) == 1 and (networks := PRESETS[state.decoders[0]].networks_by_resize):
+        allowed['resize'] = ', or '.join(f'{mode} for {text}' for mode, text in networks.items())
     missing = {
         key: f'{state.problems[key]}. Possible: {text}' if key in state.problems else text
-        for key, text in _ALLOWED_VALUE_TEXTS.items()
+        for key, text in allowed.items()
         if key in asked | state.problems.keys()
     }
     if 'resize' in missing and state.task == Classify():
