@@ -170,7 +170,7 @@ def demo_launch():
 
 def parsers():
     """Return the parser of each command by its name."""
-    modules = {name: getattr(commands, name).args[0] for name in sorted(commands.__all__)}
+    modules = {name: run.args[0] for name, run in sorted(commands.COMMANDS.items())}
     return {name: importlib.import_module(path)._parser() for name, path in modules.items()}
 
 
@@ -216,7 +216,9 @@ def exit_codes():
 def error_classes():
     """Return a table of the error classes, each below its base class."""
     rows = []
-    kinds = {getattr(errors, name) for name in errors.__all__} - {errors.TrtPerceptionError}
+    root = errors.TrtPerceptionError
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type)}
+    kinds = {kind for kind in kinds if issubclass(kind, root) and kind is not root}
     for kind in sorted(kinds, key=lambda kind: [each.__name__ for each in kind.__mro__[::-1]]):
         first = ' '.join(kind.__doc__.partition('\n\n')[0].split()).rstrip('.')
         base = kind.__base__ in kinds and f' ({kind.__base__.__name__})'

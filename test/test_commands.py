@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from support.docs_pages import executables
 from trt_perception import commands
 
 RUN = 'import sys; from trt_perception import commands; sys.exit(commands._run_main("tool"))'
@@ -145,9 +146,14 @@ def test_ignored_signal_stays_ignored(tmp_path):
     assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 3
 
 
-@pytest.mark.parametrize('name', commands.__all__)
+def test_table_of_commands_has_the_entry_points_of_setup():
+    assert commands.COMMANDS.keys() == executables()
+    assert all(getattr(commands, name) is run for name, run in commands.COMMANDS.items())
+
+
+@pytest.mark.parametrize('name', commands.COMMANDS)
 def test_each_command_starts_its_own_tool(name):
-    command = getattr(commands, name)
+    command = commands.COMMANDS[name]
     assert command.func is commands._run_main
     (module,) = command.args
     tool = {'detector_node': 'detector_program'}.get(name, name)

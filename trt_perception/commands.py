@@ -11,6 +11,7 @@ import importlib
 import os
 import signal
 import sys
+from typing import Final
 
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption, ignore_signals
 from trt_perception.process.standard_streams import (
@@ -18,11 +19,6 @@ from trt_perception.process.standard_streams import (
     lost_output_reason,
     open_closed_streams,
 )
-
-__all__ = [
-    *('benchmark_engine', 'build_engine', 'detect_images', 'detector_node', 'doctor'),
-    *('evaluate_engine', 'export_triton', 'inspect_engine', 'replay_images', 'write_manifest'),
-]
 
 # The same limit as in trt_perception.images.compressed. Importing that module here would import
 # OpenCV before the environment variable below is set.
@@ -86,3 +82,17 @@ export_triton = functools.partial(_run_main, 'trt_perception.offline.tools.expor
 inspect_engine = functools.partial(_run_main, 'trt_perception.offline.tools.inspect_engine')
 replay_images = functools.partial(_run_main, 'trt_perception.ros.replay_images', interrupted=0)
 write_manifest = functools.partial(_run_main, 'trt_perception.offline.tools.write_manifest')
+
+#: All commands by their names.
+COMMANDS: Final = {
+    'benchmark_engine': benchmark_engine,
+    'build_engine': build_engine,
+    'detect_images': detect_images,
+    'detector_node': detector_node,
+    'doctor': doctor,
+    'evaluate_engine': evaluate_engine,
+    'export_triton': export_triton,
+    'inspect_engine': inspect_engine,
+    'replay_images': replay_images,
+    'write_manifest': write_manifest,
+}

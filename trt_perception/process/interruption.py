@@ -22,12 +22,6 @@ from typing import Final
 from trt_perception.errors import InterruptionError
 from trt_perception.process.hard_exit import hard_exit
 
-__all__ = [
-    *('ENDING_SIGNALS', 'REPEATED_SIGNAL_S', 'Interruption', 'check_interruption'),
-    *('ending_signals', 'ignore_signals', 'interrupt', 'interrupted_for_s', 'is_interrupted'),
-    *('running_step', 'step'),
-]
-
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 REPEATED_SIGNAL_S: Final = 1.0
 
@@ -106,6 +100,7 @@ class Interruption:
         self._first_s: float | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Raise KeyboardInterrupt; after a second, end the process instead."""
         if self._first_s is None:
             self._first_s = time.monotonic()
             for each in ending_signals():
