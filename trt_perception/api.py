@@ -31,8 +31,6 @@ from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all, split_into_batches
 
-__all__ = ['Model', 'load']
-
 _LOG: Final = logging.getLogger(__name__)
 _Image = npt.NDArray[np.uint8]
 # These types are sequences, but never sequences of images.

@@ -29,14 +29,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-__all__ = [
-    *('ConfigError', 'CudaError', 'EngineError', 'GpuMemoryError', 'ImageError'),
-    *('InterruptionError', 'ManifestError', 'MissingFileError', 'MissingModelInfoError'),
-    *('OutputError', 'OutputShapeError', 'ServerError', 'ServerTimeoutError'),
-    *('TrtPerceptionError', 'UnavailableError', 'UnnamedClassError', 'ValuesError'),
-    'WriteError',
-]
-
 
 class TrtPerceptionError(Exception):
     """Base class of all errors that the package raises on purpose.

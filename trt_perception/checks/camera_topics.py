@@ -6,11 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from trt_perception.transport.advice import start_arguments
 
-__all__ = [
-    *('topics_of_both_transports', 'topic_type_fix', 'topic_fix', 'transport_fix'),
-    *('other_transport_topic', 'suggest_topics'),
-]
-
 
 def suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
     """Suggest a topic of raw images for each camera. Return the topics by camera name.

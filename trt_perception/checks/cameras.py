@@ -23,8 +23,6 @@ from trt_perception.checks.finding import Finding, Level
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
-__all__ = ['CameraReport', 'CameraScene', 'check_cameras']
-
 _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
 # Added to the finding of a missing topic if the user gave no topic.

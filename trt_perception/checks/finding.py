@@ -12,8 +12,6 @@ from typing import Final, Literal
 
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['LEVELS', 'Finding', 'Level', 'findings_as_json', 'format_findings', 'run_check']
-
 Level = Literal['green', 'yellow', 'red']
 #: From good to bad. Yellow means: works, but not in all cases or not at full quality.
 LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red')

@@ -18,8 +18,6 @@ from trt_perception.transport.shared_memory import (
     unfinished_ports,
 )
 
-__all__ = ['check_machine']
-
 # A 1080p image in bgr8 has 6.2 MB. The kernel's default buffer has 0.2 MB.
 _MIN_SOCKET_BUFFER_BYTES: Final = 4 * 1024 * 1024
 _MIN_FREE_CACHE_BYTES: Final = 256 * 1024 * 1024

@@ -15,8 +15,6 @@ from trt_perception.errors import (
 )
 from trt_perception.files.plain_text import size_text
 
-__all__ = ['check_model', 'is_engine', 'is_onnx']
-
 _AREA: Final = 'model'
 _REBUILD_FIX: Final = 'build it again on this machine'
 

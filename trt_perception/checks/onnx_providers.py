@@ -17,8 +17,6 @@ from typing import Final
 
 from trt_perception.checks.finding import Finding
 
-__all__ = ['check_onnx_providers', 'find_installations', 'trial_results']
-
 _AREA: Final = 'Python and packages'
 _NAME: Final = 'ONNX Runtime providers'
 _TIMEOUT_S: Final = 120

@@ -15,14 +15,6 @@ from trt_perception.checks.finding import Finding
 from trt_perception.files.regular_files import read_regular
 from trt_perception.transport.advice import CAMERA_PROFILE, PROFILE_VARIABLES
 
-__all__ = [
-    'DEFAULT_SEGMENT_BYTES',
-    'FastDdsProfile',
-    'check_shell',
-    'export_profile_command',
-    'read_profile',
-]
-
 TESTED_DISTRIBUTIONS: Final = ('jazzy', 'kilted')
 #: Bytes of shared memory that Fast DDS allocates without a profile. Larger images do not fit.
 DEFAULT_SEGMENT_BYTES: Final = 512 * 1024

@@ -20,15 +20,6 @@ from trt_perception.checks.finding import Finding, Level
 from trt_perception.errors import CudaError
 from trt_perception.images.decompress import INSTALL_SIMPLEJPEG
 
-__all__ = [
-    'CHECKED_MODULES',
-    'InstalledGpu',
-    'ModuleImport',
-    'check_gpu',
-    'check_packages',
-    'import_modules',
-]
-
 CHECKED_MODULES: Final = (
     'numpy',
     'cv2',

@@ -9,8 +9,6 @@ from typing import Any
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.pipeline_options import PipelineOptions
 
-__all__ = ['check_kernels', 'check_nvjpeg', 'cuda_versions', 'open_device', 'run_model_once']
-
 # All other imports are late, because they need NumPy, which may be broken.
 
 

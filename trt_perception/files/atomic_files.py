@@ -21,8 +21,6 @@ from typing import Final
 from trt_perception.errors import ConfigError, WriteError
 from trt_perception.files.plain_text import size_text
 
-__all__ = ['make_folder', 'write_atomically', 'write_json']
-
 _FREE_SPACE: Final = 'free space on this disk, or choose another place'
 _FIXES_BY_ERRNO: Final = {
     errno.ENOSPC: _FREE_SPACE,

@@ -23,8 +23,6 @@ from trt_perception.errors import EngineError, WriteError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.checked_files import read_checked
 
-__all__ = ['cache_folder', 'private_cache_folder', 'read_cached', 'write_cached']
-
 _MAX_ENTRIES: Final = 32
 _MAX_FOLDERS: Final = 8
 _MAX_ENTRY_BYTES: Final = 1024**3

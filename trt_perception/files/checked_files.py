@@ -15,8 +15,6 @@ from typing import BinaryIO, Final
 from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.files.regular_files import open_regular
 
-__all__ = ['MODEL_MAX_BYTES', 'open_checked', 'read_checked', 'read_exactly']
-
 MODEL_MAX_BYTES: Final = 16 * 1024**3
 _OWNERSHIP_REASON: Final = 'because loading the file can run code'
 

@@ -14,20 +14,6 @@ from typing import Annotated, Any, Final, TypeVar, get_args, get_origin, get_typ
 
 from trt_perception.files.json_section import JsonSection
 
-__all__ = [
-    *(
-        'OMIT_DEFAULT',
-        'FieldReader',
-        'mapping_reader',
-        'choice_reader',
-        'list_reader',
-        'to_json',
-        'optional_reader',
-        'read_record_leaving_other_keys',
-    ),
-    *('read_record', 'integer_reader'),
-]
-
 #: Takes the value of a key out of a section. Raises ManifestError if it is missing or wrong.
 FieldReader = Callable[[JsonSection, str], Any]
 Record = TypeVar('Record')

@@ -17,11 +17,6 @@ from typing import Any, ClassVar, TypeVar
 from trt_perception.errors import ManifestError, TrtPerceptionError
 from trt_perception.files.plain_text import Mistake, join_first_items
 
-__all__ = [
-    *('JsonSection', 'RepeatedKeyError', 'is_nested_deeper', 'parse_json', 'read_json'),
-    'short_json',
-]
-
 Value = TypeVar('Value')
 
 

@@ -11,8 +11,6 @@ import re
 import warnings
 from typing import Any, Final
 
-__all__ = ['MAX_LITERAL_LENGTH', 'parse_literal', 'read_literal']
-
 #: Enough for the names of 65,536 classes.
 MAX_LITERAL_LENGTH: Final = 1024 * 1024
 _MAX_DEPTH: Final = 16

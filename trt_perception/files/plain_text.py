@@ -17,24 +17,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, TypedDict
 
-__all__ = [
-    *('MAX_CLASSES', 'MAX_NAME_LENGTH', 'MAX_PATH_LENGTH'),
-    *(
-        'Mistake',
-        'join_first_items',
-        'name_mistake',
-        'names_mistake',
-        'repair_names',
-        'closest_words',
-        'to_one_line',
-        'escape_controls',
-        'short_repr',
-        'size_text',
-        'split_list',
-    ),
-    'format_table',
-]
-
 #: Class ids in label_info messages have 16 bits.
 MAX_CLASSES: Final = 65536
 MAX_NAME_LENGTH: Final = 256

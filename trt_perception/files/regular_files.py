@@ -14,8 +14,6 @@ from typing import BinaryIO
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['open_regular', 'read_regular', 'read_user_file']
-
 
 def open_regular(path: Path) -> tuple[BinaryIO, os.stat_result]:
     """Open a file for reading. Return the file and the status of the opened file.

@@ -17,8 +17,6 @@ import yaml
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import MAX_CLASSES, name_mistake, short_repr
 
-__all__ = ['MAX_YAML_BYTES', 'read_yaml']
-
 #: PyYAML needs seconds for a text of 1 MB, and a thousand times as much memory as the text.
 MAX_YAML_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 16

@@ -11,19 +11,6 @@ from typing import Any, Final
 
 from trt_perception.errors import CudaError
 
-__all__ = [
-    'Resource',
-    'call',
-    'cuda_error',
-    'driver',
-    'driver_call',
-    'load_bindings',
-    'nvrtc',
-    'nvrtc_call',
-    'runtime',
-    'versions',
-]
-
 # After one of these errors, the context is lost, and all later calls of the process fail.
 _STICKY_ERRORS: Final = (
     'cudaErrorIllegalAddress',

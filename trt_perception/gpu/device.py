@@ -7,8 +7,6 @@ from typing import Any
 from trt_perception.errors import CudaError
 from trt_perception.gpu.bindings import call, runtime
 
-__all__ = ['Device']
-
 
 class Device:
     """One GPU, used through its primary context.

@@ -11,8 +11,6 @@ from trt_perception.files.cache import read_cached, write_cached
 from trt_perception.gpu.bindings import Resource, driver, driver_call, nvrtc, nvrtc_call
 from trt_perception.gpu.streams import Stream
 
-__all__ = ['Kernels', 'compile_kernels']
-
 
 class Kernels(Resource):
     """Compiled kernels, loaded on the current device.

@@ -14,16 +14,6 @@ from trt_perception.gpu.bindings import Resource, call, runtime
 from trt_perception.gpu.device import Device
 from trt_perception.gpu.streams import Stream
 
-__all__ = [
-    'DeviceBuffer',
-    'PinnedBuffer',
-    'clear_async',
-    'copy_async',
-    'copy_parts_async',
-    'fill_async',
-    'upload_once',
-]
-
 
 class DeviceBuffer(Resource):
     """Device memory at the address ``pointer``, of ``size`` bytes."""

@@ -22,8 +22,6 @@ from trt_perception.errors import CudaError
 from trt_perception.gpu.bindings import Resource
 from trt_perception.gpu.streams import Stream
 
-__all__ = ['JpegDecoder', 'NvJpeg', 'load_nvjpeg']
-
 # The fix for a missing library.
 _INSTALL_NVJPEG: Final = (
     'python3 -m pip install nvidia-nvjpeg (CUDA 12: nvidia-nvjpeg-cu12), or on a Jetson '

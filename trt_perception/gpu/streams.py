@@ -8,8 +8,6 @@ from typing import Any
 from trt_perception.errors import CudaError
 from trt_perception.gpu.bindings import Resource, call, cuda_error, runtime
 
-__all__ = ['Event', 'Graph', 'Stream']
-
 
 class Stream(Resource):
     """A non-blocking stream. ``handle`` is the stream as an integer."""

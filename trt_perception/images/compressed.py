@@ -28,20 +28,6 @@ from trt_perception.errors import ImageError
 from trt_perception.images.decompress import DecodedImage, decode_jpeg, decode_png, jpeg_defect
 from trt_perception.images.frame import MAX_SIDE
 
-__all__ = [
-    *(
-        'JFIF_HEADER',
-        'JPEG_START',
-        'MAX_PIXELS',
-        'CheckedImageFile',
-        'ScanInfo',
-        'check_image_file',
-        'check_image_size',
-    ),
-    *('damaged_error', 'decode_image_file', 'find_scan_end', 'search_scan', 'too_large_error'),
-    *('truncated_error', 'unsupported_error'),
-]
-
 #: 134 megapixels, or 403 MB after decoding: twice the largest camera with a ROS driver.
 MAX_PIXELS: Final = 2**27
 # Each scan of a progressive JPEG costs a pass over all pixels. Encoders write about ten scans.

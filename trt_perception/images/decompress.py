@@ -26,11 +26,6 @@ from trt_perception.errors import ImageError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = [
-    *('GREY_16_BIT_MODES', 'INSTALL_SIMPLEJPEG', 'SIXTEEN_BIT_WARNING', 'DecodedImage'),
-    *('decode_jpeg', 'decode_png', 'jpeg_defect', 'load_simplejpeg', 'pillow_to_bgr'),
-]
-
 #: The fix if simplejpeg is missing.
 INSTALL_SIMPLEJPEG: Final = 'python3 -m pip install simplejpeg'
 #: The report about a PNG whose grey pixels have 16 bits.

@@ -11,9 +11,6 @@ import numpy.typing as npt
 from trt_perception.images.results.image_limits import row_strips
 from trt_perception.images.results.short_repr import ShortRepr
 
-__all__ = ['Detections', 'MaskGeometry', 'Masks', 'NumberedMasks', 'oriented_corners']
-
-
 # Indices along one axis of the prototypes, and the weight of the value at each index.
 _Tap = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
 

@@ -14,8 +14,6 @@ from trt_perception.images.detections import Detections, NumberedMasks, oriented
 from trt_perception.images.results.image_limits import row_strips
 from trt_perception.images.text import drawable_name, put_text, text_size
 
-__all__ = ['draw_box', 'draw_class_list', 'draw_class_map', 'draw_depth', 'draw_detections']
-
 # The positions of keypoints with lower scores are arbitrary.
 _MIN_KEYPOINT_SCORE = 0.25
 # The legend of a class map lists at most this many classes.

@@ -11,8 +11,6 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import PIXEL_FORMATS
 
-__all__ = ['encode_bgr']
-
 # ITU-R BT.601, limited range. Rows: Y, Cb, Cr. Columns: factors of B, G and R (0…255), offset.
 _BGR_TO_YUV_BT601: Final = np.array(
     [

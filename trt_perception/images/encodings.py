@@ -17,13 +17,6 @@ from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.images.frame import PIXEL_FORMATS
 
-__all__ = [
-    'CV_BRIDGE_ENCODINGS',
-    'CompressedFormat',
-    'check_has_colors',
-    'read_compressed_format',
-]
-
 _COLORS: Final = tuple(
     f'{order}{bits}' for order in ('bgr', 'bgra', 'rgb', 'rgba') for bits in (8, 16)
 )

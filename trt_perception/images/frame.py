@@ -20,11 +20,6 @@ from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.images.memory import HostMemory
 
-__all__ = [
-    *('MAX_SIDE', 'PIXEL_FORMATS', 'DeferredFrame', 'Frame', 'PipelineInput', 'PixelFormat'),
-    'frame_from_bgr',
-]
-
 # No camera sends larger images. The limit bounds the memory that one message can request.
 MAX_SIDE: Final = 32767
 # No camera sends larger images. Below this limit all offsets within an image fit into 31 bits.

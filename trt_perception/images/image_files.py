@@ -33,8 +33,6 @@ from trt_perception.images.compressed import (
 )
 from trt_perception.images.decompress import GREY_16_BIT_MODES, pillow_to_bgr
 
-__all__ = ['MAX_IMAGE_FILE_BYTES', 'read_image_file', 'read_label_file']
-
 #: Largest image file: roughly the size of the largest image without compression.
 MAX_IMAGE_FILE_BYTES: Final = 512 * 1024 * 1024
 

@@ -18,14 +18,6 @@ from trt_perception.errors import ConfigError, ImageError
 from trt_perception.images.compressed import check_image_size
 from trt_perception.images.image_files import read_image_file
 
-__all__ = [
-    'IMAGE_SUFFIXES',
-    'VIDEO_SUFFIXES',
-    'ImageSource',
-    'find_images',
-    'skipped_image_folders',
-]
-
 IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
 

@@ -31,14 +31,6 @@ from trt_perception.images.compressed import (
 from trt_perception.images.frame import PIXEL_FORMATS, Frame, frame_from_bgr
 from trt_perception.images.jpeg_tables import STANDARD_HUFFMAN_TABLES, read_huffman_tables
 
-__all__ = [
-    'JpegFrameReader',
-    'as_plain_jpeg',
-    'decode_on_cpu',
-    'decode_to_frame',
-    'undecoded_frame',
-]
-
 _LOG: Final = logging.getLogger(__name__)
 
 # Largest plain JPEG, enough for 8K video. A small file with many pixels must not make the decoder

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ['STANDARD_HUFFMAN_TABLES', 'read_huffman_tables']
-
 # ITU-T T.81, tables F.1 and F.2. For 8-bit pixels a DC difference has at most 11 bits, and an AC
 # coefficient 10. AC symbols without bits are the end of a block, and a run of 16 zeros.
 _DC_SYMBOLS: Final = frozenset(range(12))

@@ -17,11 +17,6 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    *('CropRounding', 'Letterbox', 'ResizeMode', 'RowPattern', 'SizeRounding'),
-    'WholeImageMode',
-]
-
 #: Modes that keep the whole image.
 WholeImageMode = Literal['letterbox', 'letterbox_top_left', 'stretch']
 ResizeMode = Literal['letterbox', 'letterbox_top_left', 'stretch', 'center_crop']

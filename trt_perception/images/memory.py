@@ -7,8 +7,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ['HostMemory', 'NumpyMemory']
-
 
 class HostMemory(Protocol):
     """Host memory at a fixed address. Implementations may have further attributes.

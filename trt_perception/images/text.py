@@ -24,8 +24,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
 
-__all__ = ['drawable_name', 'put_text', 'text_size']
-
 _LOG: Final = logging.getLogger(__name__)
 
 _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX

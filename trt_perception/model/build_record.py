@@ -25,21 +25,6 @@ from trt_perception.files.json_records import (
 )
 from trt_perception.files.json_section import JsonSection, short_json
 
-__all__ = [
-    *(
-        'FLAVOURS',
-        'IMAGE_ORIGINS',
-        'PRECISIONS',
-        'QUANTISED_PRECISIONS',
-        'UNVERIFIED',
-        'AccuracyRecord',
-    ),
-    *('AgreementRecord', 'BuildRecord', 'CalibrationRecord', 'CudaRecord', 'FileIdentity'),
-    'MAX_RECORDED_NODES',
-    *('GpuRecord', 'OptionValue', 'Precision', 'PrecisionRecord', 'ProfileRange'),
-    'TensorRtRecord',
-]
-
 FLAVOURS: Final = ('tensorrt', 'tensorrt_rtx')
 Precision = Literal['fp32', 'tf32', 'fp16', 'bf16', 'int8', 'fp8']
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)

@@ -7,17 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    *(
-        'Candidates',
-        'Floats',
-        'best_class_candidates',
-        'cxcywh_to_xyxy',
-        'candidates_from_final_boxes',
-    ),
-    *('normalised_to_xyxy', 'mask_indices'),
-]
-
 #: The computation after the network uses float32.
 Floats = npt.NDArray[np.float32]
 

@@ -8,8 +8,6 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import join_first_items
 
-__all__ = ['class_filter_ids']
-
 _MAX_LISTED_CLASSES: Final = 20
 
 

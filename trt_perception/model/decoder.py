@@ -27,23 +27,6 @@ from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
 
-__all__ = [
-    *(
-        'AnchorRowLayout',
-        'OutputArray',
-        'Decoder',
-        'DecoderPreset',
-        'DepthScaling',
-        'ImageContext',
-        'ImageDecoder',
-        'MapLayout',
-        'ObjectDecoder',
-        'Sky',
-    ),
-    'USUAL_SKY',
-    *('FindPassing', 'SelectDetections'),
-]
-
 #: An output of one image, without the batch axis. Floats are float32.
 OutputArray = npt.NDArray[Any]
 #: Returns the indices of the boxes that pass. The arguments are scores, float32 (n,), and class

@@ -14,8 +14,6 @@ from trt_perception.errors import OutputShapeError
 from trt_perception.files.json_section import JsonSection
 from trt_perception.model.candidates import Floats
 
-__all__ = ['cell_count', 'check_anchor_count', 'grid_cells', 'read_strides']
-
 
 def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
     """Read the strides of grids from a manifest.

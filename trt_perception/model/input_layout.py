@@ -21,19 +21,6 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, check_tensor_sizes, tensors_text
 
-__all__ = [
-    *(
-        'batch_size',
-        'with_fixed_size',
-        'constant_inputs',
-        'has_size_input',
-        'image_layout',
-        'image_mask',
-        'image_size',
-    ),
-    *('MAX_BATCH', 'auxiliary_shapes', 'pixel_mask_input', 'split_inputs'),
-]
-
 #: The largest number of images in a batch.
 MAX_BATCH: Final = 64
 

@@ -37,11 +37,6 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.process.tool_command import tool_command
 
-__all__ = [
-    *('MANIFEST_MAX_BYTES', 'Manifest', 'manifest_path', 'serialise_manifest'),
-    *('parse_manifest', 'rebuild_command'),
-]
-
 _SCHEMA_VERSION: Final = 2
 #: Keys that schema 1 lacks. Schema 1 supports only detectors of boxes.
 _KEYS_SINCE_SCHEMA_2: Final = ('task', *TASK_KEYS)

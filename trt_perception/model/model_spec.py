@@ -50,8 +50,6 @@ from trt_perception.model.tensors import (
     tensors_text,
 )
 
-__all__ = ['ModelSpec', 'resolve_model_spec']
-
 _LOG: Final = logging.getLogger(__name__)
 
 

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from trt_perception.model.tensors import FLOAT_DTYPES, TensorSpec
 
-__all__ = ['Axis', 'OutputTensor', 'assign_outputs', 'outputs_text', 'shapes_match']
-
 
 class Axis(NamedTuple):
     """The content of an axis whose size depends on the number of classes or of task values.

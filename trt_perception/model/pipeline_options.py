@@ -9,8 +9,6 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.recognition.recognise import ModelOverrides
 
-__all__ = ['ONNX_PROVIDERS', 'DecodingLimits', 'PipelineOptions', 'TritonOptions']
-
 #: Values of the parameter `onnx_provider`.
 ONNX_PROVIDERS: Final = ('auto', 'cpu', 'cuda', 'tensorrt', 'tensorrt_rtx')
 

@@ -23,12 +23,6 @@ from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import CropRounding, Letterbox, ResizeMode, SizeRounding
 from trt_perception.model.tensors import INPUT_DTYPES, MAX_TENSOR_VALUES
 
-__all__ = [
-    *('COLOR_ORDERS', 'RESIZE_FILTERS', 'RESIZE_MODES', 'Preprocessing', 'ResizeFilter'),
-    *('fields_text', 'number_mistake', 'pad_value_text', 'uint8_input_mistake'),
-    *('input_size_mistake',),
-]
-
 ResizeFilter = Literal['bilinear', 'bicubic']
 RESIZE_FILTERS: Final[tuple[ResizeFilter, ...]] = get_args(ResizeFilter)
 RESIZE_MODES: Final[tuple[ResizeMode, ...]] = get_args(ResizeMode)

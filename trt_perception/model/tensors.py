@@ -13,19 +13,6 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import MAX_PATH_LENGTH, Mistake, name_mistake
 from trt_perception.model.files.triton_address import is_triton_address
 
-__all__ = [
-    *(
-        'BYTES_BY_DTYPE',
-        'FLOAT_DTYPES',
-        'INDEX_DTYPES',
-        'INPUT_DTYPES',
-        'MAX_TENSOR_VALUES',
-        'ModelInfo',
-        'TensorSpec',
-    ),
-    *('check_tensor_sizes', 'parse_tensorrt_dtype', 'tensor_sizes_mistake', 'tensors_text'),
-]
-
 #: Maps the name of each data type to the bytes of one value. Names are NumPy's, except bfloat16.
 BYTES_BY_DTYPE: Final = {
     'float32': 4,

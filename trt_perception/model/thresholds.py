@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder import USUAL_SKY, Sky
 
-__all__ = ['FrameParameters', 'Thresholds']
-
 
 @dataclass(frozen=True)
 class FrameParameters:

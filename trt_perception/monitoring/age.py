@@ -6,8 +6,6 @@ import math
 from collections import deque
 from typing import Final
 
-__all__ = ['AgeOfOutput']
-
 # Synchronised clocks differ by less than a second. An image older than 10 min is a recording.
 _MAX_AHEAD_NS: Final = 10**9
 _MAX_BEHIND_NS: Final = 600 * 10**9

@@ -6,8 +6,6 @@ from typing import Final
 
 from trt_perception.monitoring.health_state import HealthState, Level
 
-__all__ = ['Announcer']
-
 # A problem that lasts is logged every _REPEAT_S. A problem that recurs is logged at most every
 # _QUIET_S.
 _REPEAT_S: Final = 30.0

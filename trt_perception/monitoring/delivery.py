@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ['DeliveryCounter']
-
 _UNKNOWN_COUNT: Final = 2**31 - 1
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ['FileWatch']
-
 
 class FileWatch:
     """Detects that a file was replaced or removed since this object was created.

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from trt_perception.monitoring.percentiles import Percentiles, percentiles
 
-__all__ = ['FrameStatistics', 'FrameTimes']
-
 
 class FrameTimes(NamedTuple):
     """Seconds that one frame spent in each stage.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ['HealthState', 'Level', 'with_clock_problem', 'with_notes', 'with_unnamed_class']
-
 
 class Level(IntEnum):
     """The levels of diagnostic_msgs/DiagnosticStatus."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ['Stage', 'StageLoad', 'fix_of_stage', 'late_stage', 'mean_delay_s']
-
 # A stage that is idle for more than half of the time is not the limit. The share of a worker
 # lacks the time for polling and scheduling, so it stays below 1.
 _BUSY_SHARE: Final = 0.5

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ['Percentiles', 'percentiles']
-
 
 class Percentiles(NamedTuple):
     """Median and 99th percentile in milliseconds."""

@@ -8,8 +8,6 @@ from functools import cached_property
 
 from trt_perception.monitoring.percentiles import Percentiles, percentiles
 
-__all__ = ['PipelineStatistics']
-
 
 @dataclass
 class PipelineStatistics:

@@ -6,8 +6,6 @@ from collections import deque
 from itertools import pairwise
 from typing import Final
 
-__all__ = ['EvenRate']
-
 # Updates at shorter intervals are ignored, because the intervals of single events vary.
 _MIN_UPDATE_INTERVAL_S: Final = 0.4
 # A rate needs this duration and number of events. The rates between two updates may differ by this

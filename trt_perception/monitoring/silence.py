@@ -9,8 +9,6 @@ from typing import Final, Protocol
 from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
-__all__ = ['LossFix', 'SilenceCheck', 'TopicState', 'WatchedCamera']
-
 #: Returns the fix for large images that are lost in transport. The argument says whether the
 #: camera runs on this machine; None if unknown.
 LossFix = Callable[[bool | None], str]

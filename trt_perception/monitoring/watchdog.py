@@ -46,8 +46,6 @@ from trt_perception.monitoring.silence import LossFix, SilenceCheck, WatchedCame
 from trt_perception.process.tool_command import tool_command
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES
 
-__all__ = ['PERIOD_S', 'CameraWatchdog']
-
 #: Seconds between two calls of `CameraWatchdog.check`.
 PERIOD_S: Final = 0.5
 # Two periods. A busy machine may shorten one period by 0.1 s.

@@ -21,11 +21,6 @@ from trt_perception.parameters.row import Parameter, check_value, parameter_valu
 from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.parameters.spelling import assignment_text, parameter_named, yaml_value
 
-__all__ = [
-    *('CAMERA_PARAMETERS', 'CameraPlan', 'LineOf', 'NodeConfig', 'camera_rows'),
-    *('is_camera_parameter', 'suggest_assignment', 'suggest_parameter', 'unknown_parameter'),
-]
-
 #: Returns what the user pastes to set the parameter of a given name.
 LineOf: TypeAlias = Callable[[str], str]
 #: Rows of the parameters that each camera may override.

@@ -46,10 +46,6 @@ from trt_perception.parameters.rules import (
 from trt_perception.parameters.task import TaskParameters
 from trt_perception.parameters.triton import TritonParameters
 
-__all__ = [
-    *('NODE_ONLY_PARAMETERS', 'PARAMETERS', 'DetectorConfig', 'manifest_only_fix'),
-]
-
 #: Parameters without effect if the images come from files or a program.
 NODE_ONLY_PARAMETERS: Final = frozenset(
     {

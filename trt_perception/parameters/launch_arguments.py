@@ -23,11 +23,6 @@ from trt_perception.parameters.row import Parameter, check_value, parameter_valu
 from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.transport.advice import CAMERA_PROFILE, NODE_PROFILE
 
-__all__ = [
-    *('demo_cameras', 'image_remappings', 'launch_arguments', 'parameter_file_text'),
-    *('parameter_values', 'unknown_arguments'),
-]
-
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 # Every rclpy node has this parameter.
 _SIM_TIME_PARAMETER: Final = Parameter(

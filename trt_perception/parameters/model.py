@@ -21,8 +21,6 @@ from trt_perception.parameters.row import parameter_field
 from trt_perception.parameters.rules import cached_names_mistake, triple_mistake
 from trt_perception.process.tool_command import is_launched
 
-__all__ = ['ModelParameters']
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelParameters:

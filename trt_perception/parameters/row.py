@@ -11,8 +11,6 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Mistake, short_repr
 
-__all__ = ['Parameter', 'check_value', 'parameter_field', 'parameter_value']
-
 
 @dataclass(frozen=True)
 class Parameter:

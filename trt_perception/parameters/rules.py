@@ -17,12 +17,6 @@ from trt_perception.files.plain_text import (
 from trt_perception.model.files.triton_address import SERVER_FORM, is_server
 from trt_perception.model.preprocessing import number_mistake
 
-__all__ = [
-    *('HIGHEST_RATE_HZ', 'MAX_CAMERAS', 'cached_names_mistake', 'cameras_mistake'),
-    *('devices_mistake', 'libraries_mistake', 'rate_mistake', 'servers_mistake'),
-    'triple_mistake',
-]
-
 # The period of a timer must fit into 64 bits of nanoseconds.
 _LOWEST_RATE_HZ: Final = 0.01
 #: Largest number of cameras of a node.

@@ -16,8 +16,6 @@ import yaml
 from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.files.regular_files import read_regular
 
-__all__ = ['cameras_of_file', 'first_mixed_list', 'foreign_sections', 'unused_parameters']
-
 # A handwritten file is far smaller. Reading this size takes 1 s.
 _MAX_BYTES: Final = 256 * 1024
 _MAX_DEPTH: Final = 16

@@ -10,8 +10,6 @@ from typing import Any, Final
 from trt_perception.files.plain_text import split_list
 from trt_perception.parameters.config import PARAMETERS
 
-__all__ = ['assignment_text', 'parameter_named', 'split_assignment', 'yaml_value']
-
 _NAMES_BY_SPELLING: Final = {
     spelling: row.name
     for row in PARAMETERS

@@ -8,8 +8,6 @@ from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.images.results.map_size import map_size_mistake
 from trt_perception.parameters.row import parameter_field
 
-__all__ = ['TaskParameters']
-
 
 @dataclass(frozen=True, kw_only=True)
 class TaskParameters:

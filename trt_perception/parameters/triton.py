@@ -9,8 +9,6 @@ from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.parameters.row import parameter_field
 from trt_perception.parameters.rules import servers_mistake
 
-__all__ = ['OFFLINE_TIMEOUT_MS', 'TritonParameters']
-
 #: The default of `triton.timeout_ms` for images of a file or a program. A late answer is still
 #: useful there, because no newer image replaces it.
 OFFLINE_TIMEOUT_MS: Final = 60_000.0

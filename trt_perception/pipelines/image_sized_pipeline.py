@@ -30,8 +30,6 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result, detect_one
 
-__all__ = ['ImageSizedPipeline', 'follow_image_size']
-
 _LOG: Final = logging.getLogger(__name__)
 # Largest change of the aspect ratio without a warning, as a share.
 _MAX_STRETCH: Final = 0.05

@@ -22,8 +22,6 @@ from trt_perception.images.frame import PipelineInput
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
 
-__all__ = ['NvtxRanges', 'mark_pipeline']
-
 _DOMAIN: Final = 'trt_perception'
 
 

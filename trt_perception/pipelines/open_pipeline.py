@@ -28,8 +28,6 @@ from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import grey_frame
 from trt_perception.stages.onnx_runtime import installed_providers
 
-__all__ = ['open_offline_pipeline', 'open_onnx_pipeline', 'open_pipeline']
-
 _LOG: Final = logging.getLogger(__name__)
 _PROGRESS_PERIOD_S: Final = 10.0
 # Errors of the model or the process, which would be the same with another provider.

@@ -15,10 +15,6 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 
-__all__ = [
-    *('FrameError', 'Pipeline', 'Result', 'collect_all', 'detect_one', 'split_into_batches'),
-]
-
 #: The error of one frame. The node drops the frame and counts it by the error's ``reason``.
 FrameError: TypeAlias = ImageError | OutputError
 _Item = TypeVar('_Item')

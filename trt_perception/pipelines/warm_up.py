@@ -20,17 +20,6 @@ from trt_perception.pipelines.image_sized_pipeline import ImageSizedPipeline
 from trt_perception.pipelines.pipeline import Pipeline, detect_one
 from trt_perception.process.interruption import check_interruption, step
 
-__all__ = [
-    *(
-        'OpenPipeline',
-        'grey_frame',
-        'copy_to_pipeline_memory',
-        'open_warm_pipeline',
-        'open_warm_pipelines',
-        'warm_up',
-    ),
-]
-
 _LOG: Final = logging.getLogger(__name__)
 
 #: Opens a model file. `open_pipeline` has this type.

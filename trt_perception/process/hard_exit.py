@@ -11,8 +11,6 @@ import select
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-__all__ = ['before_hard_exit', 'hard_exit']
-
 _STDERR_FD: Final = 2
 _REMOVERS: Final[list[Callable[[], object]]] = []
 

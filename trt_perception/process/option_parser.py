@@ -12,8 +12,6 @@ from typing import Any, Final, NoReturn
 
 from trt_perception.files.plain_text import closest_words, escape_controls, split_list
 
-__all__ = ['OptionParser']
-
 # Matches options, launch arguments and ROS parameters, but not topics with a namespace.
 _NAMED_VALUE: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
 

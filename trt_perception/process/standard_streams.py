@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
-__all__ = ['GuardedStream', 'guarded_streams', 'lost_output_reason', 'open_closed_streams']
-
 _LAST_STREAM_FD: Final = 2
 
 

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ['LAUNCH_VARIABLE', 'RUN_VARIABLE', 'is_launched', 'is_typed', 'tool_command']
-
 #: Environment variable with the words before a tool's name. Scripts of a checkout set it.
 RUN_VARIABLE: Final = 'TRT_PERCEPTION_RUN'
 

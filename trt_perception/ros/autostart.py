@@ -27,8 +27,6 @@ from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
 from trt_perception.process.interruption import is_interrupted
 from trt_perception.ros.runtime.timers import steady_timer
 
-__all__ = ['Autostart', 'AutostartOwner', 'OpenModel', 'open_model']
-
 # Seconds before each attempt after a failure. The last value repeats.
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 # After this time of activity without a fault, the delays start at the first value again.

@@ -36,8 +36,6 @@ from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
 from trt_perception.scheduling.detector import Detector
 
-__all__ = ['EXIT_GPU_LOST', 'DetectorNode']
-
 #: Exit code of a process whose GPU context is lost.
 EXIT_GPU_LOST: Final = 1
 

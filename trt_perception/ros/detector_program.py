@@ -21,8 +21,6 @@ from trt_perception.ros.runtime.process import raise_file_limit, run_node
 from trt_perception.ros.topics import unused_remappings
 from trt_perception.transport.advice import node_profile_environment
 
-__all__ = ['main']
-
 _HELP_END: Final = """\
 All settings are parameters (docs/parameters.md), which follow --ros-args:
   detector_node --ros-args -p engine_path:=model.onnx -p autostart:=true

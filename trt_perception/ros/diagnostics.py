@@ -16,14 +16,6 @@ from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 
-__all__ = [
-    'CameraFacts',
-    'Health',
-    'diagnostics_message',
-    'sum_not_delivered',
-    'summarise_problems',
-]
-
 # The node's status quotes the problems of at most this many cameras, and names the others.
 _MAX_DETAILED_CAMERAS: Final = 4
 # Number of ages in the node's percentiles, shared equally by its cameras.

@@ -33,8 +33,6 @@ from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.same_name import same_name_problem
 from trt_perception.scheduling.detector import Detector, FaultHandler
 
-__all__ = ['NodeHealth']
-
 
 class NodeHealth:
     """Publishes /diagnostics in every state after the first configure, and watches an active node.

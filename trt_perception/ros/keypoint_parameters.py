@@ -11,8 +11,6 @@ from rclpy.parameter import Parameter
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['KEYPOINT_PARAMETERS', 'KeypointParameters']
-
 _NAMES_PARAMETER: Final = 'keypoints.names'
 _SKELETON_PARAMETER: Final = 'keypoints.skeleton'
 #: Names of the parameters.

@@ -33,8 +33,6 @@ from trt_perception.parameters.spelling import yaml_value
 from trt_perception.process.tool_command import is_typed
 from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 
-__all__ = ['NodeParameters']
-
 # Start values of these parameters are ignored here: rclpy declares or reads the first two, and the
 # others describe the model. A file of `ros2 param dump` contains them.
 _OTHER_PARAMETERS = ('use_sim_time', 'start_type_description_service', *KEYPOINT_PARAMETERS)

@@ -37,8 +37,6 @@ from trt_perception.ros.wire.image_message import (
 )
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
-__all__ = ['main']
-
 _COMPRESSED = ('jpeg', 'png')
 _ARRIVAL_LIMIT_S = 5.0
 _INTERRUPTED_ARRIVAL_LIMIT_S = 1.0

@@ -8,10 +8,6 @@ from typing import Any, Final
 
 from rclpy.node import Node
 
-__all__ = [
-    *('endpoint_node_name', 'is_on_this_machine', 'same_name_problem', 'shared_node_names'),
-]
-
 # Name in the graph of a node whose real name has not arrived, or never arrives.
 _UNKNOWN_NAME: Final = '_NODE_NAME_UNKNOWN_'
 # A GID of Fast DDS begins with the number of its vendor and two bytes that identify the host.

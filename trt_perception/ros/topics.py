@@ -15,12 +15,6 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import DEBUG_IMAGE, Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
-__all__ = [
-    *('LABEL_INFO', 'OUTPUT_IMAGE_SUFFIXES', 'PUBLISHED_TOPICS', 'camera_info_topic'),
-    *('check_topics', 'compressed_topic', 'detector_image_topics'),
-    *('image_topic', 'requested_image_topic', 'topic_name', 'topic_qos', 'unused_remappings'),
-]
-
 #: Class names and confidence threshold.
 LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
 #: All topics that the node may publish for a camera, whatever the model's task.

@@ -10,8 +10,6 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError
 
-__all__ = ['Camera', 'CameraHandler']
-
 Message = TypeVar('Message')
 Message_contra = TypeVar('Message_contra', contravariant=True)
 

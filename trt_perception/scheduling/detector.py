@@ -30,8 +30,6 @@ from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import RateLimit
 from trt_perception.scheduling.worker import DetectorState, PendingFrame, PipelineWorker
 
-__all__ = ['Detector', 'FaultHandler']
-
 Message = TypeVar('Message')
 
 

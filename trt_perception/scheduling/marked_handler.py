@@ -10,8 +10,6 @@ from trt_perception.pipelines.nvtx_ranges import NvtxRanges
 from trt_perception.pipelines.pipeline import FrameError
 from trt_perception.scheduling.camera import CameraHandler
 
-__all__ = ['MarkedHandler']
-
 Message = TypeVar('Message')
 
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import KeysView
 from typing import Final, Generic, NamedTuple, TypeVar
 
-__all__ = ['RateLimit', 'Scheduler']
-
 Item = TypeVar('Item')
 
 # A message may be early by this share of the period, because drivers and networks are uneven.

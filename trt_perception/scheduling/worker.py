@@ -26,8 +26,6 @@ from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import Scheduler
 
-__all__ = ['DetectorState', 'PendingFrame', 'PipelineWorker', 'WorkerOwner']
-
 Message = TypeVar('Message')
 
 # Poll a running batch at intervals of 3 % of the last batch's time, from 80 µs to 2 ms. Longer

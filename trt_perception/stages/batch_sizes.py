@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ['batch_sizes']
-
 
 def batch_sizes(ranges: Sequence[tuple[int, int]], max_frames: int) -> tuple[int, ...]:
     """Return the batch sizes to prepare. Each size gets a context and a CUDA graph.

@@ -17,8 +17,6 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.selection import passing_indices, select_detections
 
-__all__ = ['bfloat16_to_float32', 'count_candidates', 'decode']
-
 
 # Networks may output infinity or NaN. A later step removes such boxes, so no warning is needed.
 @np.errstate(over='ignore', under='ignore', divide='ignore', invalid='ignore')

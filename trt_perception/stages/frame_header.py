@@ -21,16 +21,6 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.thresholds import FrameParameters, Thresholds
 
-__all__ = [
-    *(
-        'BATCH_COUNT_BYTES',
-        'FORMAT_NUMBERS',
-        'FRAME_PARAMETERS',
-        'FrameHeaderWriter',
-        'batch_table',
-    ),
-]
-
 #: Size of the frame count before the addresses, in bytes. Each byte holds the same count, so that
 #: one memset can change it.
 BATCH_COUNT_BYTES: Final = 8

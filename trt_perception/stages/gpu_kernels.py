@@ -22,8 +22,6 @@ from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.frame_header import FORMAT_NUMBERS, FRAME_PARAMETERS, FrameHeaderWriter
 
-__all__ = ['HEAD_DTYPE', 'MAX_CANDIDATES', 'ROW_DTYPE', 'FrameKernels']
-
 _C_TYPES: Final = {'float32': 'float', 'float16': 'Half', 'bfloat16': 'BFloat'}
 #: C types for the data types of a pixel mask. Its values are 0 and 1, so 8-bit types are equal.
 _PIXEL_MASK_C_TYPES: Final = {

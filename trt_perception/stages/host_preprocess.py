@@ -19,8 +19,6 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing, ResizeFilter
 
-__all__ = ['HostPreprocessor', 'frame_to_bgr', 'pixels_and_bgr_order', 'resize']
-
 _BGR_CHANNELS: Final = (0, 1, 2)
 _RGB_CHANNELS: Final = (2, 1, 0)
 _GRAY_CHANNELS: Final = (0, 0, 0)

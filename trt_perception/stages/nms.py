@@ -10,11 +10,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    *('best_candidates', 'non_maximum_suppression', 'oriented_non_maximum_suppression'),
-    'prob_iou',
-]
-
 Boxes = npt.NDArray[np.float32]
 # Number of oriented boxes whose overlaps with all better boxes are computed at once.
 _BOXES_PER_BLOCK: Final = 128

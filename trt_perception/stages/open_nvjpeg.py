@@ -14,8 +14,6 @@ from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import as_plain_jpeg
 
-__all__ = ['open_nvjpeg']
-
 
 def open_nvjpeg() -> NvJpeg:
     """Return nvJPEG after decoding a small file on the current device.

@@ -22,11 +22,6 @@ from trt_perception.stages.nms import (
     oriented_non_maximum_suppression,
 )
 
-__all__ = [
-    *('build_detections', 'check_best_score', 'nan_scores_error', 'passing_indices'),
-    'select_detections',
-]
-
 Floats = npt.NDArray[np.float32]
 # Quantisation and rounding may lift a probability a little above 1.
 _MAX_VALID_SCORE: Final = 1.1

@@ -14,12 +14,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = [
-    *('LARGE_MESSAGE_BYTES', 'PROFILE_VARIABLES', 'loss_fix', 'may_be_camera', 'start_arguments'),
-    *('CAMERA_PROFILE', 'NODE_PROFILE', 'has_node_profile', 'node_profile_environment'),
-    *('keep_freed_memory', 'suggest_image_topic', 'transport_environment'),
-]
-
 #: Variables with the path of a Fast DDS profile. Jazzy and older releases read only the first, and
 #: Kilted and newer releases read only the second.
 PROFILE_VARIABLES: Final = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')

@@ -19,11 +19,6 @@ from typing import Final
 
 from trt_perception.files.regular_files import open_regular
 
-__all__ = [
-    *('LARGE_PARTICIPANT_BYTES', 'SHARED_MEMORY', 'SMALL_PARTICIPANT_BYTES'),
-    *('affordable_participants', 'repair_command', 'unfinished_ports'),
-]
-
 SHARED_MEMORY: Final = Path('/dev/shm')
 #: Shared memory of a DDS participant with the profile of the node, and with a profile of cameras.
 SMALL_PARTICIPANT_BYTES: Final = 4 * 2**20

@@ -13,8 +13,6 @@ import numpy.typing as npt
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.map_resize import Upsampling, image_extents
 
-__all__ = ['AXIS_TAPS', 'cell_taps', 'tap_dtype']
-
 #: Number of cells that make a pixel, for each axis, if the map is resized once.
 AXIS_TAPS: Final = {'nearest': 1, 'bilinear': 2, 'bicubic': 4, 'bilinear_aligned': 2}
 

@@ -20,8 +20,6 @@ from trt_perception.images.results.map_resize import (
 )
 from trt_perception.images.results.short_repr import ShortRepr
 
-__all__ = ['MAX_MAP_CLASSES', 'ClassMap']
-
 #: A pixel of a class map has 8 bits.
 MAX_MAP_CLASSES = 256
 

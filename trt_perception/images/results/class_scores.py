@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from trt_perception.images.results.short_repr import ShortRepr
 
-__all__ = ['ClassScores']
-
 
 @dataclass(frozen=True, repr=False)
 class ClassScores(ShortRepr):

@@ -19,8 +19,6 @@ from trt_perception.images.results.map_resize import (
 )
 from trt_perception.images.results.short_repr import ShortRepr
 
-__all__ = ['DepthMap']
-
 #: Limits of an inverse depth in 1/m, as in transformers' image processor of Depth Pro.
 _INVERSE_LIMITS: Final = (1e-4, 1e4)
 

@@ -9,14 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-__all__ = [
-    'LARGE_RESULT_PIXELS',
-    'MAX_RESULT_PIXELS',
-    'is_large_result',
-    'is_too_large_result',
-    'row_strips',
-]
-
 #: Largest published image of results, enough for 8K video.
 MAX_RESULT_PIXELS: Final = 2**25
 #: Larger images of results are made one at a time in the process. A 4K image is smaller.

@@ -16,8 +16,6 @@ from trt_perception.images.results.map_resize import (
     without_shared_memory,
 )
 
-__all__ = ['HEADER_ROOM', 'KernelMaps', 'MapMemory']
-
 #: Bytes in front of the pixels of each map, for the header of a serialised message.
 HEADER_ROOM: Final = 1024
 

@@ -17,17 +17,6 @@ from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.image_limits import row_strips
 
-__all__ = [
-    'UPSAMPLINGS',
-    'Upsampling',
-    'check_map_size',
-    'checked_size',
-    'image_extents',
-    'image_part',
-    'resize_map',
-    'without_shared_memory',
-]
-
 #: How values between the cells are computed. ``bilinear`` and ``bicubic`` have half-pixel centres,
 #: as torch's ``interpolate`` with ``align_corners=False``. With ``bilinear_aligned``, the centres
 #: of the corner pixels are the centres of the corner cells, as with ``align_corners=True``.

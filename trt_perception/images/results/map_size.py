@@ -10,8 +10,6 @@ from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS, is_too_large_result
 
-__all__ = ['map_size_mistake', 'map_size_wh']
-
 _WIDTH_HEIGHT: Final = re.compile(r'([1-9][0-9]{0,4})x([1-9][0-9]{0,4})')
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ['ShortRepr']
-
 
 class ShortRepr:
     """The base of dataclasses with arrays: ``repr`` has the type and shape of each array."""

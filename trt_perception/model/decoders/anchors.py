@@ -18,8 +18,6 @@ from trt_perception.model.decoder import AnchorRowLayout, ImageContext, ObjectDe
 from trt_perception.model.grids import check_anchor_count, grid_cells, read_strides
 from trt_perception.model.output_tensor import Axis, OutputTensor
 
-__all__ = ['Dense', 'GridDecoder', 'Nanodet', 'YoloxRaw']
-
 
 @dataclass(frozen=True)
 class Dense(ObjectDecoder):

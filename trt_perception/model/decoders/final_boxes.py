@@ -26,18 +26,6 @@ from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INDEX_DTYPES
 
-__all__ = [
-    'EfficientNms',
-    'EndToEnd',
-    'FinalBoxRows',
-    'FinalBoxes',
-    'LabelsBoxesScores',
-    'OnnxNms',
-    'RtdetrEndToEnd',
-    'Tensorflow',
-    'Torchvision',
-]
-
 _COUNT_OUTPUT_NAMES: Final = ('num_detections', 'num_dets', 'num')
 _BOX_OUTPUT_NAMES: Final = ('detection_boxes', 'det_boxes', 'boxes')
 _SCORE_OUTPUT_NAMES: Final = ('detection_scores', 'det_scores', 'scores')

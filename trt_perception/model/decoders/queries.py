@@ -22,8 +22,6 @@ from trt_perception.model.decoder import ImageContext, ObjectDecoder, OutputArra
 from trt_perception.model.output_tensor import Axis, OutputTensor
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['Detr', 'QueryDecoder', 'RtdetrUltralytics']
-
 _LOGIT_OUTPUT_NAMES: Final = ('logits', 'pred_logits', 'labels')
 _BOX_OUTPUT_NAMES: Final = ('pred_boxes', 'dets')
 _MASK_OUTPUT_NAMES: Final = ('masks', 'pred_masks')

@@ -32,12 +32,6 @@ from trt_perception.model.decoders.whole_image import (
 )
 from trt_perception.model.tasks.task import Task
 
-__all__ = [
-    *('DECODERS_BY_FAMILY', 'OBJECT_PRESETS', 'PRESETS', 'ULTRALYTICS', 'ULTRALYTICS_CLASSIFIER'),
-    *('IMAGENET', 'RGB_0_TO_1', 'STRETCH', 'YOLOX'),
-    *('families_for_task', 'presets_for_task', 'read_decoder'),
-]
-
 #: Values for fields of Preprocessing.
 PreprocessingFields = Mapping[str, Any]
 

@@ -31,16 +31,6 @@ from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, PARAMETERS_OF_SKY
 from trt_perception.model.tensors import INDEX_DTYPES
 
-__all__ = [
-    'ClassIdsDecoder',
-    'ClassLogitsDecoder',
-    'ClassScoresDecoder',
-    'DepthAnything3Decoder',
-    'DepthDecoder',
-    'DepthProDecoder',
-    'MoGeDecoder',
-]
-
 Doubles = npt.NDArray[np.float64]
 
 #: Depth Anything 3 was trained with images of this focal length in pixels.

@@ -39,11 +39,6 @@ from trt_perception.model.manifest import (
     rebuild_command,
 )
 
-__all__ = [
-    *('ENGINE_SUFFIXES', 'ONNX_SUFFIX'),
-    *('ModelFile', 'is_onnx', 'read_model_file'),
-]
-
 _LOG: Final = logging.getLogger(__name__)
 ONNX_SUFFIX: Final = '.onnx'
 ENGINE_SUFFIXES: Final = ('.engine', '.plan', '.trt')

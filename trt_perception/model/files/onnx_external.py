@@ -25,8 +25,6 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.process.interruption import check_interruption
 
-__all__ = ['find_external_weights', 'has_half_weights', 'ir_version']
-
 _VARINT_WIRE_TYPE: Final = 0
 _BYTES_WIRE_TYPE: Final = 2
 _SIZES_BY_FIXED_WIRE_TYPE: Final = {1: 8, 5: 4}

@@ -7,8 +7,6 @@ from typing import Final, NamedTuple
 
 from trt_perception.errors import EngineError
 
-__all__ = ['refuse_other_format']
-
 _EXPORT_FIX: Final = 'export the model to ONNX: docs/building.md'
 _UNPACK_FIX: Final = 'unpack it, and name the model file inside'
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from trt_perception.errors import EngineError
 
-__all__ = ['LOADERS', 'PlanHeader', 'read_plan_header']
-
 #: For each builder's module, the modules that may load its plans, in order of preference.
 #: ``tensorrt_lean`` loads only version-compatible plans.
 LOADERS: Final = {

@@ -10,11 +10,6 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 
-__all__ = [
-    *('SERVER_FORM', 'TritonAddress', 'is_server', 'is_triton_address', 'parse_triton_address'),
-    'triton_server',
-]
-
 _SCHEME: Final = 'triton:'
 _SERVER: Final = re.compile(r'(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})')
 # A path may have been through pathlib, which writes // as /.

@@ -22,13 +22,6 @@ from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INDEX_DTYPES, ModelInfo, TensorSpec, tensors_text
 
-__all__ = [
-    'add_task_of_outputs',
-    'count_anchors_per_cell',
-    'find_decoders',
-    'find_decoders_by_shape',
-]
-
 # Strides of the grids of usual detectors.
 _STRIDE_SETS: Final = (
     (8, 16, 32),

@@ -15,8 +15,6 @@ from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['ExporterInfo', 'is_image_size', 'read_class_names']
-
 
 @dataclass(frozen=True)
 class ExporterInfo:

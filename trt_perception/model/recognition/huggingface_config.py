@@ -17,8 +17,6 @@ from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import FLOAT_DTYPES, TensorSpec, tensors_text
 
-__all__ = ['read_huggingface_config']
-
 #: Decoder for each "model_type" in the config.json of a Hugging Face model.
 _HUGGINGFACE_DECODERS: Final[Mapping[str, str]] = {
     model_type: preset.name for preset in PRESETS.values() for model_type in preset.transformers

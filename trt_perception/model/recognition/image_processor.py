@@ -14,8 +14,6 @@ from trt_perception.model.recognition.processor_geometry import (
     unread_keys,
 )
 
-__all__ = ['ImageProcessorInfo', 'read_image_processor']
-
 _FILE: Final = 'preprocessor_config.json'
 #: PIL's numbers of resize filters. Hugging Face transformers use the same numbers.
 _FILTERS: Final[Mapping[int, ResizeFilter]] = {2: 'bilinear', 3: 'bicubic'}

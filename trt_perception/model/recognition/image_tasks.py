@@ -14,8 +14,6 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, ModelInfo, TensorSpec
 
-__all__ = ['image_task', 'may_be_semantic', 'task_of_preset']
-
 # Logits of semantic segmentation have at most this many network pixels per cell and axis. The
 # grids of detectors have the same shape, so only class names distinguish them.
 _MAX_CELL: Final = 16

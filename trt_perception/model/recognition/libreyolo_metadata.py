@@ -24,8 +24,6 @@ from trt_perception.model.recognition.exporter_info import (
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.detect import DETECT
 
-__all__ = ['is_libreyolo', 'read_libreyolo_metadata']
-
 #: Pillow resizes the images, except those of RT-DETR.
 _PLAIN: Final = {**STRETCH, 'mean': (0.0,) * 3, 'std': (1.0,) * 3}
 _NORMALISED: Final = {**IMAGENET, 'resize': 'stretch', 'antialias': True}

@@ -7,8 +7,6 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.process.tool_command import tool_command
 
-__all__ = ['export_command', 'manifest_advice']
-
 
 def manifest_advice(model: ModelInfo, task: str, *further: str) -> str:
     """Return one line with a command. The user must replace ``names.txt`` and capital letters.

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ['LAUNCH_SYNTAX', 'OPTION_SYNTAX', 'PYTHON_SYNTAX', 'ROS_SYNTAX', 'ParameterSyntax']
-
 # Parameters whose values are numbers. Python needs quotes around other values.
 _NUMBER_PARAMETERS: Final = {'input_size', 'scale', 'mean', 'std'}
 

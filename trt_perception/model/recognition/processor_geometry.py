@@ -15,8 +15,6 @@ from trt_perception.files.json_section import short_json
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.model.recognition.exporter_info import is_image_size
 
-__all__ = ['Geometry', 'class_prefix', 'read_geometry', 'unread_keys']
-
 #: Image processors that stretch to a fixed size, or crop. For these, one number as "size" is the
 #: width and height, except for those in _SHORTEST_EDGE.
 _STRETCHING: Final = frozenset(

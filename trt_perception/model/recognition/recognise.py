@@ -66,11 +66,6 @@ from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_tensor_sizes, tensors_text
 
-__all__ = [
-    *('ModelOverrides', 'ModelDescription', 'FindOutputShapes', 'apply_overrides', 'recognise'),
-    'stated_input_size',
-]
-
 #: Takes a mapping from input names to arrays. Returns the shape of each output, in order.
 FindOutputShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
 

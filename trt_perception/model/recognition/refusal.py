@@ -25,11 +25,6 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo, TensorSpec, tensors_text
 
-__all__ = [
-    *('REQUIRED_FIELDS', 'RecognitionState', 'needed_class_count', 'outputs_mismatch'),
-    'refuse_missing_info',
-]
-
 #: Fields of Preprocessing that have no default.
 REQUIRED_FIELDS: Final = ('input_size', 'resize', 'color_order', 'scale')
 _ALLOWED_VALUE_TEXTS: Final = {

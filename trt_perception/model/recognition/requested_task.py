@@ -12,8 +12,6 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import ModelInfo
 
-__all__ = ['requested_task']
-
 
 def requested_task(
     model: ModelInfo,

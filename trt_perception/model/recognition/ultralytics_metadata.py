@@ -18,8 +18,6 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.table import TASKS
 
-__all__ = ['is_ultralytics', 'read_metadata_of_unknown_exporter', 'read_ultralytics_metadata']
-
 #: The decoders of tasks that describe the whole image.
 _IMAGE_DECODERS: Final = {
     'classify': ('class_probabilities',),

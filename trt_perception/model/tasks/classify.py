@@ -12,8 +12,6 @@ import numpy.typing as npt
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.model.tasks.task import Task, Topic
 
-__all__ = ['CLASSIFICATION_TOPIC', 'Classify']
-
 #: The best classes of the image.
 CLASSIFICATION_TOPIC: Final = Topic('classification', 'vision_msgs/Classification')
 # The debug image lists at most this many classes.

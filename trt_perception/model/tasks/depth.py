@@ -13,8 +13,6 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, MapTask, Topic
 
-__all__ = ['DEPTH_CAMERA_INFO_TOPIC', 'DEPTH_TOPIC', 'RELATIVE_DEPTH_TOPIC', 'Depth']
-
 #: The depth of each pixel in metres.
 DEPTH_TOPIC: Final = Topic('depth', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: The depth of each pixel without unit; larger values are nearer.

@@ -7,8 +7,6 @@ from typing import ClassVar, Final
 
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['DETECT', 'Detect']
-
 
 @dataclass(frozen=True)
 class Detect(Task):

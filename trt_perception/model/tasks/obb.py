@@ -14,8 +14,6 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tasks.task import DetectionFields, Floats, Task
 
-__all__ = ['Obb']
-
 
 @dataclass(frozen=True)
 class Obb(Task):

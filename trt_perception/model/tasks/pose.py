@@ -24,8 +24,6 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, DetectionFields, Floats, Task, Topic
 
-__all__ = ['COCO_KEYPOINTS', 'KEYPOINTS_TOPIC', 'MAX_KEYPOINTS', 'KeypointSpec', 'Pose']
-
 #: Maximum number of keypoints of an object.
 MAX_KEYPOINTS: Final = 1000
 #: A point cloud with one row per object and one column per keypoint.

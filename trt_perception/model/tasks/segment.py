@@ -25,8 +25,6 @@ from trt_perception.model.tasks.task import (
 )
 from trt_perception.model.tensors import ModelInfo, tensors_text
 
-__all__ = ['MASKS_TOPIC', 'Segment', 'mask_geometry']
-
 #: Publishes an image in which each pixel has the number of its object.
 MASKS_TOPIC: Final = Topic('masks', 'sensor_msgs/Image', depth=1, on_demand=True)
 

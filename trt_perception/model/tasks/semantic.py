@@ -14,8 +14,6 @@ from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.tasks.task import MapTask, Topic
 
-__all__ = ['CLASS_CAMERA_INFO_TOPIC', 'CLASS_CONFIDENCE_TOPIC', 'CLASS_MAP_TOPIC', 'Semantic']
-
 #: The class id of each pixel.
 CLASS_MAP_TOPIC: Final = Topic('segmentation/mask', 'sensor_msgs/Image', depth=1, on_demand=True)
 #: The probability of each pixel's class, in 1/255.

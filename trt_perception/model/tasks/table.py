@@ -19,8 +19,6 @@ from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task, key_mistake
 
-__all__ = ['TASKS', 'TASK_KEYS', 'read_task', 'write_task']
-
 #: Maps the name of each task to its class.
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
     {task.name: task for task in (Detect, Obb, Pose, Segment, Classify, Semantic, Depth)}

@@ -15,20 +15,6 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
 
-__all__ = [
-    'DEBUG_IMAGE',
-    'DETECTIONS_TOPIC',
-    'PARAMETERS_OF_DEPTH',
-    'PARAMETERS_OF_SKY',
-    'DetectionFields',
-    'Floats',
-    'MapTask',
-    'Task',
-    'TaskResult',
-    'Topic',
-    'key_mistake',
-]
-
 Floats = npt.NDArray[np.float32]
 #: The result of a task for one image. Tasks of objects have Detections. Only the task itself, its
 #: decoders and its topics know the type.

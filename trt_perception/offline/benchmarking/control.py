@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
-__all__ = ['BenchmarkProgress', 'MeasurementControl', 'stop_on_interrupt']
-
 # Maximum duration of a warm-up as a share of the measurement's time limit.
 _WARM_UP_SHARE: Final = 0.2
 # Time between progress reports on a terminal, and in other outputs. A report takes as long as a

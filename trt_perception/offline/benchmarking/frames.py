@@ -15,8 +15,6 @@ from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS, Frame
 from trt_perception.images.image_source import ImageSource
 
-__all__ = ['DEFAULT_SIZE', 'demo_scenes_folder', 'load_frames', 'synthetic_image']
-
 DEFAULT_SIZE: Final = (1920, 1080)
 
 

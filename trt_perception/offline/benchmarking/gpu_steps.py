@@ -30,14 +30,6 @@ from trt_perception.pipelines.cuda.maps import MapDecoder
 from trt_perception.pipelines.cuda.results import KernelDecoder
 from trt_perception.pipelines.cuda.slot import CudaSlot
 
-__all__ = [
-    'MAP_TOPICS',
-    'measure_encodings',
-    'measure_steps',
-    'prepare_maps',
-    'run_and_count_candidates',
-]
-
 #: Topics of the maps that benchmarks make for each frame.
 MAP_TOPICS: Final = frozenset((CLASS_MAP_TOPIC.name, DEPTH_TOPIC.name))
 

@@ -16,8 +16,6 @@ from trt_perception.offline.benchmarking.measure import StageTime, TimeStatistic
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
 from trt_perception.stages.decode import count_candidates
 
-__all__ = ['measure_host_steps', 'stage_times']
-
 
 def measure_host_steps(
     pipeline: ArrayPipeline,

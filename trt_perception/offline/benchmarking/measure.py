@@ -26,18 +26,6 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.benchmarking.control import MeasurementControl
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 
-__all__ = [
-    'EncodingTime',
-    'PipelineReport',
-    'StageTime',
-    'TimeStatistics',
-    'detect_all',
-    'make_map',
-    'measure_pipeline',
-    'measurement_name',
-]
-
-
 #: Largest memory in bytes of the results that each run keeps: 16 depth maps of 1080p.
 _MAX_KEPT_BYTES: Final = 128 * 2**20
 # Upper bound of the memory in bytes of a result, without its arrays.

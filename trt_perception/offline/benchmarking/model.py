@@ -45,8 +45,6 @@ from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
-__all__ = ['measure_model']
-
 
 def measure_model(
     model: ModelFile,

@@ -12,8 +12,6 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.benchmarking.measure import EncodingTime, PipelineReport, StageTime
 
-__all__ = ['BenchmarkOptions', 'BestSetting', 'EngineComparison', 'ModelReport']
-
 
 @dataclass(frozen=True)
 class BenchmarkOptions:

@@ -10,8 +10,6 @@ from trt_perception.offline.benchmarking.measure import PipelineReport
 from trt_perception.offline.benchmarking.model_report import ModelReport
 from trt_perception.offline.evaluation.report.plot_files import new_figure, write_figure
 
-__all__ = ['plot_reports']
-
 
 def plot_reports(path: Path, reports: Sequence[ModelReport]) -> None:
     """Draw a row of three diagrams for each model.

@@ -24,8 +24,6 @@ from trt_perception.offline.benchmarking.model_report import BestSetting, ModelR
 from trt_perception.offline.evaluation.image_tasks.agreement import ImageAgreement
 from trt_perception.offline.evaluation.metrics.agreement import Agreement
 
-__all__ = ['comparison_text', 'describe_machine', 'model_text']
-
 _STEP_TITLES: Final = {
     'engine_graph': 'engine, CUDA graph',
     'engine_enqueue': 'engine, enqueue',

@@ -10,8 +10,6 @@ from trt_perception.offline.building.engine.release import TensorRt
 from trt_perception.offline.building.graph.onnx_model import OnnxSource
 from trt_perception.offline.building.options.build_options import BuildOptions
 
-__all__ = ['BuildInputs']
-
 
 @dataclass(frozen=True)
 class BuildInputs:

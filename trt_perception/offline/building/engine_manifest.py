@@ -30,15 +30,6 @@ from trt_perception.offline.building.engine.build import BuiltPlan
 from trt_perception.offline.building.engine.verify import EngineCheck
 from trt_perception.offline.building.options.build_options import OPTIONS, BuildOptions
 
-__all__ = [
-    'engine_with_manifest',
-    'file_identity',
-    'model_file_in_memory',
-    'recorded_options',
-    'with_description',
-    'with_measurements',
-]
-
 
 def recorded_options(options: BuildOptions) -> dict[str, OptionValue]:
     """Return the options that affect the engine and differ from their defaults, by name."""

@@ -31,8 +31,6 @@ from trt_perception.offline.building.engine.release import TensorRt
 from trt_perception.offline.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.offline.building.package_versions import BUILD_PACKAGES, package_versions
 
-__all__ = ['BUILDER_REVISION', 'EngineStore', 'StoredEngine', 'store_key']
-
 #: Part of every key, like the version of this package. Increase this number when a code change
 #: between two versions gives another engine for the same inputs.
 BUILDER_REVISION: Final = 3

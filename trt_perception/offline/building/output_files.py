@@ -18,8 +18,6 @@ from trt_perception.model.manifest import MANIFEST_MAX_BYTES, manifest_path, ser
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.report import BuildLog
 
-__all__ = ['check_output_paths', 'check_report_path', 'write_outputs']
-
 _PLAN_SIGNATURES = (b'ftrt', b'vtrt')
 
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Final
 
-__all__ = ['BUILD_PACKAGES', 'IMAGE_PACKAGES', 'package_versions']
-
 #: Packages that decode images. Two decoders may round pixels differently, and without simplejpeg a
 #: truncated JPEG is used half grey instead of being refused.
 IMAGE_PACKAGES: Final = ('simplejpeg', 'pillow', 'opencv-python', 'opencv-python-headless')

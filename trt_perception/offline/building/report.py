@@ -12,8 +12,6 @@ from typing import Any, Literal
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.plain_text import size_text
 
-__all__ = ['BuildLog', 'BuildReport', 'Step', 'StepProgress', 'failure_reason', 'format_step']
-
 #: Called with the current activity, and its finished and total number of parts.
 StepProgress = Callable[[str, int, int], None]
 

@@ -11,8 +11,6 @@ from trt_perception.offline.evaluation.coco.library import check_pycocotools
 from trt_perception.offline.evaluation.coco.section import read_coco
 from trt_perception.offline.evaluation.metrics.measure import Measure
 
-__all__ = ['read_shapes']
-
 
 def read_shapes(
     annotations: Annotations, measure: Measure, categories: Collection[int]

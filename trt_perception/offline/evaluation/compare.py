@@ -38,14 +38,6 @@ from trt_perception.offline.evaluation.offline_detection import (
 )
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = [
-    'AccuracyReport',
-    'ModelAccuracy',
-    'accuracy_report',
-    'compare_models',
-    'evaluate_model',
-]
-
 #: Called with the name of the model, the number of finished images and the number of all images.
 ModelProgress = Callable[[str, int, int], None]
 

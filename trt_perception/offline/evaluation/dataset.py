@@ -18,8 +18,6 @@ from trt_perception.offline.evaluation.coco.images import match_images
 from trt_perception.offline.evaluation.coco.library import check_pycocotools
 from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
 
-__all__ = ['Dataset', 'DatasetImage']
-
 
 @dataclass(frozen=True)
 class DatasetImage:

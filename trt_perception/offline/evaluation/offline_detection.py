@@ -26,17 +26,6 @@ from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, collect_all, split_into_batches
 
-__all__ = [
-    'MIN_SCORE',
-    'ImageProgress',
-    'Latency',
-    'RunResult',
-    'detect_batch',
-    'detect_in_files',
-    'open_for_evaluation',
-    'read_ahead',
-]
-
 #: Detections above this score enter mAP. Lower scores do not visibly change mAP.
 MIN_SCORE: Final = 0.001
 #: Maximum boxes before NMS. Thousands exceed MIN_SCORE; the node keeps only 1024.

@@ -55,8 +55,6 @@ from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.transport.advice import keep_freed_memory
 
-__all__ = ['BenchmarkReport', 'main']
-
 _OPTIONS_BY_PARAMETER: Final = {'pipeline_depth': '--depth', 'onnx_provider': '--provider'}
 # Eight images usually exceed the processor's caches, and consecutive frames differ.
 _MIN_FRAMES: Final = 8

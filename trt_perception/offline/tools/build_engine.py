@@ -22,8 +22,6 @@ from trt_perception.offline.tools.parts.command_line import ResultSaver, print_m
 from trt_perception.process.interruption import Interruption, ending_signals
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = ['main']
-
 _HELP_END: Final = """\
 examples:
   build_engine yolo.onnx

@@ -55,8 +55,6 @@ from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = ['main']
-
 _HELP_END: Final = """\
 examples:
   detect_images yolo.engine --source ~/pictures --output found

@@ -64,8 +64,6 @@ from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = ['main']
-
 _HELP_END: Final = """\
 examples:
   evaluate_engine yolo.engine --images val2017 --annotations instances_val2017.json

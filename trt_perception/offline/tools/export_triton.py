@@ -36,8 +36,6 @@ from trt_perception.offline.tools.write_manifest import (
 )
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = ['main']
-
 _NAME: Final = re.compile(r'[A-Za-z0-9_][A-Za-z0-9._-]{0,254}')
 
 #: Limits of the numbers in a configuration, and of a version in the address of a model.

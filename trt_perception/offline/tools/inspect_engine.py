@@ -50,8 +50,6 @@ from trt_perception.offline.tools.write_manifest import recognised_manifest
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = ['main', 'update_manifest']
-
 _HELP_END: Final = """\
 examples:
   inspect_engine yolo.engine

@@ -41,14 +41,6 @@ from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = [
-    'add_description_options',
-    'given_description_option',
-    'main',
-    'read_description_options',
-    'recognised_manifest',
-]
-
 _HELP_END: Final = """\
 examples:
   write_manifest yolo.engine --task segment --class-names-file names.txt

@@ -71,8 +71,6 @@ from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt.runtime import TensorRtContext, TensorRtEngine
 
-__all__ = ['CudaPipeline']
-
 _LOG: Final = logging.getLogger(__name__)
 
 

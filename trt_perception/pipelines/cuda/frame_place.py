@@ -23,8 +23,6 @@ from trt_perception.images.letterbox import Letterbox, RowPattern
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
 
-__all__ = ['FrameMemory', 'FramePlace']
-
 # Device memory of frames is a multiple of this size. Messages of one camera differ by a few bytes,
 # and these differences must not cause a new allocation.
 _SIZE_MULTIPLE_BYTES: Final = 64 * 1024

@@ -13,8 +13,6 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
-__all__ = ['HeaderTemplate', 'HeaderTemplates']
-
 # Do not upload rows that the letterbox does not read, if they have at least this size together.
 # Skipping rows needs a second copy, which costs a few microseconds.
 _MIN_SKIPPED_BYTES: Final = 512 * 1024

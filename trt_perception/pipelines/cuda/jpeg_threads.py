@@ -29,8 +29,6 @@ from trt_perception.pipelines.cuda.frame_place import FramePlace
 from trt_perception.pipelines.cuda.slot import CudaSlot, UndecodedPlace
 from trt_perception.stages.open_nvjpeg import open_nvjpeg
 
-__all__ = ['JpegThreads']
-
 _LOG: Final = logging.getLogger(__name__)
 # More threads gain little: four decode 3,400 frames per second, eight 3,800 (1080p, NVIDIA H200).
 _MAX_THREADS: Final = 4

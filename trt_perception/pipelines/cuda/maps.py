@@ -35,8 +35,6 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.pinned_images import ImagePool, KernelImage
 from trt_perception.stages.gpu_kernels import FrameKernels
 
-__all__ = ['MapDecoder']
-
 #: Topics that need each kind of map.
 _TOPICS: Final = {
     'class_ids': {CLASS_MAP_TOPIC.name, CLASS_CONFIDENCE_TOPIC.name, DEBUG_IMAGE.name},

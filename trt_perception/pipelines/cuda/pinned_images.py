@@ -18,8 +18,6 @@ from trt_perception.gpu.bindings import Resource
 from trt_perception.images.results.image_limits import is_large_result, is_too_large_result
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 
-__all__ = ['MAX_LARGE_BYTES', 'ImagePool', 'KernelImage']
-
 #: Largest size in bytes of all buffers of a pool for images above LARGE_RESULT_PIXELS: room for
 #: three depth maps of 33 megapixels.
 MAX_LARGE_BYTES: Final = 2**29

@@ -10,8 +10,6 @@ from trt_perception.gpu.bindings import Resource
 from trt_perception.pipelines.cuda.frame_place import FramePlace
 from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 
-__all__ = ['PlaceTable']
-
 
 class PlaceTable(Resource):
     """The number of frames and the header address of each place. Writing allocates no memory.

@@ -32,8 +32,6 @@ from trt_perception.stages.selection import (
     nan_scores_error,
 )
 
-__all__ = ['HostDecoder', 'KernelDecoder', 'SlotDecoder', 'tensor_array']
-
 #: Topics that need the mask image.
 _MASK_TOPICS: Final = frozenset((MASKS_TOPIC.name, DEBUG_IMAGE.name))
 

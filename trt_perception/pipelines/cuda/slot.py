@@ -40,8 +40,6 @@ from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.gpu_kernels import FrameKernels
 from trt_perception.stages.tensorrt.runtime import TensorRtContext
 
-__all__ = ['CudaSlot', 'SizedContext', 'UndecodedPlace']
-
 _LOG: Final = logging.getLogger(__name__)
 # Initial room of a slot, enough for a 1080p bgr8 frame. The room grows with larger frames.
 _INITIAL_FRAME_BYTES: Final = 8 * 1024 * 1024

@@ -27,8 +27,6 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['ArrayModel', 'ArrayPipeline']
-
 
 class ArrayModel(Protocol):
     """A model whose inputs and outputs are NumPy arrays."""

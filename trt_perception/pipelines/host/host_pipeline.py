@@ -20,8 +20,6 @@ from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['HostPipeline']
-
 _LOG: Final = logging.getLogger(__name__)
 # Batch sizes for models with an open batch. On the CPU, batches are slower: a batch of eight took
 # 1.2 times as long as eight single frames (digits and a detector of YOLO11n's size, two cores).

@@ -21,8 +21,6 @@ from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.stages.triton.model import TritonModel
 
-__all__ = ['MAX_REQUESTS_BYTES', 'TritonPipeline']
-
 _LOG: Final = logging.getLogger(__name__)
 #: The largest sum of the inputs of all requests in flight. One larger request is allowed.
 MAX_REQUESTS_BYTES: Final = 512 * 2**20

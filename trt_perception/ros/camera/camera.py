@@ -40,8 +40,6 @@ from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.detector import Detector
 from trt_perception.scheduling.marked_handler import MarkedHandler
 
-__all__ = ['NodeCamera', 'subscriptions_text']
-
 
 class NodeCamera:
     """One camera of a configured node. Implements CameraHandler.

@@ -39,8 +39,6 @@ from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
 from trt_perception.ros.wire.cdr import StampFields
 from trt_perception.transport.advice import loss_fix
 
-__all__ = ['OFF_REASON', 'CameraHealth', 'ProblemLog', 'counts_text']
-
 #: The reason that log and diagnostics give for a camera that is switched off.
 OFF_REASON: Final = 'enabled is false'
 

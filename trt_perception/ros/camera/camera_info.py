@@ -27,11 +27,6 @@ from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.ros.topics import camera_info_topic
 from trt_perception.ros.wire.cdr import HeaderFields
 
-__all__ = [
-    *('ClassCameraInfoTopic', 'DepthCameraInfoTopic'),
-    *('normalised_focal_lengths', 'scaled_camera_info', 'subscribe_camera_info'),
-]
-
 _MAX_UINT32: Final = 2**32 - 1
 # Largest lengths of d, distortion_model and frame_id. The distortion models of ROS have at most 14
 # coefficients in d.

@@ -28,8 +28,6 @@ from trt_perception.ros.wire.image_message import image_message_start, serialize
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import frame_to_bgr
 
-__all__ = ['NO_EVENTS', 'DebugImage']
-
 # rclpy's executor visits every event handler at each wait, which is twice per image if rclpy takes
 # the images. A publisher without handlers does not warn about subscribers with an incompatible QoS
 # or type. Subscribers of rclpy and rclcpp warn in their own process.

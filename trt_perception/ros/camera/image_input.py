@@ -37,8 +37,6 @@ from trt_perception.ros.topics import (
 from trt_perception.scheduling.detector import Detector
 from trt_perception.transport.advice import start_arguments, suggest_image_topic
 
-__all__ = ['ImageInput']
-
 # Log incompatible publishers at most once in this time: each raises an event, and querying the
 # ROS graph is slow.
 _LOG_INTERVAL_S: Final = 10.0

@@ -30,8 +30,6 @@ from trt_perception.ros.wire.image_message import (
 )
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
-__all__ = ['TASK_TOPICS']
-
 
 class ClassificationTopic(TaskTopic):
     """Publishes the best classes of an image."""

@@ -33,11 +33,6 @@ from trt_perception.ros.wire.cdr import (
     read_image,
 )
 
-__all__ = [
-    *('CompressedReader', 'FrameReader', 'frame_from_compressed'),
-    *('frame_from_image', 'header_message'),
-]
-
 _FileReader: TypeAlias = Callable[[npt.NDArray[np.uint8]], Frame]
 
 # Each detection carries the frame_id, so a long frame_id would be multiplied a thousandfold.

@@ -15,8 +15,6 @@ from trt_perception.ros.camera.task_topics import TaskTopic
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.wire.cdr import HeaderFields
 
-__all__ = ['OnDemandPublisher']
-
 
 class OnDemandPublisher:
     """Publishes a topic in a thread, so that no other topic waits for it.

@@ -28,8 +28,6 @@ from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
 from trt_perception.ros.wire.cdr import HeaderFields
 
-__all__ = ['DetectorOutputs']
-
 _RETRY_S: Final = 0.05
 # Asking a publisher for its number of subscribers takes 10 µs, for up to four topics per image.
 _SUBSCRIBERS_KEPT_S: Final = 0.1

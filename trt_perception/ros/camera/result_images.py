@@ -21,8 +21,6 @@ from trt_perception.images.results.image_limits import (
 )
 from trt_perception.ros.runtime.log import log_text
 
-__all__ = ['SizeLimit', 'wait_for_turn']
-
 # Held by the thread that makes a large image. Acquired before all other locks.
 _turn: Final = threading.Lock()
 _CHECK_CLOSED_S: Final = 0.1

@@ -28,8 +28,6 @@ from trt_perception.ros.wire.image_message import image_message_start, serialize
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
-__all__ = ['OBJECT_TOPICS', 'TaskTopic', 'keypoints_message']
-
 # Above this size (bytes), copying a message in the middleware takes longer than releasing and
 # taking the GIL.
 _LARGE_MESSAGE_BYTES: Final = 2**14

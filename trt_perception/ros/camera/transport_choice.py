@@ -14,10 +14,6 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.process.interruption import check_interruption
 from trt_perception.ros.topics import compressed_topic, requested_image_topic
 
-__all__ = [
-    *('COMPRESSED_TYPE', 'RAW', 'TransportChoice', 'choose_transports', 'simplejpeg_advice'),
-]
-
 #: Type of the messages on a compressed topic.
 COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
 # The node usually discovers existing publishers at once. *activate* waits at most this time.

@@ -36,8 +36,6 @@ from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.doctor.trial import trial_run
 from trt_perception.ros.runtime.arguments import number_between, text_matching
 
-__all__ = ['main']
-
 _GRAPH_MODULE = 'trt_perception.ros.doctor.ros_graph'
 _PARAMETERS_MODULE = 'trt_perception.ros.doctor.parameters'
 

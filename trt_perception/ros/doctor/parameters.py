@@ -20,8 +20,6 @@ from trt_perception.parameters.sections import unused_parameters
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.command_line import check_ros_arguments, ros_argument_mistakes
 
-__all__ = ['main', 'read_parameters']
-
 
 def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
     """Return the parameters that a node would have.

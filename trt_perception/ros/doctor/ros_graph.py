@@ -41,8 +41,6 @@ from trt_perception.ros.topics import OUTPUT_IMAGE_SUFFIXES, detector_image_topi
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 
-__all__ = ['check_graph', 'main']
-
 _IMAGE_TYPE: Final = 'sensor_msgs/msg/Image'
 _COMPRESSED_TYPE: Final = 'sensor_msgs/msg/CompressedImage'
 _MESSAGE_CLASSES: Final = {_IMAGE_TYPE: Image, _COMPRESSED_TYPE: CompressedImage}

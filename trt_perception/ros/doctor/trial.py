@@ -10,8 +10,6 @@ from typing import Any, Final
 from trt_perception.checks.trial import run_model_once
 from trt_perception.parameters.camera import NodeConfig
 
-__all__ = ['trial_run']
-
 _LOG: Final = logging.getLogger(__name__)
 
 

@@ -19,8 +19,6 @@ import numpy.typing as npt
 from trt_perception.errors import CudaError
 from trt_perception.images.memory import HostMemory, NumpyMemory
 
-__all__ = ['MAX_MESSAGE_BYTES', 'Lease', 'MessageBuffers']
-
 _LOG: Final = logging.getLogger(__name__)
 
 #: The intake refuses larger messages. No camera sends them.

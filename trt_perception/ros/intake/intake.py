@@ -30,11 +30,6 @@ from trt_perception.ros.wire.rcl import (
     load_rcl,
 )
 
-__all__ = [
-    *('EndedError', 'ImageReceiver', 'Intake', 'IntakeOwner', 'SerializedMessage', 'Source'),
-    'check_intake',
-]
-
 
 class EndedError(RclError):
     """The intake ended before the call: its last source was removed, or its context ended."""

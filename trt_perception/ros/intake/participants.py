@@ -26,8 +26,6 @@ from trt_perception.transport.shared_memory import (
     affordable_participants,
 )
 
-__all__ = ['ImageParticipants']
-
 
 class ImageParticipants:
     """DDS participants for raw images, from `start` to `close`.

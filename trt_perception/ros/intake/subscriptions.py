@@ -17,11 +17,6 @@ from rclpy.type_support import check_for_type_support
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import ImageReceiver, Intake, Source
 
-__all__ = [
-    *('EVENTS', 'ImageSubscription', 'ImageTopicOptions', 'IntakeSubscription'),
-    *('TypedSubscription', 'make_source'),
-]
-
 #: Maps names in SubscriptionEventCallbacks to the QoS events that each subscription handles.
 EVENTS: Final = {
     'incompatible_qos': QoSSubscriptionEventType.RCL_SUBSCRIPTION_REQUESTED_INCOMPATIBLE_QOS,

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-__all__ = ['number_between', 'text_matching']
-
 Number = TypeVar('Number', int, float)
 
 

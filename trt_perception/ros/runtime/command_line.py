@@ -25,11 +25,6 @@ from trt_perception.parameters.camera import suggest_assignment
 from trt_perception.parameters.sections import first_mixed_list
 from trt_perception.process.option_parser import OptionParser
 
-__all__ = [
-    *('check_ros_arguments', 'ros_argument_mistakes', 'mark_ros_arguments', 'parse_own_arguments'),
-    'report_wrong_usage',
-]
-
 _NAME_RULE: Final = re.compile(r'(?:[^:]*:)?__(node|name|ns):=(.*)', re.DOTALL)
 # Limits of rmw in characters.
 _MAX_NAME_LENGTHS: Final[Mapping[str, int]] = {'node': 255, 'name': 255, 'ns': 245}

@@ -16,8 +16,6 @@ import signal
 import subprocess
 import sys
 
-__all__ = ['start_end_guard']
-
 _END_WAIT_MS = 1000
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -23,8 +23,6 @@ from rclpy.service import Service
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.services import answer_every_request
 
-__all__ = ['GuardedExecutor']
-
 # The same kind of error is logged again after this time.
 _REPEAT_S: Final = 5.0
 _MAX_KINDS: Final = 64

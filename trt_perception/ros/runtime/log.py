@@ -10,8 +10,6 @@ from rclpy.node import Node
 
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['NodeLog', 'camera_logger', 'log_at', 'log_text']
-
 
 def log_text(text: object) -> str:
     """Return a message for the log, indented so that no line looks like a separate message."""

@@ -37,8 +37,6 @@ from trt_perception.ros.runtime.time_limit import time_limit
 from trt_perception.stages.triton.memory import REGION_PATHS
 from trt_perception.transport.shared_memory import repair_command, unfinished_ports
 
-__all__ = ['raise_file_limit', 'run_node']
-
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
 _OPEN_FILES = 65536

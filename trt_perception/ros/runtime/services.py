@@ -14,8 +14,6 @@ from rclpy.service import Service
 
 from trt_perception.files.plain_text import escape_controls, short_repr
 
-__all__ = ['answer_every_request']
-
 _PARAMETER_TYPES: Final = [kind.value for kind in Parameter.Type]
 _MAX_REASON_LENGTH: Final = 1000
 # A request may name this many parameters, or all parameters of the node if there are more. A node

@@ -11,8 +11,6 @@ from typing import Final
 
 from trt_perception.process.hard_exit import hard_exit
 
-__all__ = ['EXIT_TIME_LIMIT', 'time_limit']
-
 #: Exit code of a process that exceeded a time limit.
 EXIT_TIME_LIMIT: Final = 1
 _STDERR_FD: Final = 2

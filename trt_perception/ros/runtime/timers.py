@@ -8,8 +8,6 @@ from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.timer import Timer
 
-__all__ = ['steady_timer']
-
 
 def steady_timer(node: Node, period_s: float, callback: Callable[[], None]) -> Timer:
     """Create a timer on the steady clock, so that diagnostics never stop.

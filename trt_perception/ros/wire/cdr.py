@@ -19,17 +19,6 @@ import numpy.typing as npt
 
 from trt_perception.errors import ImageError
 
-__all__ = [
-    'CompressedHeaderCache',
-    'CompressedImageView',
-    'HeaderCache',
-    'HeaderFields',
-    'ImageFields',
-    'StampFields',
-    'read_compressed',
-    'read_image',
-]
-
 _Bytes = npt.NDArray[np.uint8]
 # Layouts of consecutive integers, by the first two bytes of a message, then by format characters
 # of `struct`.

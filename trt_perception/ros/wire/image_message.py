@@ -18,13 +18,6 @@ from std_msgs.msg import Header
 from trt_perception.ros.wire.cdr import HeaderFields
 from trt_perception.ros.wire.serialize import CDR_ENCAPSULATION, cdr_string, pad_cdr
 
-__all__ = [
-    'compressed_message_start',
-    'image_message_start',
-    'serialize_in_place',
-    'serialize_with_room',
-]
-
 _SIZE: Final = struct.Struct('<I')
 
 

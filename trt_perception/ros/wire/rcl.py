@@ -15,20 +15,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from trt_perception.errors import TrtPerceptionError
 
-__all__ = [
-    'BAD_ALLOC',
-    'TAKE_FAILED',
-    'Allocator',
-    'ErrorString',
-    'MessageInfo',
-    'MessageTaker',
-    'Rcl',
-    'RclError',
-    'SerializedArray',
-    'WaitSet',
-    'load_rcl',
-]
-
 _OK: Final = 0
 _TIMEOUT: Final = 2
 #: Status of a take without a message.

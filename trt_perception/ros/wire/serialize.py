@@ -22,8 +22,6 @@ from std_msgs.msg import Header
 from trt_perception.images.detections import Detections
 from trt_perception.ros.wire.cdr import HeaderFields
 
-__all__ = ['CDR_ENCAPSULATION', 'DetectionsSerializer', 'cdr_string', 'pad_cdr']
-
 #: Says that a message is little-endian CDR.
 CDR_ENCAPSULATION: Final = b'\x00\x01\x00\x00'
 _STAMP: Final = struct.Struct('<iI')

@@ -17,8 +17,6 @@ from rclpy.publisher import Publisher
 
 from trt_perception.ros.wire.rcl import ErrorString, SerializedArray
 
-__all__ = ['publish_unlocked']
-
 
 @cache
 def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL]:

@@ -22,8 +22,6 @@ from trt_perception.stages.onnx_runtime.providers import (
     provider_error,
 )
 
-__all__ = ['OnnxModel', 'installed_providers']
-
 # Tensors are NumPy arrays, and NumPy has no bfloat16.
 # An ONNX model of one Identity node with opset 17, without the field of the IR version.
 _IDENTITY_MODEL: Final = (

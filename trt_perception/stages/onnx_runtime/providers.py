@@ -21,11 +21,6 @@ from trt_perception.files.cache import private_cache_folder
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import has_half_weights
 
-__all__ = [
-    *('NAMES_BY_PROVIDER', 'SessionProvider', 'add_provider', 'available_providers'),
-    *('check_available', 'provider_error'),
-]
-
 #: Maps each value of the parameter `onnx_provider`, except auto, to ONNX Runtime's name.
 NAMES_BY_PROVIDER: Final = {
     'cpu': 'CPUExecutionProvider',

@@ -16,8 +16,6 @@ from typing import Any, Final
 
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['TensorRtLog']
-
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
 _MAX_KEPT: Final = 50
 _LOGGERS: Final[weakref.WeakKeyDictionary[Any, Any]] = weakref.WeakKeyDictionary()

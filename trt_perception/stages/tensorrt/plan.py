@@ -21,8 +21,6 @@ from trt_perception.model.manifest import rebuild_command
 from trt_perception.stages.tensorrt.log import TensorRtLog
 from trt_perception.stages.tensorrt.plugins import load_plugins
 
-__all__ = ['LoadedPlan', 'load_plan']
-
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
 _PACKAGES: Final = {
     'tensorrt': 'tensorrt',

@@ -23,8 +23,6 @@ from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.build_record import FileIdentity
 from trt_perception.stages.tensorrt.log import TensorRtLog
 
-__all__ = ['check_plugin_files', 'load_plugins', 'read_plugin']
-
 _MAX_LIBRARY_BYTES: Final = 2 * 1024**3
 #: The dynamic linker replaces these texts with the folder of the library.
 _ORIGIN_VARIABLES: Final = (b'$ORIGIN', b'${ORIGIN}')

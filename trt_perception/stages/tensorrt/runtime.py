@@ -25,8 +25,6 @@ from trt_perception.process.tool_command import tool_command
 from trt_perception.stages.batch_sizes import batch_sizes
 from trt_perception.stages.tensorrt.plan import load_plan
 
-__all__ = ['TensorRtContext', 'TensorRtEngine']
-
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
 
 

@@ -27,11 +27,6 @@ from trt_perception.process.interruption import check_interruption, interrupted_
 from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TRITON_DTYPES
 
-__all__ = [
-    *('MANIFEST_PARAMETER', 'ServedModel', 'TritonConnection', 'import_model_config'),
-    'request_error',
-]
-
 _LOG: Final = logging.getLogger(__name__)
 #: The parameter of a model's configuration that holds its manifest. `export_triton` writes it.
 MANIFEST_PARAMETER: Final = 'trt_perception.manifest'

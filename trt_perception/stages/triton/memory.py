@@ -26,11 +26,6 @@ from trt_perception.files.plain_text import size_text
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.process.hard_exit import before_hard_exit
 
-__all__ = [
-    *('MARK_BYTES', 'MAX_SHARED_BYTES', 'REGION_PATHS', 'TritonRegion', 'open_regions'),
-    'remove_left_regions',
-]
-
 #: The largest sum of all regions of this process.
 MAX_SHARED_BYTES: Final = 512 * 2**20
 

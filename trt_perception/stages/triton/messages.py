@@ -15,8 +15,6 @@ from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.tensors import BYTES_BY_DTYPE, MAX_TENSOR_VALUES, TensorSpec
 from trt_perception.stages.triton.memory import MARK_BYTES, TritonRegion
 
-__all__ = ['TRITON_DTYPES', 'TritonMessages', 'answer_limit_bytes', 'with_batch']
-
 # Limit for the answer of a model whose outputs have dynamic dimensions.
 _MAX_DYNAMIC_ANSWER_BYTES: Final = 256 * 2**20
 _ANSWER_OVERHEAD_BYTES: Final = 2**20

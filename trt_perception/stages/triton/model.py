@@ -28,8 +28,6 @@ from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TritonMessages, answer_limit_bytes, with_batch
 from trt_perception.stages.triton.server_watch import ServerWatch
 
-__all__ = ['TritonModel']
-
 _LOG: Final = logging.getLogger(__name__)
 # The first answer may take longer, because a server often prepares a model in its first request.
 _FIRST_TIMEOUT_S: Final = 60.0

@@ -31,8 +31,6 @@ from trt_perception.process.interruption import interrupted_for_s
 from trt_perception.stages.triton.connection import ServedModel, TritonConnection
 from trt_perception.stages.triton.memory import TritonRegion, open_regions, remove_left_regions
 
-__all__ = ['ServerWatch']
-
 _LOG: Final = logging.getLogger(__name__)
 _CHECK_PERIOD_S: Final = 1.0
 # Time between two checks after an error, and until the model is ready again.

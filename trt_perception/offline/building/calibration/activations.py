@@ -28,10 +28,6 @@ from trt_perception.offline.building.calibration.images import CalibrationImages
 from trt_perception.offline.building.calibration.ranges import MagnitudeHistogram
 from trt_perception.offline.building.graph.onnx_model import input_specs
 
-__all__ = [
-    *('calibration_inputs', 'collect_histograms', 'input_shapes', 'open_session'),
-]
-
 
 def calibration_inputs(
     model: onnx.ModelProto, preprocessing: Preprocessing

@@ -25,8 +25,6 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.offline.building.calibration.images import ImageSet
 from trt_perception.offline.building.package_versions import IMAGE_PACKAGES, package_versions
 
-__all__ = ['cache_path', 'calibration_identity', 'read_ranges', 'write_cache_file', 'write_ranges']
-
 _MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_RANGE: Final = float(np.finfo(np.float32).max)
 

@@ -29,8 +29,6 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.offline.building.report import StepProgress
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
-__all__ = ['CalibrationImages', 'ImageSet', 'find_image_files', 'read_image', 'select_images']
-
 #: Fewer images are refused, because the ranges would fit only these few scenes.
 MIN_IMAGES: Final = 8
 #: Fewer images give a warning. docs/calibration.md shows the effect of more images.

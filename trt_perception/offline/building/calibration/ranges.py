@@ -18,14 +18,6 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    'CALIBRATION_METHODS',
-    'PERCENTILE',
-    'RANGES_VERSION',
-    'CalibrationMethod',
-    'MagnitudeHistogram',
-]
-
 CalibrationMethod = Literal['entropy', 'percentile', 'minmax']
 CALIBRATION_METHODS: Final[tuple[CalibrationMethod, ...]] = ('entropy', 'percentile', 'minmax')
 #: Percentage of magnitudes within the range that the method ``percentile`` chooses.

@@ -42,8 +42,6 @@ from trt_perception.offline.building.options.values import ShapeProfile
 from trt_perception.stages.tensorrt.log import TensorRtLog
 from trt_perception.stages.tensorrt.plugins import load_plugins
 
-__all__ = ['BuiltPlan', 'build_plan']
-
 
 @dataclass(frozen=True)
 class BuiltPlan:

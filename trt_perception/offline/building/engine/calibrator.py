@@ -25,8 +25,6 @@ from trt_perception.gpu import DeviceBuffer, PinnedBuffer, Stream, copy_async
 from trt_perception.offline.building.calibration.cache import cache_path, write_cache_file
 from trt_perception.offline.building.engine.release import TensorRt
 
-__all__ = ['CALIBRATOR_CLASSES', 'CalibrationData', 'attach_calibrator', 'tensors_without_scale']
-
 #: TensorRT's calibrator class for each calibration method.
 CALIBRATOR_CLASSES: Final = {
     'entropy': 'IInt8EntropyCalibrator2',

@@ -9,14 +9,6 @@ from trt_perception.errors import EngineError, UnavailableError
 from trt_perception.offline.building.engine.release import TensorRt
 from trt_perception.offline.building.options.build_options import BuildOptions
 
-__all__ = [
-    'build_remarks',
-    'check_operators',
-    'check_release',
-    'compute_capability_names',
-    'onnx_runtime_problem',
-]
-
 # The first TensorRT-RTX release that built convolutions with Q/DQ nodes in our tests.
 _FIRST_RTX_WITH_INT8: Final = (1, 7)
 # Operators that TensorRT-RTX lacked in our tests, up to the release below. The check accepts

@@ -14,8 +14,6 @@ from trt_perception.offline.building.engine.capabilities import compute_capabili
 from trt_perception.offline.building.engine.release import TensorRt
 from trt_perception.offline.building.options.build_options import BuildOptions
 
-__all__ = ['TimingCache', 'configure_builder']
-
 _MIB: Final = 1024 * 1024
 _MAX_CACHE_BYTES: Final = 1024 * _MIB
 # With INT8 alone, TensorRT would run all other layers in FP32, which is slow.

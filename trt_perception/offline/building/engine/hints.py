@@ -10,8 +10,6 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.offline.building.engine.release import TensorRt
 
-__all__ = ['HINTS', 'UNSUPPORTED_OPERATOR', 'Hint', 'tensorrt_error']
-
 
 @dataclass(frozen=True)
 class Hint:

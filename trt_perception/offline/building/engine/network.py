@@ -17,14 +17,6 @@ from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.options.values import ShapeProfile
 from trt_perception.stages.tensorrt.log import TensorRtLog
 
-__all__ = [
-    'add_profiles',
-    'input_and_output_specs',
-    'keep_in_fp32',
-    'parse_onnx',
-    'resolve_profiles',
-]
-
 _MAX_LISTED: Final = 20
 # TensorRT and TensorRT-RTX 1.4 report a missing operator with this text and a general code.
 _UNKNOWN_OPERATOR_MESSAGE: Final = re.compile(r'Plugin not found|Op type \S+ is not supported')

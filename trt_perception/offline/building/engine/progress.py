@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-__all__ = ['EngineProgress', 'make_progress_monitor', 'run_in_build_thread']
-
 #: Called with the name of the current phase, and the numbers of finished and of all steps.
 EngineProgress = Callable[[str, int, int], None]
 _POLL_S: Final = 0.1

@@ -20,8 +20,6 @@ from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import to_one_line
 from trt_perception.stages.tensorrt.plugins import read_plugin
 
-__all__ = ['registered_creators']
-
 
 class _CheckedSource(importlib.abc.SourceLoader):
     """Loads the source that was checked. Reading the path again could give another file."""

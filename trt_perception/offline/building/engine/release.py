@@ -18,8 +18,6 @@ from trt_perception import gpu
 from trt_perception.errors import CudaError, EngineError
 from trt_perception.offline.building.options.build_options import BuildOptions
 
-__all__ = ['BuildGpu', 'TensorRt', 'find_gpu', 'find_tensorrt', 'uses_strong_typing']
-
 #: Every NVIDIA driver on Linux creates this file, except on Jetsons. Jetsons also lack
 #: TensorRT-RTX.
 _DRIVER_DEVICE: Final = Path('/dev/nvidiactl')

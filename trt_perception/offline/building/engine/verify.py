@@ -27,8 +27,6 @@ from trt_perception.offline.building.inspection.layers import (
 )
 from trt_perception.offline.building.options.build_options import BuildOptions
 
-__all__ = ['EngineCheck', 'EngineLatency', 'measure_latency', 'verify_engine', 'why_not_loadable']
-
 _TIMED_RUNS: Final = 200
 # A GPU raises its clocks only under load.
 _WARM_UP_S: Final = 0.3

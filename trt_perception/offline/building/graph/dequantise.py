@@ -19,8 +19,6 @@ from trt_perception.offline.building.graph.graph_index import (
     channel_axis,
 )
 
-__all__ = ['dequantise']
-
 
 def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model without Q/DQ nodes.

@@ -13,8 +13,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ['emulate_rounding']
-
 _HALF_TYPES: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 

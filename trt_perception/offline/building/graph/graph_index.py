@@ -18,11 +18,6 @@ from onnx import numpy_helper
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words
 
-__all__ = [
-    *('LAYER_TYPES', 'GraphIndex', 'broadcast_scale', 'channel_axis', 'iterate_messages'),
-    *('match_nodes', 'name_nodes', 'opset_version', 'tensors_read_by_subgraphs', 'tensor_types'),
-]
-
 _Message = TypeVar('_Message')
 _Number = TypeVar('_Number', bound=np.generic)
 #: Operators that do most of a network's arithmetic. They can be quantised if their weights are

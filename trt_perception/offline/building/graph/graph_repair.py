@@ -19,8 +19,6 @@ from trt_perception.offline.building.graph.graph_index import (
     tensors_read_by_subgraphs,
 )
 
-__all__ = ['convert_float64', 'sort_nodes']
-
 # Attributes whose value is a data type.
 _TYPE_ATTRIBUTES: Final = ('to', 'dtype', 'output_datatype', 'stash_type')
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)

@@ -27,8 +27,6 @@ from trt_perception.offline.building.graph.graph_index import (
 )
 from trt_perception.offline.building.graph.mac_count import infer_shapes
 
-__all__ = ['HALF_TYPES', 'HalfPrecisionModel', 'convert_to_half']
-
 #: For each precision: ONNX's type, NumPy's type, and the suffix of narrow tensors' names.
 HALF_TYPES: Final[Mapping[str, tuple[int, npt.DTypeLike, str]]] = {
     'fp16': (TensorProto.FLOAT16, np.float16, '_fp16'),

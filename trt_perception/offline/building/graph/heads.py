@@ -17,8 +17,6 @@ import onnx
 
 from trt_perception.offline.building.graph.graph_index import GraphIndex
 
-__all__ = ['Head', 'find_head']
-
 # If the output layers do more than this share of the work, the search has gone beyond the head.
 _MAX_LAYER_SHARE: Final = 0.25
 # Operators that a strict search passes through: shape operations, and activations of scores.

@@ -19,8 +19,6 @@ from onnx import TensorProto
 from trt_perception.errors import EngineError
 from trt_perception.offline.building.graph.graph_index import LAYER_TYPES, GraphIndex, tensor_types
 
-__all__ = ['LayerWork', 'count_layer_macs', 'infer_shapes', 'mac_shares_by_precision']
-
 _PRECISION_NAMES: Final[dict[int, str]] = {
     TensorProto.FLOAT: 'fp32',
     TensorProto.FLOAT16: 'fp16',

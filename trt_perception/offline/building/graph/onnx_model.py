@@ -29,10 +29,6 @@ from trt_perception.offline.building.graph.graph_index import (
 )
 from trt_perception.offline.building.graph.graph_repair import convert_float64, sort_nodes
 
-__all__ = [
-    *('OnnxSource', 'check_model', 'input_specs', 'load_onnx', 'unknown_operators'),
-]
-
 #: Size limit of protobuf messages, and of models that TensorRT's parser accepts in one piece.
 _MAX_BYTES: Final = 2 * 1024**3 - 1
 _ONNX_DOMAINS: Final = ('', 'ai.onnx')

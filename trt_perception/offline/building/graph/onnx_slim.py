@@ -15,8 +15,6 @@ import onnx
 from trt_perception.files.plain_text import to_one_line
 from trt_perception.offline.building.graph.graph_index import name_nodes
 
-__all__ = ['random_inputs', 'slim']
-
 # Largest accepted difference, relative to the largest value of an output. Folding changes the
 # order of additions, which changes the last bits of float32. A wrong node changes much more.
 _TOLERANCE: Final = 1e-4

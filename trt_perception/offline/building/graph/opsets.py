@@ -10,8 +10,6 @@ from onnx import version_converter
 from trt_perception.errors import EngineError
 from trt_perception.offline.building.graph.graph_index import opset_version
 
-__all__ = ['upgrade_opset']
-
 
 def upgrade_opset(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
     """Return a copy of a model with at least this opset version.

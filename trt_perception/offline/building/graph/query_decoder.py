@@ -19,8 +19,6 @@ import onnx
 from trt_perception.offline.building.graph.graph_index import GraphIndex, match_nodes, tensor_types
 from trt_perception.offline.building.graph.mac_count import count_layer_macs, infer_shapes
 
-__all__ = ['QueryDecoder', 'find_query_decoder']
-
 # A pattern for a name prefix is used if at least this share of its nodes belongs to the decoder.
 # The other nodes with this prefix then stay in FP32 too.
 _MIN_SHARE: Final = 0.7

@@ -19,8 +19,6 @@ from trt_perception.model.build_record import BuildRecord
 from trt_perception.offline.building.inspection.inspector import EngineInfo, LayerTime
 from trt_perception.offline.building.inspection.layers import LayerInfo, check_precision
 
-__all__ = ['Fusion', 'compare_layers', 'read_fusion']
-
 # These operators move or select values, or are constant. TensorRT often needs no layer for them.
 _OPERATORS_WITHOUT_ARITHMETIC: Final = frozenset(
     (

@@ -19,14 +19,6 @@ from trt_perception.offline.building.inspection.fusion import Fusion, compare_la
 from trt_perception.offline.building.inspection.inspector import EngineInfo, LayerTime
 from trt_perception.offline.building.inspection.layers import layer_precisions
 
-__all__ = [
-    'EngineReport',
-    'format_comparison',
-    'format_engine_report',
-    'plan_compute_capabilities',
-    'read_engine_report',
-]
-
 # Byte 32 of a TensorRT-RTX plan has one bit for each compute capability. NVIDIA does not document
 # this. It was seen in plans of 1.4 and 1.7, each built for one compute capability.
 _TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}

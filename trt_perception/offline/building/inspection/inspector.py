@@ -20,8 +20,6 @@ from trt_perception.model.tensors import BYTES_BY_DTYPE, TensorSpec
 from trt_perception.offline.building.inspection.layers import LayerInfo, parse_layers
 from trt_perception.stages.tensorrt.runtime import TensorRtContext, TensorRtEngine
 
-__all__ = ['EngineInfo', 'LayerTime', 'inspect_engine', 'load_with_zero_inputs', 'time_layers']
-
 
 @dataclass(frozen=True)
 class EngineInfo:

@@ -19,15 +19,6 @@ from typing import Any, Final
 
 from trt_perception.errors import EngineError
 
-__all__ = [
-    'LayerInfo',
-    'PrecisionCheck',
-    'check_precision',
-    'layer_precisions',
-    'parse_layers',
-    'require_precision',
-]
-
 #: At least this share of the convolutions and matrix products must have the requested precision.
 MIN_PRECISION_SHARE: Final = 0.5
 _TYPE_WORD: Final = re.compile(r'[a-z]+[0-9]*')

@@ -38,8 +38,6 @@ from trt_perception.offline.building.options.values import (
     Triple,
 )
 
-__all__ = ['OPTIONS', 'BuildOptions']
-
 _FOUR_BITS: Final = (
     'convolutions with 4-bit weights compute in FP16 too; use fp16, or int8 if fp16 is too slow'
 )

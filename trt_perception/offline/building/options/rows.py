@@ -11,8 +11,6 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from trt_perception.files.json_records import FieldReader
 from trt_perception.files.json_section import JsonSection
 
-__all__ = ['Option', 'collect_options', 'option']
-
 
 @dataclass(frozen=True)
 class Option:

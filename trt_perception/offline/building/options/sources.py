@@ -22,15 +22,6 @@ from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 from trt_perception.offline.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.offline.building.options.rows import Option
 
-__all__ = [
-    'add_arguments',
-    'given_options',
-    'help_text',
-    'load_options',
-    'read_class_names',
-    'read_names_file',
-]
-
 _LOG: Final = logging.getLogger(__name__)
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
 _MAX_LIST_LENGTH: Final = 1024

@@ -20,12 +20,6 @@ from trt_perception.model.files.model_file import ENGINE_SUFFIXES
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.preprocessing import number_mistake
 
-__all__ = [
-    *('Batches', 'Capabilities', 'EnginePath', 'FilePath', 'FilePaths', 'Names', 'OnnxPath'),
-    *('PathText', 'Profiles', 'ShapeProfile', 'Size', 'Texts', 'Triple'),
-    'normalise_compute_capability',
-]
-
 _MAX_PATH_PART_BYTES: Final = 255
 _ANY_TYPE: Final = (object,)
 _PATH_DESCRIPTION: Final = 'the name of a file or folder'

@@ -25,13 +25,6 @@ from trt_perception.offline.building.graph.onnx_model import input_specs
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.precision.quantise import QuantisationReport, quantise
 
-__all__ = [
-    'CalibratedModel',
-    'calibrate',
-    'choose_calibration_images',
-    'unused_calibration_options',
-]
-
 #: Options that have an effect only if this build calibrates.
 _CALIBRATION_OPTIONS = (
     *('calibration_images', 'calibration_method', 'calibration_count', 'calibration_seed'),

@@ -40,8 +40,6 @@ from trt_perception.offline.building.graph.opsets import upgrade_opset
 from trt_perception.offline.building.precision.quantise_check import check_quantised, is_quantised
 from trt_perception.offline.building.precision.quantise_scales import adjust_scales
 
-__all__ = ['ConversionResult', 'PrecisionReport', 'convert_precision']
-
 # ONNX has scales in FP16 from opset 19 on, and convolutions in BF16 from 22 on.
 _MIN_OPSET: Final[Mapping[str, int]] = {'int8': 19, 'fp8': 19, 'bf16': 22}
 _TYPE_NAMES: Final[Mapping[int, str]] = {

@@ -21,8 +21,6 @@ from trt_perception.offline.building.precision.quantise import QuantisationRepor
 from trt_perception.offline.building.precision.quantise_check import is_quantised
 from trt_perception.offline.building.report import StepProgress
 
-__all__ = ['ConvertedModel', 'prepare_precision']
-
 
 @dataclass(frozen=True)
 class ConvertedModel:

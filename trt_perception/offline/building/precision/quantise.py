@@ -52,8 +52,6 @@ from trt_perception.offline.building.precision.quantise_scales import (
     unquantisable_layers,
 )
 
-__all__ = ['QuantisationReport', 'QuantisedModel', 'quantise']
-
 # From opset 19 on, ONNX has FP8, and scales in other types than float32.
 _MIN_OPSET = 19
 _FP16_MAX = 65504.0

@@ -14,8 +14,6 @@ from trt_perception.files.plain_text import join_first_items
 from trt_perception.offline.building.graph.graph_index import GraphIndex, opset_version
 from trt_perception.offline.building.precision.quantise_scales import usable_scale_mask
 
-__all__ = ['check_quantised', 'is_quantised']
-
 _QDQ_OPERATORS: Final = ('QuantizeLinear', 'DequantizeLinear')
 _ALLOWED_TYPES: Final = (TensorProto.INT8, TensorProto.FLOAT8E4M3FN)
 _HALF_TYPES: Final = (TensorProto.FLOAT16, TensorProto.BFLOAT16)

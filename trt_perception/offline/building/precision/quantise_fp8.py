@@ -22,8 +22,6 @@ from trt_perception.offline.building.graph.graph_index import (
     channel_axis,
 )
 
-__all__ = ['convert_to_fp8']
-
 _E4M3_MAX: Final = 448.0  # largest finite number in E4M3
 _INT8_MAX: Final = 127.0
 _QUANTISED_NAME_SUFFIX: Final = (

@@ -23,8 +23,6 @@ from trt_perception.offline.building.graph.graph_index import (
     channel_axis,
 )
 
-__all__ = ['adjust_scales', 'check_weights', 'unquantisable_layers', 'usable_scale_mask']
-
 #: Numbers near 0 in FP16 are multiples of this step.
 _FP16_STEP: Final = 2.0**-24
 # From this scale on, rounding the scale to FP16 moves a value by at most half an INT8 level.

@@ -25,8 +25,6 @@ from trt_perception.offline.evaluation.metrics.measure import BOXES
 from trt_perception.offline.evaluation.metrics.task_measures import measure_of
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['BUILT_MODEL_NAME', 'check_labels', 'measure_accuracy']
-
 #: Name of the built model among the measured models.
 BUILT_MODEL_NAME: Final = 'built'
 

@@ -32,14 +32,6 @@ from trt_perception.offline.evaluation.metrics.task_measures import measure_of
 from trt_perception.offline.evaluation.offline_detection import detect_in_files
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 
-__all__ = [
-    'AgreementResult',
-    'agreement_record',
-    'check_agreement',
-    'compare_on_sample',
-    'unmeasured_record',
-]
-
 #: With fewer detections of the original, F1 is meaningless: one detection changes it by 2 %.
 MIN_DETECTIONS: Final = 50
 #: An F1 below this value adds a warning to report and manifest.

@@ -20,8 +20,6 @@ from trt_perception.offline.building.steps.reuse import StoreEntry
 from trt_perception.offline.building.steps.validation import validate
 from trt_perception.stages.tensorrt.plugins import check_plugin_files
 
-__all__ = ['build']
-
 
 def build(
     options: BuildOptions,

@@ -31,8 +31,6 @@ from trt_perception.offline.building.precision.quantise_check import is_quantise
 from trt_perception.offline.building.report import BuildLog, BuildReport, Step
 from trt_perception.offline.building.steps.prepare import RecognisedModel, check_loadable
 
-__all__ = ['build', 'compare_with_fp16', 'quantised_model', 'verify']
-
 
 def build(
     inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel, log: BuildLog

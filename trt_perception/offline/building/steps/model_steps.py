@@ -57,17 +57,6 @@ from trt_perception.offline.building.steps.prepare import (
     recognise_source,
 )
 
-__all__ = [
-    'check_source',
-    'choose_release',
-    'convert',
-    'find_images',
-    'read_model',
-    'recognise',
-    'slim',
-    'with_stated_size',
-]
-
 
 def read_model(options: BuildOptions, log: BuildLog) -> OnnxSource:
     """Read the ONNX file and its external weights."""

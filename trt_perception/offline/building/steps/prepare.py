@@ -25,8 +25,6 @@ from trt_perception.offline.building.graph.onnx_model import OnnxSource, unknown
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.options.sources import read_class_names
 
-__all__ = ['RecognisedModel', 'check_loadable', 'infer_outputs', 'recognise_source']
-
 #: Options that are fields of Preprocessing.
 _PREPROCESSING_OPTIONS: Final = (
     *('resize', 'shorter_side', 'filter', 'antialias', 'pad_value'),

@@ -21,8 +21,6 @@ from trt_perception.offline.building.engine_store import EngineStore, StoredEngi
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.report import BuildLog, BuildReport, failure_reason
 
-__all__ = ['StoreEntry']
-
 #: Fields of the stored report that also apply to this build.
 _REUSED_REPORT_FIELDS = ('input_model', 'optimization', 'performance', 'accuracy', 'agreement')
 

@@ -39,8 +39,6 @@ from trt_perception.offline.evaluation.offline_detection import open_for_evaluat
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
-__all__ = ['open_model', 'validate']
-
 
 @dataclass(frozen=True)
 class _ModelPair:

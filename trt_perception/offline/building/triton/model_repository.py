@@ -32,11 +32,6 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.stages.triton.connection import MANIFEST_PARAMETER, import_model_config
 from trt_perception.stages.triton.messages import TRITON_DTYPES
 
-__all__ = [
-    *('ServerOptions', 'check_output_paths', 'check_servable', 'largest_batch'),
-    'write_served_model',
-]
-
 _TRITON_TYPES: Final = {dtype: f'TYPE_{name}' for name, dtype in TRITON_DTYPES.items()}
 _CONFIG_FILE: Final = 'config.pbtxt'
 _LABELS_FILE: Final = 'labels.txt'

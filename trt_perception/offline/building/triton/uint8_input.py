@@ -22,8 +22,6 @@ from trt_perception.model.preprocessing import Preprocessing, pad_value_text
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.offline.building.graph.graph_index import iterate_messages
 
-__all__ = ['with_uint8_input']
-
 _ONNX_TYPES: Final = {
     'float32': TensorProto.FLOAT,
     'float16': TensorProto.FLOAT16,

@@ -21,8 +21,6 @@ from trt_perception.offline.evaluation.coco.section import (
     read_coco,
 )
 
-__all__ = ['AnnotatedObject', 'Annotations', 'CocoImage', 'read_annotations']
-
 
 @dataclass(frozen=True)
 class CocoImage:

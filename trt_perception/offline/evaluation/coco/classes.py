@@ -16,8 +16,6 @@ from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.offline.evaluation.coco.annotations import Annotations
 from trt_perception.offline.evaluation.coco.section import read_json
 
-__all__ = ['ClassMap', 'match_classes', 'read_class_map']
-
 _MAP_MAX_BYTES: Final = 4 * 1024**2
 _MAX_LISTED: Final = 10
 

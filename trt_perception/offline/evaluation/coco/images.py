@@ -14,8 +14,6 @@ from trt_perception.files.plain_text import join_first_items
 from trt_perception.images.image_files import read_image_file
 from trt_perception.offline.evaluation.coco.annotations import Annotations, CocoImage
 
-__all__ = ['match_images', 'read_image']
-
 _MAX_LISTED: Final = 3
 _MAX_PATH_PARTS: Final = 8
 _Image = npt.NDArray[np.uint8]

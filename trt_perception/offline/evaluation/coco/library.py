@@ -7,8 +7,6 @@ from typing import Any
 
 from trt_perception.errors import ConfigError
 
-__all__ = ['check_pycocotools', 'pycocotools_module']
-
 
 def pycocotools_module(name: str) -> Any:
     """Return a module of pycocotools by its name.

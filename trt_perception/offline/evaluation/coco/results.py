@@ -14,8 +14,6 @@ import numpy.typing as npt
 from trt_perception.images.detections import Detections, oriented_corners
 from trt_perception.offline.evaluation.coco.run_lengths import RunLengthDetections
 
-__all__ = ['coco_rows']
-
 # Minimum score of a visible keypoint.
 _MIN_VISIBLE_SCORE: Final = 0.5
 

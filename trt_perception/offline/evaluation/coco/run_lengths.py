@@ -15,17 +15,6 @@ import numpy.typing as npt
 
 from trt_perception.images.detections import Detections, Masks
 
-__all__ = [
-    *(
-        'RunLengthDetections',
-        'RunLengths',
-        'decode_counts',
-        'mask_run_lengths',
-        'encode_counts',
-        'with_run_lengths',
-    ),
-]
-
 #: Keys: ``size`` is [height, width] in pixels, ``counts`` is the text of the run lengths.
 RunLengths = dict[str, Any]
 # Seven groups of five bits exceed the number of pixels of any image.

@@ -15,11 +15,6 @@ from trt_perception.files.json_section import JsonSection, RepeatedKeyError, par
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.regular_files import read_user_file
 
-__all__ = [
-    *('MAX_BYTES', 'MAX_COORDINATE', 'MAX_ID', 'CocoSection', 'is_finite', 'read_coco'),
-    'read_json',
-]
-
 # The largest annotation file of COCO has 470 MB. Reading needs several times as much memory.
 MAX_BYTES: Final = 1024**3
 MAX_ID: Final = 2**53

@@ -16,8 +16,6 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import TaskResult
 
-__all__ = ['AGREEMENT_TITLES', 'ImageAgreement', 'image_agreement']
-
 #: What the agreement of each task means, for reports.
 AGREEMENT_TITLES: Final = {
     Classify.name: 'images with the same best class',

@@ -22,8 +22,6 @@ from trt_perception.offline.evaluation.offline_detection import (
 )
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 
-__all__ = ['ImageModelAccuracy', 'ImageTaskReport', 'compare_image_models']
-
 
 @dataclass(frozen=True)
 class ImageModelAccuracy:

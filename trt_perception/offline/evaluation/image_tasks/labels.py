@@ -18,8 +18,6 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
 
-__all__ = ['LabelledImage', 'find_labels', 'folder_labels', 'label_files']
-
 #: The labels of tasks with a value for each pixel.
 _PIXEL_LABELS: Final = {
     Semantic.name: 'class ids (8 or 16 bits)',

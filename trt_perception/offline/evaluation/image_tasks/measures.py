@@ -17,8 +17,6 @@ from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 
-__all__ = ['IMAGE_MEASURES', 'ImageMeasure', 'align_inverse_depth']
-
 #: Value of pixels without a class in labels.
 _IGNORED: Final = 255
 # A label in millimetres has at most 16 bits.

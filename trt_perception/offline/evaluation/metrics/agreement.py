@@ -14,8 +14,6 @@ from trt_perception.images.detections import Detections
 from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.offline.evaluation.metrics.shapes import Shapes
 
-__all__ = ['Agreement', 'ClassAgreement', 'compare_detections', 'filter_by_score', 'match_by_iou']
-
 _Overlap = npt.NDArray[np.float64]
 
 

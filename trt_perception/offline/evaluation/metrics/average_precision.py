@@ -23,8 +23,6 @@ from trt_perception.offline.evaluation.coco.annotations import Annotations
 from trt_perception.offline.evaluation.coco.library import pycocotools_module
 from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
 
-__all__ = ['ClassMetrics', 'Metrics', 'compute_metrics']
-
 _ALL_AREAS_INDEX: Final = 0
 _LAST_LIMIT_INDEX: Final = -1  # index of the largest detection limit: 100, for keypoints 20
 _Curve = npt.NDArray[np.float64]

@@ -20,8 +20,6 @@ from trt_perception.offline.evaluation.coco.section import MAX_COORDINATE, CocoS
 from trt_perception.offline.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.offline.evaluation.metrics.shapes import Floats, Shapes, ratio
 
-__all__ = ['OKS_SIGMA', 'Keypoints']
-
 #: Sigmas of COCO's 17 keypoints of a person.
 _COCO_SIGMAS: Final = (
     *(0.026, 0.025, 0.025, 0.035, 0.035, 0.079, 0.079, 0.072, 0.072, 0.062, 0.062),

@@ -25,8 +25,6 @@ from trt_perception.offline.evaluation.coco.section import CocoSection, is_finit
 from trt_perception.offline.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.offline.evaluation.metrics.shapes import Floats, Shapes, box_iou
 
-__all__ = ['Masks']
-
 _MASK_KEY: Final = 'segmentation'
 # Maximum length of an object's outline. pycocotools samples five points per pixel and needs about
 # 50 bytes per pixel.

@@ -18,8 +18,6 @@ from trt_perception.offline.evaluation.metrics.shapes import (
     shared_areas,
 )
 
-__all__ = ['BOXES', 'BOXES_ONLY_FIX', 'Measure']
-
 #: Fix for annotations that lack the measured shapes.
 BOXES_ONLY_FIX: Final = 'annotate them, or measure boxes only (evaluate_engine --boxes-only)'
 

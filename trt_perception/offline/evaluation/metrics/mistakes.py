@@ -19,17 +19,6 @@ from trt_perception.offline.evaluation.metrics.agreement import match_by_iou
 from trt_perception.offline.evaluation.metrics.measure import BOXES, Measure
 from trt_perception.offline.evaluation.metrics.shapes import Shapes
 
-__all__ = [
-    *(
-        'AngleError',
-        'ImageMatches',
-        'DetectionCounts',
-        'angle_between',
-        'match_detections',
-        'count_mistakes',
-    ),
-]
-
 _MIN_IOU = 0.5
 _MAX_SQUARE_RATIO = 1.1
 

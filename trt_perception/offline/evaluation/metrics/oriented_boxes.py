@@ -23,8 +23,6 @@ from trt_perception.offline.evaluation.coco.section import MAX_COORDINATE, CocoS
 from trt_perception.offline.evaluation.metrics.measure import BOXES_ONLY_FIX, Measure
 from trt_perception.offline.evaluation.metrics.shapes import Floats, Shapes, ratio, shared_areas
 
-__all__ = ['OrientedBoxes', 'oriented_overlaps']
-
 _ORIENTED_BOX_KEY: Final = 'oriented_bbox'
 _ORIENTED_BOX_LAYOUT: Final = '[centre x, centre y, width, height, angle in radians]'
 _EPSILON: Final = np.spacing(1)

@@ -12,8 +12,6 @@ from trt_perception.images.detections import Detections
 from trt_perception.offline.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.offline.evaluation.coco.run_lengths import RunLengthDetections, RunLengths
 
-__all__ = ['Floats', 'Shapes', 'box_areas', 'box_iou', 'ratio', 'shared_areas']
-
 Floats = npt.NDArray[np.float64]
 # Empty mask of objects whose masks were not read.
 _NO_MASK: RunLengths = {'size': [0, 0], 'counts': ''}

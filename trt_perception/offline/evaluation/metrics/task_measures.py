@@ -12,8 +12,6 @@ from trt_perception.offline.evaluation.metrics.masks import Masks
 from trt_perception.offline.evaluation.metrics.measure import Measure
 from trt_perception.offline.evaluation.metrics.oriented_boxes import OrientedBoxes
 
-__all__ = ['MEASURES', 'common_measure', 'measure_of']
-
 _MEASURE_CLASSES: Final = (Measure, Masks, Keypoints, OrientedBoxes)
 #: Maps the name of a measure to its class.
 MEASURES: Final[Mapping[str, type[Measure]]] = {each.kind: each for each in _MEASURE_CLASSES}

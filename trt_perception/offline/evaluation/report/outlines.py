@@ -15,8 +15,6 @@ from trt_perception.offline.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.offline.evaluation.coco.library import pycocotools_module
 from trt_perception.offline.evaluation.coco.run_lengths import RunLengthDetections, RunLengths
 
-__all__ = ['Outline', 'detection_outline', 'draw_outline', 'ground_truth_outline']
-
 _Image = npt.NDArray[np.uint8]
 
 

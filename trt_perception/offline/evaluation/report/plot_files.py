@@ -10,8 +10,6 @@ from typing import Any
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import write_atomically
 
-__all__ = ['check_plot', 'new_figure', 'write_figure']
-
 
 def check_plot(path: Path) -> None:
     """Check before a long run that a plot can be drawn.

@@ -11,8 +11,6 @@ import numpy as np
 from trt_perception.offline.evaluation.metrics.average_precision import Metrics
 from trt_perception.offline.evaluation.report.plot_files import new_figure, write_figure
 
-__all__ = ['plot_accuracy']
-
 # Show only the worst categories, because more bars are unreadable.
 _MAX_CLASSES: Final = 20
 

@@ -27,8 +27,6 @@ from trt_perception.offline.evaluation.report.outlines import (
     ground_truth_outline,
 )
 
-__all__ = ['LEGEND_COLORS', 'draw_mistakes', 'write_worst_images']
-
 _Image = npt.NDArray[np.uint8]
 
 #: BGR. Colour-blind people can also distinguish these colours (Okabe and Ito, 2008).

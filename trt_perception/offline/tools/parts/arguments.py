@@ -13,17 +13,6 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 
-__all__ = [
-    *(
-        'add_file_option',
-        'integer_at_least',
-        'check_output_file',
-        'check_output_folder',
-        'parse_path',
-    ),
-]
-
-
 _MAX_DIGITS: Final = 100
 
 

@@ -11,8 +11,6 @@ from trt_perception.model.pipeline_options import ONNX_PROVIDERS
 from trt_perception.offline.benchmarking.model_report import BenchmarkOptions
 from trt_perception.offline.tools.parts.arguments import integer_at_least
 
-__all__ = ['add_measurement_options', 'parse_encodings', 'parse_size']
-
 
 def add_measurement_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for length, batch and depth of the measurements."""

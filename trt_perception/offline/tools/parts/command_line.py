@@ -15,8 +15,6 @@ from tqdm import tqdm
 from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls
 
-__all__ = ['ResultSaver', 'print_message', 'progress_bar', 'run_tool']
-
 _Job = TypeVar('_Job')
 
 

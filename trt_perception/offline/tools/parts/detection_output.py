@@ -23,8 +23,6 @@ from trt_perception.offline.evaluation.coco.results import coco_rows
 from trt_perception.offline.evaluation.coco.run_lengths import decode_counts, with_run_lengths
 from trt_perception.offline.tools.parts.detection_sources import DETECTIONS_FILE, RESULTS_FILE
 
-__all__ = ['CocoResults', 'VideoOutput', 'write_image']
-
 _Image = npt.NDArray[np.uint8]
 _JPEG_QUALITY: Final = [cv2.IMWRITE_JPEG_QUALITY, 92]
 

@@ -14,17 +14,6 @@ import cv2
 from trt_perception.errors import ConfigError
 from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
-__all__ = [
-    'DETECTIONS_FILE',
-    'MAPS_FOLDER',
-    'RESULTS_FILE',
-    'SUMMARY_FILE',
-    'DetectionPlan',
-    'VideoFile',
-    'make_plan',
-    'plan_map_files',
-]
-
 DETECTIONS_FILE: Final = 'detections.json'
 RESULTS_FILE: Final = 'results.json'
 SUMMARY_FILE: Final = 'summary.json'

@@ -15,8 +15,6 @@ from trt_perception.offline.evaluation.image_tasks.compare import (
 )
 from trt_perception.offline.evaluation.metrics.measure import BOXES
 
-__all__ = ['image_report_text', 'report_text']
-
 _MAX_CLASSES: Final = 20
 _MAX_CONFUSIONS: Final = 5
 

@@ -23,8 +23,6 @@ from trt_perception.offline.tools.parts.model_arguments import (
 )
 from trt_perception.pipelines.pipeline import Pipeline
 
-__all__ = ['evaluate_image_models', 'label_images']
-
 _OBJECT_OPTIONS: Final = (
     *('allow_subset', 'boxes_only', 'oks_sigma', 'plot', 'results', 'worst'),
 )

@@ -19,8 +19,6 @@ from trt_perception.images.results.image_limits import row_strips
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.offline.tools.parts.detection_sources import MAPS_FOLDER, RESULTS_FILE
 
-__all__ = ['ImageTaskResults']
-
 # Number of classes in the results of a classifier.
 _BEST_CLASSES: Final = 5
 _MAX_UINT16: Final = 65535

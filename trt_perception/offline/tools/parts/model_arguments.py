@@ -20,18 +20,6 @@ from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, D
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 
-__all__ = [
-    'add_model_arguments',
-    'add_parameter_option',
-    'detector_config',
-    'given_object_options',
-    'paths_by_name',
-    'read_parameters',
-    'refuse_object_options',
-    'share_input_size',
-    'suggest_tool_assignment',
-]
-
 # Parameters that --param refuses: other options set them, or only a node uses them.
 _PARAMETERS_SET_ELSEWHERE: Final = {
     'engine_path': 'give the model as an argument of the tool',
