@@ -31,7 +31,6 @@ def _run_main(module: str, interrupted: int = 130) -> int:
     """Run a module's ``main`` and return its exit code.
 
     Args:
-        module: full name of the module.
         interrupted: exit code after Ctrl-C or SIGTERM.
     """
     open_closed_streams()

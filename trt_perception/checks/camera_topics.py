@@ -15,7 +15,6 @@ def suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
 
     Args:
         names: names of the cameras without images.
-        free: published topics of images that no camera of the detector reads.
     """
     rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
     found: dict[str, str] = {}
@@ -39,9 +38,6 @@ def topic_fix(
 
     Args:
         name: name of the camera; empty if the detector has only one camera.
-        suggested: result of `suggest_topics`.
-        free: published topics of images that no camera of the detector reads.
-        camera_count: number of cameras of the detector.
 
     Returns:
         The fix; empty if there is no topic for the camera.
@@ -86,7 +82,6 @@ def transport_fix(name: str, raw: str, transport: str) -> str:
 
     Args:
         name: name of the camera; empty if the detector has only one camera.
-        raw: topic of the raw images.
         transport: ``raw`` or ``compressed``.
     """
     return start_arguments('' if name else raw, transport, name)

@@ -42,10 +42,7 @@ class CameraReport:
     """Observations of one topic of images.
 
     Attributes:
-        topic: full name.
-        compressed: whether the type is sensor_msgs/CompressedImage.
         reliability: ``reliable`` or ``best_effort`` for each publisher.
-        received: number of messages that arrived.
         lost: number of messages that were sent and did not arrive; None if unknown.
         seconds: how long doctor listened.
         rate_hz: rate of the messages; None after too few messages or irregular intervals.
@@ -89,7 +86,6 @@ class CameraScene:
         reports: observation of each topic of images.
         plans: plan of each camera of the detector. A plan without a topic accepts any topic.
         segment_bytes: bytes of shared memory of a process; a larger image does not fit.
-        profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
         other_types: for each topic of `plans` that does not carry images, a text with its type
@@ -175,8 +171,6 @@ class _Topic:
     """A topic of images, and the camera of the detector that may read this topic.
 
     Attributes:
-        scene: all observations.
-        camera_report: observation of this topic.
         plan: plan of the camera; None if the topic belongs to no camera of the detector.
     """
 

@@ -23,10 +23,6 @@ class Finding:
     """One result of one check.
 
     Attributes:
-        area: heading above the finding.
-        name: name of the checked item, such as a package or a topic.
-        level: green, yellow or red.
-        found: the observation.
         fix: the repair; empty if green.
     """
 
@@ -62,7 +58,6 @@ def findings_as_json(findings: Sequence[Finding], *, interrupted: bool = False) 
 
     Args:
         findings: findings in any order.
-        interrupted: whether checks are missing because of a signal.
     """
     counts = {level: _count_of_level(findings, level) for level in LEVELS}
     listed = [asdict(finding) for finding in findings]
@@ -76,7 +71,6 @@ def format_findings(findings: Iterable[Finding], *, color: bool) -> Iterator[str
 
     Args:
         findings: findings in the order of their areas.
-        color: whether the terminal supports escape sequences for colours.
     """
     area = ''
     seen: list[Finding] = []

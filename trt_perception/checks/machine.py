@@ -36,8 +36,6 @@ def check_machine(
     Args:
         segment_bytes: bytes of shared memory that each process allocates.
         raw_cameras: number of cameras of a detector that may send raw images.
-        system: folder of the kernel's settings.
-        shared_memory: folder of the shared memory.
     """
     yield _check_socket_buffer(system / 'net/core/rmem_max')
     yield _check_shared_memory(shared_memory, segment_bytes, raw_cameras)

@@ -39,10 +39,7 @@ def check_model(
     """Check whether a model can run on this machine. Yield a finding for each part.
 
     Args:
-        path: engine, ONNX file or address of a served model.
-        modules: result of import_modules.
         gpus: GPUs that would run the model; may be empty.
-        trial: opens the model as *configure* does, runs the model once and returns a description.
     """
     # Imported late, because NumPy may be broken.
     from trt_perception.model.files.model_file import read_model_file

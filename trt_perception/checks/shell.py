@@ -75,7 +75,6 @@ def check_shell(
     """Check the environment variables that ROS 2 and its middleware read.
 
     Args:
-        environment: environment of this process.
         folder: folder in which programs start; None for the working folder.
         has_ros: whether ROS 2 is sourced or installed; False skips all checks.
     """

@@ -91,7 +91,6 @@ class InstalledGpu:
     """A GPU that can be opened.
 
     Attributes:
-        name: name that the driver reports.
         compute_capability: major and minor number.
         index: index of the CUDA device.
     """
@@ -136,10 +135,7 @@ def check_packages(
     """Check Python and the packages that are imported on every machine.
 
     Args:
-        modules: result of import_modules.
-        needs_onnx: whether the detector runs an ONNX model.
         has_ros: whether ROS 2 is sourced or installed; False skips its packages.
-        python: version of the interpreter.
     """
     low, high = _PYTHON_VERSIONS
     version = f'{python[0]}.{python[1]}'
@@ -215,7 +211,6 @@ def check_gpu(
     """Check driver, CUDA, NVRTC, nvJPEG and TensorRT.
 
     Args:
-        modules: result of import_modules.
         needs_engine: whether the detector runs an engine; missing parts are then red, not yellow.
         device_ids: indices of the CUDA devices.
         found: list to which the function appends each usable GPU.
@@ -240,8 +235,6 @@ def _check_device(
 
     Args:
         index: index of the CUDA device.
-        label: suffix of the names of the findings.
-        bad: level of an error.
         found: list to which the function appends the GPU if it is usable.
     """
     step = 'device'

@@ -72,8 +72,6 @@ def run_model_once(
     """Open a model as *configure* does, run it on a grey image, and return a description.
 
     Args:
-        path: path of the model file.
-        options: options of the pipeline.
         device_ids: at least one CUDA device; an engine runs on each of them.
         check: called with the ModelSpec; raises ConfigError if the parameters do not fit it.
 

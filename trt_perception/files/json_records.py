@@ -126,12 +126,7 @@ def integer_reader(lowest: int, highest: int = 2**53) -> FieldReader:
 
 
 def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
-    """Return a reader of lists as tuples.
-
-    Args:
-        fits: function that returns whether an item is valid.
-        expected: noun phrase for a valid list, for error messages.
-    """
+    """Return a reader of lists as tuples."""
 
     def read(section: JsonSection, key: str) -> tuple[Any, ...]:
         values = section.items(key)

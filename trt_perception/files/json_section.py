@@ -61,11 +61,7 @@ def is_nested_deeper(content: object, most: int) -> bool:
 
 
 class RepeatedKeyError(ValueError):
-    """Raised when an object repeats a key. The message has no part of the text.
-
-    Attributes:
-        key: the repeated key.
-    """
+    """Raised when an object repeats a key. The message has no part of the text."""
 
     def __init__(self, key: str) -> None:
         super().__init__('a key is repeated in one object')
@@ -94,7 +90,6 @@ def read_json(text: bytes, origin: str) -> JsonSection:
 
     Args:
         text: the file's bytes.
-        origin: the file's name, for messages.
 
     Raises:
         ManifestError: the file is not a JSON object, or ``parse_json`` refuses it. The error has

@@ -44,12 +44,7 @@ class Mistake(TypedDict):
 
 
 def name_mistake(name: object, longest: int = MAX_NAME_LENGTH) -> Mistake | None:
-    """Return why a name is invalid, or None if the name is valid.
-
-    Args:
-        name: the name of a class, a tensor, a frame or a file.
-        longest: maximum number of characters.
-    """
+    """Return why a name is invalid, or None if the name is valid."""
     if not isinstance(name, str) or not 1 <= len(name) <= longest:
         return Mistake(found=short_repr(name), expected=f'a text of 1 to {longest} characters')
     # isprintable is fast, and true for nearly all names.
@@ -138,7 +133,6 @@ def closest_words(
     Args:
         word: the word as typed. Words above 100 characters have no similar words.
         known: the known words. At most the first 2000 are compared, fewer if ``word`` is long.
-        count: maximum number of returned words.
         cutoff: lowest similarity of a returned word, 0 to 1.
     """
     if len(word) > _MAX_COMPARED_LENGTH:

@@ -101,7 +101,6 @@ def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
 
     Args:
         text: the document, at most MAX_YAML_BYTES characters.
-        origin: the file's name, for messages.
 
     Returns:
         the value (None for an empty document), and the line of each key of a mapping, from 1.

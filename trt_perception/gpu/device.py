@@ -13,7 +13,6 @@ class Device:
 
     Attributes:
         index: the CUDA ordinal.
-        name: the driver's name for the GPU.
         compute_capability: (major, minor).
         integrated: whether CPU and GPU share their memory, as on Jetson.
 

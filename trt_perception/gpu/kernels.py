@@ -39,7 +39,6 @@ class Kernels(Resource):
             block: number of threads per block in x, y and z.
             arguments: pairs of a value and its ctypes type, in the order of the kernel's
                 parameters. Pointers are integers with the type c_void_p.
-            stream: the stream for the kernel.
         """
         function = self._functions.get(name)
         if function is None:
@@ -65,7 +64,6 @@ def compile_kernels(
     Args:
         source: the program. Must not include headers, because the toolkit may be missing.
         compute_capability: compute capability of the device, (major, minor).
-        options: additional compiler options.
 
     Returns:
         A CUBIN.

@@ -113,8 +113,6 @@ def copy_parts_async(
         source: address of the first part. Host memory must be page-locked.
         size: bytes of each part.
         pitch: bytes from the start of one part to the start of the next.
-        count: number of parts.
-        stream: the stream for the copy.
     """
     call(
         'cudaMemcpy2DAsync',

@@ -104,7 +104,6 @@ class NvJpeg(Resource):
     Requires a current device.
 
     Attributes:
-        library: the loaded library, with the types of its functions.
         version: (major, minor, patch) of the library.
 
     Raises:

@@ -84,7 +84,6 @@ class Graph(Resource):
     """A CUDA graph: work that is captured once, and launched with one call.
 
     Args:
-        stream: the stream to capture.
         record: function that queues the work. It must not synchronise or allocate.
 
     Raises:

@@ -86,7 +86,6 @@ def decode_jpeg(file: bytes, size_wh: tuple[int, int], has_end: bool = True) -> 
     """Decode a JPEG with simplejpeg, or with OpenCV if simplejpeg is missing.
 
     Args:
-        file: the whole file.
         size_wh: width and height in the file's header, in pixels.
         has_end: whether the end marker is from the file. If not, the file may be truncated. It
             is then decoded only if simplejpeg reports no problem at all.

@@ -60,7 +60,6 @@ class Masks(ShortRepr):
         xyxy: float32 (n, 4), the boxes in source pixels, inside the image.
         coefficients: float32 (n, m).
         prototypes: float32 (m, rows, columns), over the network's whole input.
-        geometry: the position of the image in the prototypes.
         are_logits: whether each prototype holds the logits of one mask. The single coefficient of
             an object is then the index of its prototype.
     """

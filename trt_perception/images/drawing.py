@@ -43,7 +43,6 @@ def draw_detections(
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         detections: the objects, in pixels of this image.
-        class_names: names of the classes, indexed by class id.
         skeleton: pairs of keypoint indices to connect by lines.
     """
     numbered = detections.pictured
@@ -83,7 +82,6 @@ def draw_class_list(
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         lines: one text for each class.
-        class_ids: the classes, which determine the colours.
     """
     row_height = 20 * _line_width(bgr)
     for row, (line, class_id) in enumerate(zip(lines, class_ids, strict=True)):
@@ -101,7 +99,6 @@ def draw_class_map(
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         class_ids: uint8 (height, width).
-        class_names: names of the classes, indexed by class id.
     """
     is_background = np.array([name.lower() == 'background' for name in class_names])
     colors = np.array([_color(class_id) for class_id in range(len(class_names))], np.uint8)
@@ -129,7 +126,6 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         depth: float32 (height, width).
-        unit: text behind the numbers of the scale.
     """
     low, high = _finite_limits(depth)
     for rows in row_strips(_size_wh(bgr)):

@@ -100,7 +100,6 @@ class ImageSource:
     """All images of one source.
 
     Attributes:
-        source: folder, glob pattern, image file or video file.
         on_unreadable: called with the error message for each image that cannot be decoded. The
             image is then skipped. If None, such an image raises an error.
     """

@@ -211,11 +211,7 @@ class _JpegFormat:
 
 
 def as_plain_jpeg(image_file: CheckedImageFile) -> Frame | str:
-    """Return a plain JPEG as an undecoded frame. Return a short description of other files.
-
-    Args:
-        image_file: a checked JPEG or PNG.
-    """
+    """Return a plain JPEG as an undecoded frame. Return a short description of other files."""
     try:
         return _read_format(image_file).build_frame(
             _scan_data(image_file), image_file.scans.markers

@@ -52,8 +52,6 @@ class Letterbox:
     Both coordinate systems start at the top-left corner. All sizes are in pixels.
 
     Attributes:
-        source_wh: width and height of the image.
-        network_wh: width and height of the network's input.
         resized_wh: width and height of the whole image in network pixels, at least 1. A crop
             makes them larger than the network's input.
         pad_left: network pixels left of the image; negative if the image is cropped there.
@@ -77,9 +75,6 @@ class Letterbox:
         """Fit an image into the network's input.
 
         Args:
-            source_wh: width and height of the image.
-            network_wh: width and height of the network's input.
-            mode: how the image fills the input.
             rounding: how the resized sides are rounded. ``stretch`` needs no rounding.
         """
         if mode == 'stretch':
@@ -103,8 +98,6 @@ class Letterbox:
         the resized image is smaller than the input, the centred image is padded.
 
         Args:
-            source_wh: width and height of the image.
-            network_wh: width and height of the network's input.
             shorter_side: length of the shorter side after resizing, in pixels.
             rounding: ``half_even`` for torchvision, timm and Ultralytics, ``down`` for
                 transformers. The results differ by one pixel if the excess is 3, 7, 11, ….

@@ -58,13 +58,7 @@ def drawable_name(name: str, class_id: int) -> str:
 
 
 def text_size(text: str, scale: float, thickness: int) -> tuple[tuple[int, int], int]:
-    """Return width and height above the baseline, and the height below it, in pixels.
-
-    Args:
-        text: one line.
-        scale: OpenCV's font scale.
-        thickness: width of OpenCV's lines.
-    """
+    """Return width and height above the baseline, and the height below it, in pixels."""
     (width, height), below = cv2.getTextSize(text, _FONT, scale, thickness)
     runs = None if text.isascii() else _runs(text)
     if runs is None:
@@ -90,11 +84,8 @@ def put_text(
 
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
-        text: one line.
         origin: left end of the baseline.
-        scale: OpenCV's font scale.
         color: BGR.
-        thickness: width of OpenCV's lines.
     """
     runs = None if text.isascii() else _runs(text)
     if runs is None:

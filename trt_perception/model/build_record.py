@@ -114,7 +114,6 @@ class CalibrationRecord:
     Attributes:
         tool: ``onnxruntime`` or ``tensorrt``; ``modelopt`` in manifests of earlier releases.
         method: ``entropy``, ``percentile`` or ``minmax``.
-        images: number of calibration images.
         images_sha256: SHA-256 of the files' contents in calibration order, lower-case hex.
     """
 
@@ -129,14 +128,12 @@ class AccuracyRecord:
     """The main figures of the validation. The build report has all figures.
 
     Attributes:
-        images: number of validation images.
         measure: name of the measure. With labels, the name is ``mAP50`` for the task detect, and
             ``mAP50 of masks``, ``… of keypoints`` or ``… of oriented boxes`` for other objects.
             For tasks that describe the whole image: ``top1``, ``mIoU`` or ``delta1``.
             Without labels, the name is ``agreement``: the reference is the original model.
         reference: the measure of the original model in FP32, 0…1.
         built: the measure of the built engine, 0…1.
-        runtime: the library that ran the built engine.
     """
 
     images: Annotated[int, integer_reader(1)]
@@ -160,7 +157,6 @@ class AgreementRecord:
             tasks that describe the whole image, the mean agreement of the images, at most 1. None
             if the agreement was not measured.
         reference_detections: number of detections of the original model; 0 for other tasks.
-        images: number of compared images.
         images_of: purpose of these images, one of IMAGE_ORIGINS.
         runtime: the library that ran the built engine; empty if the engine did not run.
         warning: a problem and its remedy; empty if the agreement is good.
@@ -256,12 +252,10 @@ class BuildRecord:
     """How build_engine built an engine.
 
     Attributes:
-        tensorrt: the TensorRT that built the engine.
         gpu: the GPU on which the engine was built; None if the machine had no GPU.
         cuda: the versions of driver and runtime; None if the machine had no GPU.
         options: maps an option of build_engine to its value. Default values are left out.
         profiles: for each optimisation profile, maps an input's name to its range.
-        precision: the requested precision, and the precisions of the built layers.
         calibration: the calibration of INT8 ranges; None if the build had no calibration.
         accuracy: the result of the validation; None if the build had no validation.
         agreement: the agreement with the original model; None in manifests of releases that did

@@ -19,7 +19,6 @@ def class_filter_ids(
 
     Args:
         class_filter: class names, the parameter ``class_filter``; empty for all classes.
-        class_names: class names of the model.
 
     Returns:
         Empty if the filter is empty.

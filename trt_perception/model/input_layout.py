@@ -32,10 +32,6 @@ def split_inputs(
 ) -> tuple[TensorSpec, tuple[TensorSpec, ...]]:
     """Return the image input and the auxiliary inputs.
 
-    Args:
-        name: file name of the model, for messages.
-        inputs: all inputs, as the runtime reports them.
-
     Raises:
         EngineError: the model has no image input with three channels, or several other inputs, or
             an input is too large.
@@ -103,7 +99,6 @@ def with_fixed_size(tensor: TensorSpec, network_wh: tuple[int, int]) -> TensorSp
     """Return the image input with fixed dimensions.
 
     Args:
-        tensor: the image input.
         network_wh: width and height in pixels, for dynamic sides. A dynamic batch becomes 1.
     """
     width, height = network_wh
@@ -138,7 +133,6 @@ def image_mask(letterbox: Letterbox, shape: tuple[int, ...]) -> npt.NDArray[np.b
     """Return the pixels of a ``pixel_mask`` that belong to the image: bool (rows, columns).
 
     Args:
-        letterbox: geometry of the frame.
         shape: rows and columns of the mask. A mask may be smaller than the network's input. Then
             each of its pixels stands for the first network pixel that it covers.
     """
@@ -159,7 +153,6 @@ def constant_inputs(
     Args:
         auxiliary_inputs: the inputs besides the image. They may have dynamic dimensions.
         network_wh: width and height of the network's input in pixels.
-        batch: number of images in the batch.
 
     Raises:
         EngineError: an input would have more values than ``MAX_VALUES``.

@@ -68,9 +68,7 @@ class Manifest:
         inputs: all inputs, with -1 for a dynamic dimension.
         outputs: all outputs, with -1 for a dynamic dimension.
         preprocessing: how pixels become the input.
-        decoder: the decoder that reads the outputs.
         class_names: names of the classes, in the order of the network's outputs.
-        notes: texts of the user. The user also chooses the keys.
         build: None if build_engine did not build the model.
     """
 
@@ -106,10 +104,6 @@ def serialise_manifest(manifest: Manifest) -> bytes:
 
 def parse_manifest(text: bytes, origin: str) -> Manifest:
     """Read and check a manifest.
-
-    Args:
-        text: content of the JSON file.
-        origin: name of the file, for messages.
 
     Raises:
         ManifestError: the text is not JSON or too long, a key is missing, unknown or of the wrong
@@ -192,7 +186,6 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
 
     Args:
         manifest: manifest of the engine; None if unknown.
-        engine: path of the engine, or of an ONNX file.
     """
     if engine.suffix == '.onnx':
         return 'see docs/manifest.md for the manifest of an ONNX file'

@@ -60,9 +60,7 @@ class ModelSpec:
     Attributes:
         input: the image input with fixed dimensions: (B, 3, height, width), (B, height, width, 3)
             or (3, height, width).
-        outputs: all outputs, as the runtime reports them.
         preprocessing: how pixels become the input.
-        decoder: the decoder that reads the outputs.
         class_names: names of the classes, in the order of the network's outputs.
         has_manifest: whether a manifest describes the model. If False, recognition does.
         evidence: one sentence for each finding of recognition: observation -> conclusion. Empty
@@ -152,7 +150,6 @@ class ModelSpec:
 
         Args:
             shapes: the shape of each computed output, in the order of ``outputs``.
-            frames: number of frames in the batch.
             batch: number of images in the input, with unused places.
         """
         wanted = [output for output, _ in self.decoder_outputs]
@@ -298,7 +295,6 @@ def _fill_dynamic_sides(
     a single profile.
 
     Args:
-        described: tensors of the manifest.
         found: tensors of the engine.
         first: number of leading dimensions to replace; None for all.
     """

@@ -38,7 +38,6 @@ class Axis(NamedTuple):
 
         Args:
             class_count: the number of class names; None if unknown.
-            task_value_count: the number of task values of an object.
         """
         before = self.before + (task_value_count if self.has_task_values else 0)
         if not self.has_classes:
@@ -53,10 +52,8 @@ class OutputTensor:
     """One output that a decoder reads.
 
     Attributes:
-        name: content of the tensor, for messages.
         shape: a number for each fixed dimension, a letter or word for each other dimension. A
             decoder's table of outputs may have an Axis, which ``with_sizes`` replaces.
-        dtypes: allowed data types.
         tensor_names: usual names of the tensor. If several outputs have the shape, an output with
             one of these names is preferred.
         must_match_name: whether the output must have one of ``tensor_names``, because other
@@ -96,7 +93,6 @@ def assign_outputs(
     """Find the outputs that a decoder reads.
 
     Args:
-        wanted: the outputs that the decoder reads.
         outputs: all outputs in the model's order, with -1 for a dynamic dimension.
         allow_dynamic: whether a dynamic dimension of an output matches any number.
 
@@ -167,7 +163,6 @@ def shapes_match(
     """Return whether each letter has one size and each number matches. -1 matches any size.
 
     Args:
-        wanted: the outputs that a decoder reads.
         shapes: the shape of each of these outputs.
         allow_dynamic: whether -1 also matches a number.
         batch: the size of the letter B; None for any size.

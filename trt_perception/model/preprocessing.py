@@ -59,7 +59,6 @@ def number_mistake(key: str, values: Sequence[float]) -> Mistake | None:
 
     Args:
         key: ``scale``, ``mean`` or ``std``.
-        values: one number or three numbers.
     """
     low, high = _ALLOWED_RANGES[key]
     for value in values:
@@ -77,7 +76,6 @@ def uint8_input_mistake(
 
     Args:
         preprocessing: the preprocessing of the model, with any data type.
-        format_field: converts a field's name to the name that the user writes.
     """
     plain = preprocessing.scale, preprocessing.mean, preprocessing.std
     if preprocessing.dtype != 'uint8' or plain == (1, (0, 0, 0), (1, 1, 1)):

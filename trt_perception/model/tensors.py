@@ -71,7 +71,6 @@ class ModelInfo:
     """Inputs, outputs and metadata of a model, as read after a runtime loaded the model.
 
     Attributes:
-        name: file name of the model, for messages.
         inputs: all inputs, as the runtime reports them, with -1 for a dynamic dimension.
         outputs: all outputs, as the runtime reports them, with -1 for a dynamic dimension.
         metadata: metadata of the ONNX file, or the metadata in front of an engine's plan.
@@ -102,7 +101,6 @@ def check_tensor_sizes(name: str, tensors: Sequence[TensorSpec]) -> None:
     """Check that each tensor has at most ``MAX_TENSOR_VALUES`` values.
 
     Args:
-        name: file name of the model, for messages.
         tensors: inputs or outputs. A dynamic dimension counts as 1.
 
     Raises:

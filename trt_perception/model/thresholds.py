@@ -30,7 +30,6 @@ class Thresholds(FrameParameters):
         focal_length_px: focal length of the camera in pixels of the image; 0 if unknown.
         normalised_focal_lengths: fx / width and fy / height of the image, used if
             ``focal_length_px`` is 0; None if unknown.
-        sky: threshold and depth of the sky.
     """
 
     class_ids: tuple[int, ...] = ()

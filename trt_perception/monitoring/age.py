@@ -18,11 +18,7 @@ _NO_CLOCK: Final = (
 
 
 class AgeOfOutput:
-    """Collects the ages of published images, and detects stamps of another clock.
-
-    Args:
-        window: number of recent images whose ages are kept.
-    """
+    """Collects the ages of published images, and detects stamps of another clock."""
 
     def __init__(self, window: int = 512) -> None:
         self._ages_ms: deque[float] = deque(maxlen=window)

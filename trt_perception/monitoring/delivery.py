@@ -69,7 +69,6 @@ class DeliveryCounter:
         """Set the number of matching publishers.
 
         Args:
-            count: number of publishers.
             changed: whether a publisher appeared or disappeared. A new publisher starts new
                 sequence numbers.
         """

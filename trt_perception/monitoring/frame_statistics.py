@@ -39,9 +39,6 @@ class FrameStatistics:
     around every call.
 
     Attributes:
-        received: number of received frames.
-        published: number of frames whose detections were published.
-        dropped: maps a reason to the number of dropped frames.
         failed: number of frames lost by faults.
         in_flight: number of frames that wait or are processed.
         times: stage times of the last published frames.

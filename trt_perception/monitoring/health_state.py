@@ -22,7 +22,6 @@ class HealthState:
     Attributes:
         level: severity of the problem; OK without a problem.
         kind: short name of the problem; empty without a problem.
-        message: the observation, and the fix of the problem.
         late_stage: the stage that cannot keep up, if images are lost or replaced; may be empty.
     """
 
@@ -36,7 +35,6 @@ def with_clock_problem(state: HealthState, problem: str) -> HealthState:
     """Return the health state of a camera, or a problem of its clock if it has no other problem.
 
     Args:
-        state: health state of the camera.
         problem: sentence about the clock of the camera's stamps; empty if they can be compared.
     """
     if not problem or state.kind:
@@ -48,7 +46,6 @@ def with_notes(state: HealthState, same_name: str, notes: Sequence[str]) -> Heal
     """Return a health state, combined with the problems of the whole node.
 
     Args:
-        state: health state of a camera, or of all cameras.
         same_name: sentence about other nodes with this node's name; empty if there are none.
         notes: sentences about less urgent problems; shown only if `state` has no problem.
     """
@@ -64,7 +61,6 @@ def with_unnamed_class(state: HealthState, error: str) -> HealthState:
     """Return the health state of a camera, combined with the error of a class that has no name.
 
     Args:
-        state: health state of the camera.
         error: error of the first image with such a class; empty if there was none.
     """
     if not error:

@@ -15,11 +15,9 @@ class PipelineStatistics:
 
     Attributes:
         frames: number of frames that left the pipeline, including unreadable frames.
-        batches: number of batches that left the pipeline.
         compute_s: seconds that each recent batch took from preprocessing to decoding.
         worker_s: seconds in which the worker read images and published results.
         model_s: seconds in which batches were computed, as a mean over the pipeline's slots.
-        depth: number of slots of the pipeline.
         opening_reason: why frames wait until the model is open again; empty if it is open.
     """
 

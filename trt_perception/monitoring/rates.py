@@ -20,9 +20,6 @@ class EvenRate:
 
     The estimate uses the times of events. The time between two calls would be wrong, because it
     includes parts of intervals at both ends.
-
-    Args:
-        updates: number of updates that are kept.
     """
 
     def __init__(self, updates: int = 20) -> None:

@@ -48,7 +48,6 @@ class WatchedCamera(Protocol):
 
     Attributes:
         camera_name: empty if the node has only one camera.
-        topic: resolved name of the topic.
         message_bytes: size of the last message.
         transport_ns: sum of the times from publication to reception by the middleware.
         intake_ns: sum of the times from reception to the take.
@@ -72,9 +71,7 @@ class SilenceCheck:
     """Finds why no image arrives during one activation.
 
     Args:
-        camera: the subscription.
         start_s: time of the activation in seconds of a monotonic clock.
-        loss_fix: fix for large images that are lost in transport.
     """
 
     def __init__(self, camera: WatchedCamera, start_s: float, loss_fix: LossFix) -> None:
@@ -91,7 +88,6 @@ class SilenceCheck:
         """Return the problem of a camera that has been silent for at least `allowed_s`.
 
         Args:
-            time_s: the current time.
             silent_s: seconds without an image.
             received: whether an image has arrived during the activation.
             allowed_s: longest time between two images that is not a problem, in seconds.

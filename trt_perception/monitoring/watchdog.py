@@ -93,12 +93,10 @@ class CameraWatchdog:
     """Finds the problems of a camera during one activation.
 
     Args:
-        camera: the subscription.
         start_s: time of the activation in seconds of a monotonic clock.
         frame_time_s: seconds that the model needs for a frame, measured in the warm-up.
         batches_per_turn: number of batches until each camera has had a turn, if all cameras send
             faster than the model processes images.
-        loss_fix: fix for large images that are lost in transport.
         answer_limit_s: longest wait for the answer of a Triton server; 0 for other models.
     """
 
@@ -143,9 +141,6 @@ class CameraWatchdog:
         """Return the health state, with the worst problem if there are several.
 
         Args:
-            time_s: the current time.
-            counts: counts since the activation.
-            pipeline: counts of the camera's pipeline since the activation.
             refusal: error of the last image that could not be read or published.
         """
         now = self._follow(time_s, counts, pipeline)
@@ -165,13 +160,7 @@ class CameraWatchdog:
         )
 
     def skip(self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics) -> None:
-        """Record the counts of a disabled camera without a check.
-
-        Args:
-            time_s: the current time.
-            counts: counts since the activation.
-            pipeline: counts of the camera's pipeline since the activation.
-        """
+        """Record the counts of a disabled camera without a check."""
         self._drops_since = self._follow(time_s, counts, pipeline)
 
     def _follow(

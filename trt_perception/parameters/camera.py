@@ -35,11 +35,7 @@ _LAUNCH_ARGUMENT_FIXES: Final = {
 
 
 def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
-    """Return the rows of all camera parameters, by their full names.
-
-    Args:
-        cameras: names of the cameras.
-    """
+    """Return the rows of all camera parameters, by their full names."""
     return {row.name: row for camera in cameras for row in _camera_rows(camera)}
 
 
@@ -71,8 +67,6 @@ def unknown_parameter(name: str, cameras: Sequence[str], line: LineOf) -> Config
     """Return the error for a parameter that does not exist, with the line to paste.
 
     Args:
-        name: name that the user gave.
-        cameras: names of the node's cameras.
         line: returns what the user pastes to set the parameter of a given name.
     """
     subject = f'parameter {short_repr(name)}'
@@ -129,7 +123,6 @@ class NodeConfig:
     """The configuration of a node, and the resulting configuration of each camera.
 
     Attributes:
-        node: configuration of the node.
         camera_values: values of camera parameters that were set, by full name, each in the type
             of its row.
         start_server: host and port of the Triton server in the engine_path with which the node
@@ -264,7 +257,6 @@ class NodeConfig:
         A removed camera loses its camera values. A new camera gets its values in `given`.
 
         Args:
-            values: maps a parameter's name to its new value in the type of its row.
             given: maps the full name of a camera parameter to its start value, also for absent
                 cameras.
 

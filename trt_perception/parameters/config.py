@@ -280,8 +280,6 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         Parameters at their defaults are not mentioned.
 
         Args:
-            task: task of the model.
-            decoder: decoder of the model.
             before: the earlier values; None for the defaults.
         """
         defaults = DetectorConfig()
@@ -302,7 +300,6 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
         """Return the values that may change between frames, with class indices for the filter.
 
         Args:
-            class_names: class names of the model.
             task: task of the model; None for a task of objects. Other tasks ignore the filter.
 
         Raises:

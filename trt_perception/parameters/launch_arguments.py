@@ -70,11 +70,7 @@ _SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weight
 
 
 def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
-    """Map the name of each argument of detect.launch.py to its default and description.
-
-    Args:
-        share: share folder of the installed package.
-    """
+    """Map the name of each argument of detect.launch.py to its default and description."""
     levels = ', '.join(_LOG_LEVELS)
     arguments = {
         'engine_path': ('', ''),  # first, because every user needs it
@@ -211,7 +207,6 @@ def unknown_arguments(
 
     Args:
         typed: ``name:=value`` as in ``context.argv`` of launch, or only names.
-        declared: names of the existing arguments.
 
     Returns:
         Sentences about names that are surely mistakes, because they resemble an argument or are

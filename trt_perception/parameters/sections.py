@@ -26,7 +26,6 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
     """Return a sentence for each argument that sets parameters of other nodes only.
 
     Args:
-        arguments: ROS arguments as rcl received them.
         node: full name of the node, such as ``/front/detector``.
     """
     sentences = []
@@ -63,7 +62,6 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
     another type, give [] as well, because the node reports these faults.
 
     Args:
-        path: path of the file.
         node: full name of the node, such as ``/front/detector``.
     """
     cameras: list[str] = []

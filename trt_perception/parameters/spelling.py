@@ -45,7 +45,6 @@ def assignment_text(name: str, values: Sequence[str]) -> str:
     """Return ``NAME:=VALUE``, as ROS and ``--param`` read it.
 
     Args:
-        name: name of a parameter of the node or of a camera.
         values: words of the value as typed; if empty, the user must replace ``VALUE``.
     """
     kind = _KINDS_BY_NAME.get(re.sub(r'\Acamera\.[^.]*\.', '', name), '')

@@ -42,12 +42,7 @@ _MAX_FAILURES: Final = 64
 def follow_image_size(
     options: PipelineOptions, open_model: Callable[[PipelineOptions], Pipeline]
 ) -> Pipeline:
-    """Open a model, as an ImageSizedPipeline if its own processing derives the size from images.
-
-    Args:
-        options: options of the pipeline.
-        open_model: opens the model with the given options.
-    """
+    """Open a model, as an ImageSizedPipeline if its input size follows from the images."""
     opened = open_model(options)
     if opened.spec.preprocessing.size_multiple is None:
         return opened
@@ -59,8 +54,6 @@ class ImageSizedPipeline:
 
     Args:
         opened: the model, open for the size in its files.
-        options: options of the pipeline.
-        open_model: opens the model with the given options.
 
     Attributes:
         opened: the pipeline that runs the frames.

@@ -42,10 +42,6 @@ _NOT_OF_THE_PROVIDER: Final = (
 def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
     """Open a model for a node: an engine, an ONNX file with `onnx_provider`, or a served model.
 
-    Args:
-        path: value of the parameter `engine_path`.
-        options: options of the pipeline.
-
     Raises:
         ConfigError: the path is empty, or the address of a server is malformed.
         EngineError: the model cannot be used. The message says why, and how to correct it.
@@ -64,10 +60,6 @@ def open_pipeline(path: str, options: PipelineOptions) -> Pipeline:
 
 def open_offline_pipeline(model: ModelFile, options: PipelineOptions) -> Pipeline:
     """Open a model file for use without a node. Results contain the values for masks and maps.
-
-    Args:
-        model: an ONNX file, an engine or a served model.
-        options: options of the pipeline.
 
     Raises:
         EngineError: the model cannot be used. The message says why, and how to correct it.
@@ -97,8 +89,6 @@ def open_onnx_pipeline(
     is tried: TensorRT, CUDA, CPU. Providers that this build of ONNX Runtime lacks cost nothing.
 
     Args:
-        model: an ONNX file.
-        options: options of the pipeline, with the provider.
         open_batch: as for HostPipeline.
 
     Raises:

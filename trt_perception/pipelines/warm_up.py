@@ -53,11 +53,6 @@ def open_warm_pipeline(
 ) -> tuple[Pipeline, float]:
     """Open a model as the node's transition *configure* does, and run the model in each slot.
 
-    Args:
-        path: path of the model file.
-        options: options of the pipeline.
-        open_pipeline: opens the model.
-
     Returns:
         The pipeline, and the seconds that the last frame took.
 
@@ -85,9 +80,7 @@ def open_warm_pipelines(
     An ONNX file runs in a single pipeline, with the first of `device_ids`.
 
     Args:
-        path: path of the model file.
         options: options of the pipelines, except device and batch size.
-        open_pipeline: opens the model.
         device_ids: indices of CUDA devices. Devices beyond the number of cameras are not used.
         cameras: number of cameras; at least 1.
 

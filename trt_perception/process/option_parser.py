@@ -37,8 +37,6 @@ class OptionParser(argparse.ArgumentParser):
     """A parser whose help ends with examples, and whose errors suggest the intended option.
 
     Args:
-        program: name of the program.
-        description: first line of the help.
         examples: last lines of the help, printed unchanged.
         usage: usage line; None lists the options.
         assignment: takes a word and its values. Returns ``NAME:=VALUE`` of the ROS parameter whose

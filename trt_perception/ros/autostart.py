@@ -51,10 +51,6 @@ class OpenModel:
 def open_model(node_config: NodeConfig, open_pipeline: OpenPipeline) -> OpenModel:
     """Open the model of a node on each GPU, and run it once in each slot.
 
-    Args:
-        node_config: parameters of the node.
-        open_pipeline: opens a model file.
-
     Raises:
         TrtPerceptionError: the model cannot be used. All pipelines are closed.
     """

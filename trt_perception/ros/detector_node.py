@@ -72,10 +72,6 @@ def _guarded(
 class DetectorNode(LifecycleNode):
     """A detector for one or several cameras. Implements FaultHandler and AutostartOwner.
 
-    Args:
-        open_pipeline: opens a model file.
-        options: passed to LifecycleNode.
-
     Attributes:
         needs_parameter: whether the last transition failed because of the value of a parameter.
 

@@ -40,8 +40,6 @@ class NodeHealth:
     A changed problem is published at once. Announcer decides which problems are logged.
 
     Args:
-        node: creates publisher and timers.
-        log: keeps the warnings to show on /diagnostics.
         fault_handler: notified if a worker has ended without an exception.
 
     Attributes:
@@ -233,7 +231,6 @@ def _summarise_sending_cameras(
 
     Args:
         enabled: counts of each enabled camera.
-        disabled_count: number of disabled cameras.
     """
     if disabled_count and not enabled:
         return HealthState(Level.OK, '', f'active, all {disabled_count} cameras are switched off')

@@ -24,11 +24,7 @@ _DESCRIPTIONS: Final = {
 
 
 class KeypointParameters:
-    """Declares the parameters while the node has a model with keypoints.
-
-    Args:
-        node: declares the parameters.
-    """
+    """Declares the parameters while the node has a model with keypoints."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -53,7 +53,6 @@ class NodeParameters:
     of the cameras that come and go.
 
     Args:
-        node: declares the parameters.
         is_configured: returns whether the node has a model, so that only live parameters may
             change. Parameters that are fixed at the start never change.
         check: called before a change is accepted, with the node's configuration and with each
@@ -312,10 +311,7 @@ def _find_mistake(
     """Return why a single value is invalid, '' if it is valid.
 
     Args:
-        name: name of the parameter.
-        value: a value of any type.
         row: row of the parameter; None if the name is unknown.
-        cameras: names of the node's cameras.
         line: returns what the user pastes to set a parameter, from its name and its value in YAML.
     """
     try:

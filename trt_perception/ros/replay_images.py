@@ -68,9 +68,6 @@ def main(args: list[str] | None = None) -> int:
 class ReplayImages(Node):
     """A node that publishes images like a camera.
 
-    Args:
-        options: options of the command line.
-
     Raises:
         ConfigError: the source has no images, or the log cannot be written.
 

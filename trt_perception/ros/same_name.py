@@ -16,11 +16,7 @@ _HOST_BYTES: Final = 4
 
 
 def endpoint_node_name(endpoint: Any) -> str:
-    """Return the full name of the node that a publisher or subscription belongs to.
-
-    Args:
-        endpoint: a TopicEndpointInfo.
-    """
+    """Return the full name of the node that a publisher or subscription belongs to."""
     if endpoint.node_name == _UNKNOWN_NAME:
         return 'a node whose name is not known'
     return _full_name(endpoint.node_namespace, endpoint.node_name)
@@ -30,10 +26,6 @@ def is_on_this_machine(node: Node, endpoint: Any) -> bool | None:
     """Return whether an endpoint runs on this machine; None if the middleware is not Fast DDS.
 
     The result is False for a container with another network. Shared memory does not reach it.
-
-    Args:
-        node: a node of this process.
-        endpoint: a TopicEndpointInfo.
     """
     name = node.get_fully_qualified_name()
     own = next(
@@ -70,7 +62,6 @@ def shared_node_names(node: Node, types: Set[str]) -> dict[str, int]:
     Only names of nodes that publish one of the types count.
 
     Args:
-        node: reads the ROS graph.
         types: message types, such as ``sensor_msgs/msg/Image``.
     """
     publishers = {

@@ -53,10 +53,6 @@ def detector_image_topics(node: Node, topics: Iterable[str]) -> set[str]:
     """Return the topics on which a detector publishes images, such as ``/front/depth``.
 
     A camera's topic may end in the same way, but no class names are published next to it.
-
-    Args:
-        node: reads the ROS graph.
-        topics: topics of images.
     """
     return {
         topic
@@ -74,7 +70,6 @@ def requested_image_topic(node: Node, camera: str, transport: str) -> str:
     would undo a swap of two topics. A compressed topic follows the remapping of ``image``.
 
     Args:
-        node: resolves names.
         camera: name of the camera; empty if the node has only one camera.
         transport: ``raw`` or ``compressed``.
     """
@@ -104,10 +99,6 @@ def camera_info_topic(node: Node, camera: str = '') -> str:
 
 def check_topics(node: Node, cameras: Sequence[str] = ('',)) -> None:
     """Check that no two topics resolve to the same name. The middleware's own error is unclear.
-
-    Args:
-        node: resolves names.
-        cameras: names of the cameras.
 
     Raises:
         ConfigError: two topics resolve to the same name, or a name is too long.
@@ -141,11 +132,6 @@ def unused_remappings(
 
     Absolute names, with a leading slash, are ignored: they may be for another node that was
     started together with this one.
-
-    Args:
-        arguments: ROS arguments as rcl received them.
-        node: resolves names.
-        cameras: names of the cameras.
     """
     own = {topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS}
     full = {node.resolve_topic_name(name, only_expand=True) for name in own}

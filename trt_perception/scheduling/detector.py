@@ -124,7 +124,6 @@ class Detector(Generic[Message]):
 
         Args:
             camera: index in `cameras`.
-            message: the message of the camera.
         """
         pending = PendingFrame(camera, message, self._clock())
         source = self.cameras[camera]

@@ -21,7 +21,6 @@ class MarkedHandler(Generic[Message]):
     each of these names.
 
     Args:
-        handler: handles the messages.
         camera: name of the camera; may be empty.
 
     Raises:

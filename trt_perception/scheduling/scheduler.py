@@ -27,7 +27,6 @@ class _WaitingItem(NamedTuple, Generic[Item]):
     """The mailbox of one camera.
 
     Attributes:
-        item: the newest message.
         since_s: arrival time of the first message since the mailbox was last empty.
     """
 
@@ -39,7 +38,6 @@ class Scheduler(Generic[Item]):
     """The mailboxes of one pipeline's cameras.
 
     Args:
-        batch_size: the largest number of messages in a batch.
         max_delay_s: how long a message may wait for a full batch.
 
     Attributes:

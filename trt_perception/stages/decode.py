@@ -34,10 +34,8 @@ def decode(
             ``spec.computed_shapes_error`` is None. If the decoder's outputs have no batch axis,
             the list has all outputs of the first image, then of the second, and so on. float16 is
             converted to float32.
-        spec: the model's description.
         letterboxes: geometry of each image in the batch.
         thresholds: confidence, IoU and class filter of each image.
-        limits: limits for the number of boxes, and the scope of NMS.
 
     Returns:
         The result of each image. It is an OutputError if a score is not a probability, a class has

@@ -79,11 +79,6 @@ class FrameHeaderWriter:
     ) -> npt.NDArray[np.uint8]:
         """Return a header without the pixel offset, so that several frames can share it.
 
-        Args:
-            frame: the image.
-            letterbox: the frame's geometry.
-            thresholds: the frame's thresholds and class filter.
-
         Returns:
             The header's bytes: uint8, at most ``size`` bytes.
         """

@@ -53,8 +53,6 @@ class FrameKernels:
     The result of a frame does not depend on the other frames of its batch, or on its index.
 
     Args:
-        device: the device of the kernels, with its architecture.
-        spec: the model's tensors, preprocessing and decoder.
         limits: limits of decoding. ``max_candidates`` must be a multiple of 32, or above 1024.
 
     Attributes:
@@ -66,7 +64,6 @@ class FrameKernels:
         taps: number of cells that make a pixel of a map, for each axis (``cell_taps``).
         result_row: dtype of a result row: the fields of ROW_DTYPE, then ``task_values`` as
             the network outputs them. An oriented box is in network pixels, before its rotation.
-        header: writes the frame headers that the kernels read.
         scratch_bytes: device memory of the decoding kernels for each frame of a batch. Must be
             cleared before the first launch.
         result_bytes: size of the result of each frame, in bytes.
@@ -177,7 +174,6 @@ class FrameKernels:
             tensor: device address of the input.
             max_frames: batch size of the engine. With fewer frames, the rest of the tensor keeps
                 its values.
-            stream: the stream for the kernel.
         """
         grid = (*_block_counts(self._network_wh), max_frames)
         self._launch('letterbox', grid, _BLOCK_SHAPE, (batch, tensor), stream)
@@ -190,7 +186,6 @@ class FrameKernels:
             mask: device address of the input.
             max_frames: batch size of the engine. With fewer frames, the rest of the mask keeps
                 its values.
-            stream: the stream for the kernel.
         """
         assert self._pixel_mask is not None
         _, rows, columns = self._pixel_mask.shape
@@ -208,7 +203,6 @@ class FrameKernels:
             scratch: device address of ``scratch_bytes`` for each frame.
             result: device address of ``result_bytes`` for each frame.
             max_frames: batch size of the engine.
-            stream: the stream for the kernels.
         """
         one_block = (1024, 1, 1)
         anchors = (-(-self._anchors // 32), 1, max_frames)
@@ -241,7 +235,6 @@ class FrameKernels:
                 the better detection wins.
             place: index of the frame in the batch.
             geometry: the position of the image in the prototypes.
-            stream: the stream for the kernel.
         """
         width, height = geometry.size_wh
         pointers = [(each, c_void_p) for each in (scratch, prototypes, numbers)]
@@ -270,9 +263,7 @@ class FrameKernels:
             made: device addresses of the map (class ids, uint8, or depth, float32), of the
                 confidence (uint8) or 0, and of an int32 that becomes 1 if a value is impossible.
             place: index of the image in the batch.
-            size_wh: width and height of the map.
             scaling: how cells become depths; not used for classes.
-            stream: the stream for the kernel.
         """
         is_metric, is_inverse, *values = scaling
         pointers = [(each, c_void_p) for each in (*outputs, *taps, *made)]

@@ -242,10 +242,6 @@ def _import_pillow() -> Any:
 class HostPreprocessor:
     """Applies letterbox, colour order and normalisation. All frames share one input tensor.
 
-    Args:
-        preprocessing: the model's preprocessing.
-        batch: number of frames in the tensor.
-
     Raises:
         EngineError: the preprocessing needs Pillow, which is not installed.
     """
@@ -272,7 +268,6 @@ class HostPreprocessor:
         """Write one frame into the tensor.
 
         Args:
-            frame: a decoded frame.
             place: index of the frame in the batch.
 
         Returns:

@@ -21,7 +21,6 @@ def best_candidates(scores: npt.NDArray[np.float32], limit: int) -> npt.NDArray[
 
     Args:
         scores: float32 (n,), without NaN.
-        limit: largest number of indices to return.
 
     Returns:
         int64 (min(n, limit),).
@@ -49,7 +48,6 @@ def non_maximum_suppression(
         boxes: float32 (n, 4), finite, of positive area, sorted best score first.
         class_ids: int32 (n,).
         iou_threshold: in [0, 1].
-        limit: largest number of boxes to keep.
         class_agnostic: whether boxes of different classes suppress each other too.
 
     Returns:
@@ -95,7 +93,6 @@ def oriented_non_maximum_suppression(
         boxes: float32 (n, 5), finite, of positive size, sorted best score first.
         class_ids: int32 (n,).
         iou_threshold: in [0, 1].
-        limit: largest number of boxes to keep.
         class_agnostic: whether boxes of different classes suppress each other too.
 
     Returns:

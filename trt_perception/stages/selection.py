@@ -42,7 +42,6 @@ def passing_indices(
     Args:
         scores: (n,). NaN and infinite scores never pass.
         class_ids: (n,).
-        thresholds: confidence threshold and class filter.
 
     Raises:
         OutputError: there are scores, and all are NaN.
@@ -76,11 +75,6 @@ def select_detections(
     5. Map to source pixels, clip to the image, and remove empty boxes.
 
     Args:
-        decoder: the decoder of the candidates.
-        candidates: the candidates of one image.
-        spec: the model's description.
-        letterbox: geometry of the frame.
-        thresholds: confidence, IoU and class filter.
         limits: ``max_candidates``, ``max_detections``, and the scope of NMS.
 
     Raises:
@@ -125,9 +119,7 @@ def build_detections(
     """Return detections in source pixels, without boxes outside the image.
 
     Args:
-        task: the model's task.
         found: the selected boxes, with ``xyxy`` as ``task.nms_boxes`` returns it.
-        letterbox: geometry of the frame.
         left_out: see ``Detections``.
     """
     xyxy, fields = task.boxes_in_source(found.xyxy, letterbox)
@@ -151,7 +143,6 @@ def _image_boxes_to_network(xyxy: Floats, letterbox: Letterbox) -> Floats:
 
     Args:
         xyxy: float32 (n, 4), the fractions multiplied by the size of the network's input.
-        letterbox: geometry of the frame.
     """
     left, top, right, bottom = letterbox.image_xyxy
     visible, network = np.array([(right - left, bottom - top), letterbox.network_wh], np.float32)
@@ -239,8 +230,6 @@ def _check_box_unit(
     Args:
         candidates: candidates of one image, in network pixels. Candidates with score 0 are
             padding and are ignored.
-        network_wh: width and height of the network's input.
-        decoder: the decoder of the candidates.
 
     Raises:
         OutputError: pixels are expected and all boxes lie within 0…1, or the reverse.

@@ -73,7 +73,6 @@ def node_profile_environment(share: Path, environment: Mapping[str, str]) -> dic
     Fast DDS reads the profile once, with the first participant of a process.
 
     Args:
-        share: share folder of the package.
         environment: environment of the node's process.
     """
     return {
@@ -145,7 +144,6 @@ def suggest_image_topic(
 
     Args:
         topics: type of each published topic, without the topics of the node itself.
-        image: the node's topic of raw images.
         transport: the node's transport, ``raw`` or ``compressed``.
         camera: name of the camera; empty if the node has only one camera.
 
@@ -200,7 +198,6 @@ def loss_fix(
     """Return the fix for large images that are lost on the way to this process.
 
     Args:
-        share: share folder of the package.
         reliability: reliability of the subscription, ``reliable`` or ``best_effort``.
         environment: environment of this process.
         camera: name of the camera; empty if the node has only one camera.

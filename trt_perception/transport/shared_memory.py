@@ -37,7 +37,6 @@ def affordable_participants(cameras: int, free_bytes: int, bytes_each: int) -> i
     """Return a number of participants: one for each camera or for two, or as memory permits.
 
     Args:
-        cameras: number of cameras with raw images.
         free_bytes: free shared memory in bytes.
         bytes_each: shared memory of one participant in bytes.
     """

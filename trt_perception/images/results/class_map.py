@@ -36,7 +36,6 @@ class ClassMap(ShortRepr):
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
             of each class, float32 (classes, rows, columns). It covers the network's input.
-        letterbox: geometry of the image.
     """
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]

@@ -25,9 +25,6 @@ class ClassScores(ShortRepr):
     def best(self, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
         """Return the classes with the highest scores, best first. The lower id wins ties.
 
-        Args:
-            count: largest number of classes.
-
         Returns:
             Class ids, int64 (n,), and their scores, float32 (n,).
 

@@ -29,7 +29,6 @@ class DepthMap(ShortRepr):
 
     Attributes:
         grid: the network's output, a copy: float32 (rows, columns). It covers the network's input.
-        letterbox: geometry of the image.
         upsampling: how the family's own code resizes the output.
         is_metric: whether values are metres. Otherwise they have no unit, and larger values are
             nearer.

@@ -53,7 +53,6 @@ class KernelMaps:
 
     Attributes:
         maps: the maps by kind: ``class_ids`` and ``confidence``, uint8, or ``depth``, float32.
-        letterbox: geometry of the image.
         is_metric: whether a depth is in metres. Otherwise larger values are nearer.
     """
 

@@ -135,7 +135,6 @@ def without_shared_memory(resized: npt.NDArray[Any], source: npt.NDArray[Any]) -
 
     Args:
         resized: a result of `resize_map`. It is returned itself if it has its own memory.
-        source: the map that was resized.
     """
     if resized.flags.c_contiguous and not np.may_share_memory(resized, source):
         return resized
@@ -149,7 +148,6 @@ def image_extents(
 
     Args:
         shape: rows and columns of the map, which covers the whole input of the network.
-        letterbox: geometry of the image.
 
     Returns:
         (first row, number of rows), (first column, number of columns); then whether these are
@@ -178,8 +176,6 @@ def image_part(
 
     Args:
         values: uint8 or float32 (rows, columns), over the whole input of the network.
-        letterbox: geometry of the image.
-        upsampling: one of UPSAMPLINGS.
     """
     rows, columns = values.shape
     ((top, height), (left, width)), is_in_cells = image_extents((rows, columns), letterbox)

@@ -33,7 +33,6 @@ def map_size_wh(text: str, letterbox: Letterbox) -> tuple[int, int]:
     Args:
         text: ``source`` for the size of the image, ``network`` for the part of the network's
             input with the image, or ``WIDTHxHEIGHT``. Valid as ``map_size_mistake`` defines it.
-        letterbox: geometry of the image.
     """
     if text == 'network':
         left, top, right, bottom = letterbox.image_xyxy

@@ -73,7 +73,6 @@ def find_external_weights(content: bytes, name: str = 'the model') -> tuple[str,
 
     Args:
         content: content of an ONNX file.
-        name: name of the file, for messages.
 
     Raises:
         EngineError: the file is truncated, not an ONNX model, or of a newer ONNX version, or the
@@ -171,9 +170,7 @@ def _read_operator_name(message: int | memoryview, name: int, domain: int) -> tu
     """Return the name of an operator or function, and its domain.
 
     Args:
-        message: the NodeProto or FunctionProto.
         name: number of the field with the name: 1 in a FunctionProto, 4 in a NodeProto.
-        domain: number of the field with the domain.
     """
     assert isinstance(message, memoryview)
     kind = 'Function' if name == 1 else 'Node'

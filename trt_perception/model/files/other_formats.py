@@ -16,8 +16,6 @@ class _Format(NamedTuple):
 
     Attributes:
         start: matches the first bytes of a file.
-        found: what the file is.
-        fix: instruction to the user.
     """
 
     start: re.Pattern[bytes]
@@ -61,7 +59,6 @@ def refuse_other_format(path: str, content: bytes, *, is_onnx: bool) -> None:
     """Refuse a file that starts like a file of another known format.
 
     Args:
-        path: path of the file, for the error.
         content: the file's bytes.
         is_onnx: whether the file has the suffix of ONNX files. Otherwise it should be an engine.
 

@@ -39,10 +39,6 @@ def read_plan_header(content: bytes, name: str) -> PlanHeader:
     ``trtexec --getPlanVersionOnly`` reads the same layout: the magic number in bytes 0 to 3, and
     the version in bytes 24 to 27.
 
-    Args:
-        content: content of the file.
-        name: name of the file, for messages.
-
     Raises:
         EngineError: the content is not a plan.
     """

@@ -27,7 +27,6 @@ class TritonAddress:
 
     Attributes:
         server: host and port of the server's gRPC service, such as ``localhost:8001``.
-        model: name of the model.
         version: version of the model; '' lets the server choose.
     """
 

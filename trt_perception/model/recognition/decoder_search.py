@@ -67,11 +67,8 @@ def find_decoders(
     """Return the names of all decoders that fit a model.
 
     Args:
-        model: the loaded model.
         input_size: width and height in pixels; None if dynamic.
         classes: number of class names; None if unknown.
-        info: information from metadata or config.json.
-        syntax: how the user sets parameters, for messages.
 
     Raises:
         EngineError: the outputs belong to another kind of network.
@@ -114,7 +111,6 @@ def find_decoders_by_shape(
     """Return the names of the decoders that the shapes allow.
 
     Args:
-        model: the loaded model.
         classes: number of class names; None if unknown.
         task: the model's task, such as ``detect`` or ``pose``.
         allow_dynamic: see ``assign_outputs``.
@@ -326,7 +322,6 @@ def _filter_by_anchor_count(
     many anchors as its grids have cells.
 
     Args:
-        decoders: names of decoders with one output.
         shape: shape of the output, with three axes.
         input_size: width and height in pixels; None if dynamic.
     """

@@ -36,7 +36,6 @@ def read_huggingface_config(
     Args:
         config: content of config.json, with the content of preprocessor_config.json under the key
             `preprocessor_config`.
-        outputs: all outputs of the model.
     """
     model_type = config.get('model_type')
     model_type = model_type if isinstance(model_type, str) and not name_mistake(model_type) else ''

@@ -39,7 +39,6 @@ def image_task(
     by the names of their outputs.
 
     Args:
-        model: the loaded model.
         input_size: width and height in pixels; None if dynamic.
         class_count: number of class names; 0 if unknown.
     """

@@ -15,7 +15,6 @@ def manifest_advice(model: ModelInfo, task: str, *further: str) -> str:
 
     Args:
         model: the model. If its path is relative, so is the path in the command.
-        task: name of the task.
         further: more options and their values, one word each.
     """
     kind = TASKS.get(task)

@@ -16,7 +16,6 @@ class ParameterSyntax:
     """The syntax of one program. All names of parameters are without ``model.``.
 
     Attributes:
-        name: converts a name to the name that the user writes.
         arguments: converts values by name to the arguments that the user pastes. A value is a
             bool, a number, a text, or a list of numbers or texts. A text may be a placeholder in
             capitals.

@@ -94,7 +94,6 @@ def unread_keys(processor: Mapping[str, Any], *, of_colors: bool) -> str:
     """Return the keys that are not read and change the pixels, with their values; may be empty.
 
     Args:
-        processor: content of preprocessor_config.json.
         of_colors: whether to return keys that change colours. Otherwise, return the keys that
             change size or position.
     """

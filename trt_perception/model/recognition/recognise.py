@@ -85,7 +85,6 @@ class ModelOverrides:
     """Values of the user, which replace the values of a model's files.
 
     Attributes:
-        preprocessing: values for fields of Preprocessing.
         decoder: a name in PRESETS; empty if not set.
         class_names: names of the classes, in the order of the network's outputs; empty if not set.
         task: a name in TASKS; empty if not set.
@@ -93,7 +92,6 @@ class ModelOverrides:
             set. Only for the task ``pose``.
         image_wh: width and height of the images in pixels, for models that derive the size of
             their input from them; None if unknown.
-        syntax: how the user sets parameters, for messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
@@ -115,7 +113,6 @@ class ModelDescription:
     """The description of a model's input and outputs.
 
     Attributes:
-        decoder: the decoder that reads the outputs.
         preprocessing: how pixels become the input.
         class_names: in the order of the network's outputs.
         evidence: one sentence for each finding, in the form observation -> conclusion.
@@ -161,7 +158,6 @@ def recognise(
     """Describe a model that has no manifest.
 
     Args:
-        model: the loaded model.
         overrides: values that the user has set, used instead of recognised values.
         find_output_shapes: returns the shape of each output for given inputs. Called once if
             outputs have dynamic dimensions. If None, dynamic dimensions stay unknown.
@@ -286,7 +282,6 @@ def _usual_preprocessing(
 
     Args:
         chosen: preset of the decoder; empty if several fit.
-        info: information from the exporter.
         size: width and height of the input in pixels; None if unknown.
         evidence: list to which a sentence is added if the exporter gives no preprocessing.
     """
@@ -313,7 +308,6 @@ def _unknown_resize(chosen: str, values: Mapping[str, Any]) -> dict[str, str]:
 
     Args:
         chosen: preset of the decoder; empty if several fit.
-        values: the known fields of Preprocessing.
     """
     networks = PRESETS[chosen].networks_by_resize if chosen else {}
     if not networks or 'resize' in values:

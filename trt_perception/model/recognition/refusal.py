@@ -50,7 +50,6 @@ class RecognitionState:
     """The known and unknown values of a model at the end of recognition.
 
     Attributes:
-        decoders: names of the decoders that fit, or the decoder that the user set.
         decoders_with_other_names: if none fits, the decoders that fit another number of class
             names.
         class_count: number of class names; 0 if unknown.
@@ -59,7 +58,6 @@ class RecognitionState:
         problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
             or unsupported, unless the user has set the field.
         task: the model's task, such as ``detect`` or ``pose``.
-        is_task_given: whether the user has set the task.
     """
 
     decoders: tuple[str, ...]
@@ -81,10 +79,7 @@ def refuse_missing_info(
     """Check that recognition is complete.
 
     Args:
-        model: the loaded model.
         evidence: one sentence for each finding.
-        state: the known and unknown values.
-        syntax: how the user sets parameters, for messages.
 
     Raises:
         MissingModelInfoError: a value is unknown. The error lists the parameters to set, with
@@ -288,15 +283,7 @@ class Mismatch(TypedDict):
 def outputs_mismatch(
     decoder: Decoder, task: Task, outputs: tuple[TensorSpec, ...], classes: int, batch: int
 ) -> Mismatch:
-    """Describe outputs that a decoder cannot read.
-
-    Args:
-        decoder: the decoder.
-        task: the task of the model.
-        outputs: all outputs of the model.
-        classes: number of class names.
-        batch: expected number of images.
-    """
+    """Describe outputs that a decoder cannot read."""
     count = needed_class_count(decoder, outputs, task)
     return Mismatch(
         found=tensors_text(outputs),

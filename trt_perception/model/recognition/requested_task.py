@@ -23,10 +23,8 @@ def requested_task(
     """Return the task of this name, completed from the outputs.
 
     Args:
-        model: the loaded model.
         found: the task that metadata or outputs show. Returned unchanged if it has this name.
         class_names: names of the classes, in the order of the network's outputs; empty if unknown.
-        name: a name in TASKS.
         keypoint_names: names of the keypoints, in the order of the outputs. If empty, objects of a
             class ``person`` have COCO's keypoints.
 

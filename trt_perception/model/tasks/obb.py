@@ -56,7 +56,6 @@ class Obb(Task):
 
         Args:
             boxes: float32 (n, 5), network pixels, as ``nms_boxes`` returns them.
-            letterbox: geometry of the frame.
 
         Returns:
             float32 (n, 4), source pixels, clipped to the image; and the field ``oriented``:
@@ -89,7 +88,6 @@ def _touches_image(oriented: Floats, size_wh: tuple[int, int]) -> npt.NDArray[np
 
     Args:
         oriented: float32 (n, 5), source pixels.
-        size_wh: width and height of the image.
     """
     corners = np.array([(x, y) for x in (0, size_wh[0]) for y in (0, size_wh[1])], np.float64)
     boxes = oriented.astype(np.float64)

@@ -209,9 +209,6 @@ def _named_keypoints(
     """Return keypoints with names from the metadata, and the source of the names.
 
     Args:
-        count: number of keypoints.
-        values: number of values per keypoint.
-        metadata: metadata of the ONNX file.
         class_names: in the order of the network's outputs; empty if unknown.
     """
     names = tuple(str(index) for index in range(count))

@@ -120,7 +120,6 @@ def mask_geometry(letterbox: Letterbox, shape: tuple[int, ...]) -> MaskGeometry:
     """Return the position and scale of an image in prototypes.
 
     Args:
-        letterbox: geometry of the frame.
         shape: rows and columns of prototypes.
     """
     rows, columns = shape

@@ -38,7 +38,6 @@ def read_task(section: JsonSection, key: str) -> Task:
     """Read the task and its keys, which are in the same section.
 
     Args:
-        section: the whole manifest.
         key: the key with the name of the task. Without this key, the task is detect.
 
     Raises:

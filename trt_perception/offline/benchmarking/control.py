@@ -25,11 +25,7 @@ _LINE_INTERVAL_S: Final = 10.0
 
 
 class BenchmarkProgress:
-    """Reports progress on standard error: as a bar on a terminal, else as lines.
-
-    Args:
-        total: number of measurements.
-    """
+    """Reports progress on standard error: as a bar on a terminal, else as lines."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -64,9 +60,6 @@ class BenchmarkProgress:
         """Report progress, at most once per interval. Call this method for each frame.
 
         Args:
-            what: name of the measurement's part.
-            done: number of finished frames.
-            count: maximum number of frames.
             seconds: time since the start of this part.
         """
         now = time.perf_counter()
@@ -127,7 +120,6 @@ class MeasurementControl:
         """Start the clock of a measurement.
 
         Args:
-            what: name of this part in progress reports.
             max_frames: maximum number of frames; ``count`` by default.
         """
         self._begin(what, self.count if max_frames is None else max_frames, self.seconds)
@@ -145,7 +137,6 @@ class MeasurementControl:
         """Return whether to start another frame.
 
         Args:
-            done: number of frames that have started.
             min_frames: number of frames that start even after a stop or the time limit, unless
                 ``begin`` set a lower maximum.
         """

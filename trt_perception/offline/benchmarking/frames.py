@@ -61,7 +61,6 @@ def load_frames(
         size_wh: size in pixels to which images are resized. None keeps the size of the
             source's images; without a source, it means DEFAULT_SIZE.
         encoding: a name in PIXEL_FORMATS.
-        count: number of frames.
 
     Raises:
         ConfigError: the source cannot be read, or an image is too small for the encoding.

@@ -53,9 +53,6 @@ def measure_steps(
 
     Args:
         slot: slot without queued work on its stream and without its own graph.
-        frame: the frame that all steps process.
-        thresholds: thresholds of the decoding step.
-        task: task of the model.
         control: limits the launches of the engine. The other steps run about equally often.
 
     Returns:
@@ -125,7 +122,6 @@ def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
 
     Args:
         slot: a slot with staged frames, whose engine has run once.
-        batch: number of frames.
     """
     result = slot.result
     if not isinstance(result, MapDecoder):
@@ -179,7 +175,6 @@ def measure_encodings(
     Args:
         slot: slot without queued work on its stream and without its own graph.
         frames: one frame of each encoding.
-        thresholds: thresholds in the headers of the frames.
         control: limits the number of runs of each step, approximately.
 
     Returns:

@@ -28,7 +28,6 @@ def measure_host_steps(
     Args:
         pipeline: pipeline with no frames in flight.
         frames: used in order, repeatedly if necessary.
-        thresholds: thresholds of all frames.
         control: ends the measurement. In the warm-up before it, each frame runs at least once,
             unless the run was stopped.
 
@@ -81,7 +80,6 @@ def stage_times(
     Args:
         names: the stages before ``maps``.
         marks: for each frame, the clock in seconds before, between and after all stages.
-        task: task of the model.
     """
     if isinstance(task, MapTask):
         names = (*names, 'maps')

@@ -38,7 +38,6 @@ class TimeStatistics:
 
     Attributes:
         p999: 99.9th percentile.
-        count: number of values.
     """
 
     mean: float
@@ -77,7 +76,6 @@ class EncodingTime:
     Attributes:
         frame_bytes: size of the pixels.
         upload_ms: time to upload header and pixels; None if the device reads them in place.
-        letterbox_ms: time of the letterbox kernel.
     """
 
     frame_bytes: int
@@ -92,7 +90,6 @@ class PipelineReport:
     "At full load" means that the next frame is always waiting.
 
     Attributes:
-        depth: batches in flight.
         latency_ms: time from enqueueing a batch to its results and maps, in an idle pipeline.
         frames_per_s: frames per second at full load.
         busy_latency_ms: time from enqueueing a batch to its results and maps, at full load.
@@ -105,7 +102,6 @@ class PipelineReport:
             Only the first 128 MiB of results are compared.
         load_s: time to open the pipeline, set by the caller.
         device_memory_bytes: GPU memory of the pipeline, set by the caller; None on the CPU.
-        batch: frames per batch.
     """
 
     depth: int
@@ -145,7 +141,6 @@ def measure_pipeline(
     Args:
         pipeline: pipeline with no frames in flight.
         frames: used in order, repeatedly; at least as many batches as are in flight.
-        thresholds: thresholds of all frames.
         expected: result of ``detect_all``. Frames without an expected result are not compared.
         control: ends each of the two runs, and the warm-up before each.
         batch: frames per batch, at most ``pipeline.batch``.
@@ -191,9 +186,6 @@ def detect_all(
     Args:
         pipeline: pipeline with no frames in flight.
         frames: their number is a multiple of ``batch``.
-        thresholds: thresholds of all frames.
-        control: can stop the run.
-        batch: frames per batch.
 
     Returns:
         The results in the order of the frames; None if the run was stopped before its end.

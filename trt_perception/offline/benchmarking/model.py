@@ -56,9 +56,7 @@ def measure_model(
     """Measure one model. After a stop, return the measurements that had begun.
 
     Args:
-        model: engine, ONNX file or served model.
         frames: used in order, repeatedly; at least as many as the maximum in flight.
-        options: options of the measurements.
         control: ends each measurement.
         encodings: one frame of each encoding to compare; used only for engines.
 

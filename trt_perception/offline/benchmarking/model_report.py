@@ -24,7 +24,6 @@ class BenchmarkOptions:
         warmup: frames before each measurement that are not counted.
         seconds: maximum seconds of each measurement; None sets no limit.
         pipeline: options of the pipeline. ``depths`` and ``batches`` replace its depth and batch.
-        thresholds: thresholds of all frames.
         batches: numbers of frames per batch, with one measurement for each. Batches above the
             model's maximum are not measured.
         max_latency_ms: latency limit for ``best_within_limit``; None sets no limit.
@@ -63,7 +62,6 @@ class EngineComparison:
     """Compares a pipeline with its engine alone.
 
     Attributes:
-        depth: batches in flight.
         throughput_x_engine: frames/s times the engine's time; 1 if the engine never waits.
         p50_minus_engine_ms: median latency minus the engine's time.
         p99_over_p50: 99th percentile of the latency divided by its median.
@@ -80,8 +78,6 @@ class BestSetting:
     """The combination of batch and depth with the highest throughput.
 
     Attributes:
-        batch: frames per batch.
-        depth: batches in flight.
         frames_per_s: frames per second at full load.
         p99_ms: 99th percentile of a batch's latency at full load.
     """
@@ -97,13 +93,9 @@ class ModelReport:
     """All results of one model.
 
     Attributes:
-        file: name of the model file.
         sha256: SHA-256 of the model file.
         runtime: module that runs the model, and its version; or ``Triton server``.
-        input: the input tensor.
-        output: the first output tensor.
         engine_ms: mean time of the network in consecutive runs; from a CUDA graph if possible.
-        stages: maps the name of a step to its times.
         encodings: maps the name of an encoding to the times of the steps that depend on the
             encoding; empty if only one encoding was requested.
         candidates: number of boxes above the threshold before NMS, for each frame; empty if the

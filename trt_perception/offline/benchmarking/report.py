@@ -101,7 +101,6 @@ def model_text(report: ModelReport, max_latency_ms: float | None = None) -> str:
     """Return all tables of one model.
 
     Args:
-        report: results of the model.
         max_latency_ms: latency limit that the user set; None without a limit.
     """
     tensors = ', '.join(
@@ -153,7 +152,6 @@ def comparison_text(
     """Return a table of all models, each at its setting with the most frames/s.
 
     Args:
-        reports: results of the models.
         agreements: agreement of each further model with the first; None if unknown.
     """
     measures = ['F1', 'IoU', 'score difference']

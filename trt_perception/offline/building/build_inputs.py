@@ -16,9 +16,6 @@ class BuildInputs:
     """The inputs of a build. The same inputs make the same engine.
 
     Attributes:
-        options: options of the user.
-        source: the ONNX model.
-        tensorrt: the TensorRT release that builds the engine.
         calibration: selected images for calibration; None if the build does not calibrate.
         validation: image files that --validate names; empty without this option.
     """

@@ -87,11 +87,7 @@ def engine_with_manifest(
     """Return the engine with its manifest. ``with_measurements`` adds measurements later.
 
     Args:
-        inputs: inputs of the build.
-        recognised: preprocessing, decoder, task and class names of the model.
-        image: name of the image input. The profiles describe this input.
         calibration: record of the calibration; None if the build did not calibrate.
-        plan: the plan from TensorRT.
     """
     options, source, gpu = inputs.options, inputs.source.file, plan.gpu
     source_model = inputs.source.model
@@ -133,7 +129,6 @@ def with_measurements(
         verified: results of the engine's check, including the precision of its layers; None if
             this machine cannot run the engine.
         accuracy: accuracy on the images of --validate; None without this option.
-        agreement: agreement of the engine's detections with the original model's detections.
     """
     manifest = engine.manifest
     assert manifest is not None

@@ -52,7 +52,6 @@ class StoredEngine:
     Attributes:
         engine: bytes of the plan.
         manifest: manifest of the stored build, JSON. It names the files of that build.
-        report: report of the stored build, JSON.
     """
 
     engine: bytes
@@ -68,7 +67,6 @@ def store_key(
     Args:
         onnx_sha256: SHA-256 of the model with its external weights.
         options: all options. Options that affect neither engine nor report are ignored.
-        tensorrt: the TensorRT release that would build the engine.
         contents: SHA-256 of each other input (images, labels, class names, plugins), by any
             unique name.
     """

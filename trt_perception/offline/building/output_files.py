@@ -129,7 +129,6 @@ def write_outputs(
     engine next to a new manifest.
 
     Args:
-        engine: the engine with its manifest.
         quantised: the model with Q/DQ nodes and its manifest; None without --qdq-onnx.
         replaces: the result of ``check_output_paths``.
         log: log of the build. Its report receives the written files.

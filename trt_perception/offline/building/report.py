@@ -23,10 +23,7 @@ class Step:
     """One step of a build.
 
     Attributes:
-        name: one word.
-        status: how the step ended.
         seconds: duration of the step.
-        outcome: the result in words.
     """
 
     name: str
@@ -47,9 +44,7 @@ class BuildReport:
         status: ``running`` until the end, then ``done``, ``failed`` or ``interrupted``.
         error: the reason for a failure; otherwise empty.
         reused: whether the engine came from the store.
-        input_model: file, size, hash, tensors and recognised properties.
         output_engine: file, size, hash and manifest; empty until both files are written.
-        configuration: the options, the TensorRT release and the GPU.
         optimization: number of nodes before and after slimming, precision by layer, fusions.
         performance: duration of the build in seconds, size, expected latency.
         accuracy: accuracy on the validation images; None without a measurement.
@@ -108,7 +103,6 @@ class BuildLog:
     """Collects what the steps of a build report.
 
     Attributes:
-        report: the report, which the steps fill.
         progress: called with the current activity, and its finished and total number of parts;
             both are 0 at the beginning of a step.
         on_step_ended: called with each step after its end.

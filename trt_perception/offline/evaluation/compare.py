@@ -47,9 +47,7 @@ class ModelAccuracy:
     """Accuracy of one model on a data set.
 
     Attributes:
-        name: name of the model in reports.
         class_names: names of the model's classes, in the model's order.
-        latency: time per image.
         detections: detections at the thresholds of the node, one entry for each image.
         metrics: COCO metrics of the task's shapes; None without annotations.
         image_matches: detections of each image matched with its objects; empty without
@@ -78,10 +76,8 @@ class AccuracyReport:
         models: results of each model, the reference first.
         agreements: maps the name of each other model to its agreement with the reference. None
             if their class names differ.
-        images: number of images.
         annotations: name of the annotation file; None without annotations.
         thresholds: thresholds of the compared detections. mAP uses all scores above 0.001.
-        measure: which shapes of the objects are compared.
     """
 
     models: tuple[ModelAccuracy, ...]
@@ -178,7 +174,6 @@ def compare_models(
         images: at least one image file. Images that the annotations do not list are skipped.
         annotations: COCO annotation file; None compares detections with the reference only.
         progress: called after each step; an exception of this function ends the comparison.
-        thresholds: thresholds of the node, for the comparison of detections.
 
     Raises:
         ConfigError: the images do not fit the annotations, or class names differ.
@@ -223,12 +218,9 @@ def evaluate_model(
     """Run one model on a data set and measure its accuracy.
 
     Args:
-        name: name of the model in reports.
         pipeline: pipeline that ``open_for_evaluation`` opened, with no frames in flight.
-        dataset: images and their annotated objects.
         classes: categories of the model's classes, from ``dataset.class_map``.
         progress: called after each batch.
-        thresholds: thresholds of the node.
 
     Raises:
         ImageError: an image cannot be read.
@@ -282,8 +274,6 @@ def accuracy_report(
 
     Args:
         models: results of at least one model on the data set.
-        dataset: data set that the models ran on.
-        thresholds: thresholds of the models' detections.
     """
     first = models[0]
     agreements = {

@@ -25,7 +25,6 @@ class DatasetImage:
 
     Attributes:
         id: id in the annotations; without annotations, a number from 1 on.
-        path: image file.
         size_wh: annotated width and height in pixels; None if unknown.
     """
 
@@ -41,7 +40,6 @@ class Dataset:
     Attributes:
         images: at least one image.
         annotations: the ground truth; None without annotations.
-        measure: which shapes of the objects are compared.
     """
 
     images: tuple[DatasetImage, ...]
@@ -89,10 +87,6 @@ class Dataset:
 
     def with_shapes(self, measure: Measure, categories: Collection[int]) -> Dataset:
         """Return a copy with the annotated shapes that a measure compares.
-
-        Args:
-            measure: measure of the models.
-            categories: ids of the measured categories.
 
         Raises:
             ConfigError: the mask, keypoints or oriented box of an object is missing or invalid.

@@ -43,9 +43,6 @@ class Latency:
     """Time of an image from the start of preprocessing to its boxes, in milliseconds.
 
     Decoding of the image file is not included. For a batch, the time is divided by its size.
-
-    Attributes:
-        batch: maximum number of images per batch.
     """
 
     mean_ms: float
@@ -71,7 +68,6 @@ class RunResult:
 
     Attributes:
         detections: one entry for each image, in the order of the images.
-        latency: time per image.
     """
 
     detections: tuple[Detections, ...]
@@ -83,10 +79,6 @@ def open_for_evaluation(model: ModelFile, options: PipelineOptions) -> Pipeline:
 
     The host decodes the outputs of an engine in this pipeline, so the latency differs from the
     node's.
-
-    Args:
-        model: ONNX file or engine.
-        options: options of a node that runs the model.
 
     Raises:
         EngineError: the model cannot be used. The message says why, and how to fix it.
@@ -104,7 +96,6 @@ def detect_batch(
     Args:
         pipeline: pipeline that ``open_offline_pipeline`` opened, with no frames in flight.
         frames: 1 to ``pipeline.batch`` frames.
-        thresholds: thresholds of all frames.
 
     Raises:
         ImageError: a frame cannot be read.
@@ -127,7 +118,6 @@ def detect_in_files(
         pipeline: pipeline with no frames in flight.
         images: at least one pair of file and required (width, height) in pixels; None allows
             any size.
-        thresholds: thresholds of all frames.
         progress: called after each batch; an exception of this function ends the run.
         measure: measure of the comparison. Masks are kept, as run lengths, only if the measure
             compares masks.

@@ -120,8 +120,6 @@ class BenchmarkReport:
 
     Attributes:
         date: start of the run, ISO 8601, UTC.
-        machine: hardware and software that the figures depend on.
-        options: options of the measurements.
         images: size and encoding of each frame.
         models: one entry for each model, in the order of the command line.
         agreement: agreement of each further model with the first. None if one of the two was not

@@ -94,7 +94,6 @@ class _DetectionRun:
     Attributes:
         seconds: detection time per image, one entry for each batch.
         problems: messages about images and videos that could not be read completely.
-        drawn: names of the annotated images and videos.
         partial: whether the user interrupted the run. Later images are missing then.
     """
 

@@ -161,9 +161,6 @@ def _try_update_manifest(report: EngineReport) -> bool:
 def update_manifest(report: EngineReport) -> dict[str, int]:
     """Write the precision of the built layers into the manifest, and return the counts by type.
 
-    Args:
-        report: report of a loaded engine.
-
     Raises:
         EngineError: the engine was not loaded or does not list types, the manifest has no build
             section, or most layers lost the requested precision.

@@ -78,7 +78,6 @@ class CudaPipeline:
     """A Pipeline on one GPU.
 
     Args:
-        model: a TensorRT plan.
         options: device, depth, decoding limits and overrides. The kernels have room for 1024
             candidates. If `max_candidates` is larger, outputs are copied to the host and decoded
             there, which is slower and meant for evaluation.
@@ -86,12 +85,9 @@ class CudaPipeline:
             can be made in any size. If False, they contain the images for ``wanted_topics``.
 
     Attributes:
-        depth: number of slots, which is the number of batches in flight.
-        batch: largest number of frames in a batch.
         spec: tensors, preprocessing, decoder and class names of the model, for its smallest batch.
         header_bytes: size of a frame's header. `allocate` reserves this room before the frame.
         decodes_jpeg: whether JPEG decoding on the GPU was requested and nvJPEG works.
-        runtime: the Python module that runs the engine.
         slots: the slots, for measurements of single steps.
 
     Raises:

@@ -25,7 +25,6 @@ class HeaderTemplate(NamedTuple):
     """The common values of frames with the same layout and thresholds.
 
     Attributes:
-        letterbox: position of the frames in the network's input.
         content: bytes of the header, except the position of the pixels.
         rows: rows to upload; None uploads all rows.
     """
@@ -39,10 +38,6 @@ class HeaderTemplates:
     """Keeps a header template for each layout and thresholds. A camera usually needs one template.
 
     Several threads may use this object at the same time.
-
-    Args:
-        header: writes headers.
-        preprocessing: preprocessing of the model.
 
     Attributes:
         size: size of a header in bytes.

@@ -114,8 +114,6 @@ class JpegThreads:
 
     Args:
         device: must be the current device.
-        depth: number of slots.
-        max_frames: number of frames in the largest batch.
 
     Raises:
         CudaError: nvJPEG is not installed or does not work.
@@ -158,8 +156,6 @@ class JpegThreads:
 
         Args:
             index: index of the slot.
-            slot: the slot of the batch.
-            undecoded: the places to fill.
             alone: whether no other batch is in flight.
         """
         batch = self._batches[index] = _DecodeBatch(slot, len(undecoded))
@@ -256,7 +252,6 @@ class JpegThreads:
         """Decode a file into its place, or store the error there.
 
         Args:
-            undecoded: the place and its file.
             decoder: the decoder of the calling thread.
             stream: stream of the slot, which waits for the decoder.
             on_cpu: whether to decode on the CPU if nvJPEG refuses the file.

@@ -62,9 +62,6 @@ class MapDecoder:
 
     Args:
         kernels: the kernels, compiled for the model. They must have a ``map_layout``.
-        spec: specification of the model for its largest batch.
-        stream: stream of all work.
-        images: the pool of memory for maps.
         map_size: value of the parameter ``map_size``.
     """
 
@@ -147,8 +144,6 @@ class MapDecoder:
             made: memory for the maps, from `new_maps`; at least one.
             outputs: maps the name of each output to its device address.
             place: index of the frame in the batch.
-            letterbox: geometry of the frame.
-            thresholds: thresholds of the frame.
         """
         self._flags.array.view(np.int32)[place] = 0
         size_wh = next(iter(made.values())).size_wh

@@ -14,10 +14,6 @@ from trt_perception.stages.frame_header import BATCH_COUNT_BYTES, batch_table
 class PlaceTable(Resource):
     """The number of frames and the header address of each place. Writing allocates no memory.
 
-    Args:
-        places: the places of a slot.
-        stream: stream of the uploads.
-
     Raises:
         CudaError: memory is not sufficient.
     """

@@ -48,7 +48,6 @@ class SlotDecoder(Protocol):
             batch: device address of the table of header addresses.
             outputs: maps the name of each output to its device address.
             spec: specification of the model for this batch size.
-            stream: stream of the work.
         """
 
     def read_results(
@@ -75,8 +74,6 @@ class SlotDecoder(Protocol):
         Args:
             outputs: the same addresses as in `queue`.
             place: index of the frame in the batch.
-            letterbox: geometry of the frame.
-            thresholds: thresholds of the frame, with the topics that have a subscriber.
         """
 
     def close(self) -> None:
@@ -87,9 +84,7 @@ class KernelDecoder:
     """Decodes dense outputs with kernels. Final boxes and task values are written to host memory.
 
     Args:
-        kernels: the kernels, compiled for the model.
         spec: specification of the model for its largest batch.
-        stream: stream of all work.
         mask_images: the pool of memory for requested mask images; None if each result contains
             the prototypes and coefficients of its masks.
     """
@@ -173,7 +168,6 @@ class KernelDecoder:
             image: the memory to draw into.
             outputs: maps the name of each output to its device address.
             place: index of the frame in the batch.
-            letterbox: geometry of the frame.
         """
         self._kernels.number_masks(
             self._scratch.pointer,
@@ -247,7 +241,6 @@ class HostDecoder:
 
     Args:
         spec: specification of the model for its largest batch, without open dimensions.
-        limits: limits of decoding.
     """
 
     def __init__(self, spec: ModelSpec, limits: DecodingLimits) -> None:
@@ -306,7 +299,6 @@ def tensor_array(content: npt.NDArray[np.uint8], tensor: TensorSpec) -> npt.NDAr
 
     Args:
         content: uint8 (n,), starting with the bytes of the tensor.
-        tensor: name, shape and type of the tensor.
     """
     own = content[: tensor.size_bytes]
     if tensor.dtype == 'bfloat16':

@@ -51,7 +51,6 @@ class UndecodedPlace(NamedTuple):
     Attributes:
         place: the place; a thread must call its `stage` and `upload`, or its `refuse`.
         frame: the frame to read and decode.
-        thresholds: thresholds of this frame.
     """
 
     place: FramePlace
@@ -95,14 +94,11 @@ class CudaSlot:
         device: the GPU of the slot. It must be the current device.
         stream: a stream that only this slot uses.
         sizes: contexts, smallest batch first. They may share memory, because one runs at a time.
-        kernels: the kernels, compiled for the model.
-        headers: templates of frame headers, shared by all slots.
         images: the pool of memory for masks and maps; None if results contain the network's
             prototypes or outputs instead.
         map_size: value of the parameter ``map_size``.
 
     Attributes:
-        device: GPU of the memory and of the work.
         stream: CUDA stream of all work on this slot.
         places: memory for each frame of a batch, in the order of the batch.
         finished: the event after the work on a batch, except for masks and maps.

@@ -51,7 +51,6 @@ class ArrayPipeline:
         batch: largest number of frames in a batch. A model with a fixed batch always gets this
             number; unused places contain old data. A model with an open batch gets exactly the
             enqueued frames.
-        spec: tensors, preprocessing, decoder and class names of the model.
     """
 
     #: Maps the name of each stage method to the name of its NVTX range.
@@ -77,9 +76,7 @@ class ArrayPipeline:
 
         Args:
             model: runs once, if the outputs have dynamic dimensions. `close` closes the model.
-            info: inputs, outputs and metadata of the model.
             manifest: describes the model; None if there is none.
-            options: decoding limits, and overrides of the manifest.
             open_batch: largest number of frames for a model with an open batch.
 
         Raises:

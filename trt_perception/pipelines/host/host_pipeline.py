@@ -35,7 +35,6 @@ class HostPipeline(ArrayPipeline):
     replace them.
 
     Attributes:
-        provider: execution provider that runs the model.
         node_counts: number of graph nodes by provider; None if ONNX Runtime does not tell.
     """
 
@@ -52,9 +51,7 @@ class HostPipeline(ArrayPipeline):
         """Load the model.
 
         Args:
-            model: an ONNX file.
             options: CPU threads, decoding limits and overrides of the model's manifest.
-            provider: execution provider: cpu, cuda, tensorrt or tensorrt_rtx.
             open_batch: largest number of frames for a model with an open batch; None uses the
                 number that is usually fastest.
 

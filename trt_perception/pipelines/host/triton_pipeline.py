@@ -33,7 +33,6 @@ class _Batch:
     """Frames in flight.
 
     Attributes:
-        frames: the frames of the request.
         thresholds: thresholds of each frame.
         letterboxes: position of each frame in the input tensor.
         started_s: time.perf_counter() before preprocessing.
@@ -53,10 +52,6 @@ class TritonPipeline(ArrayPipeline):
     After an error or a slow answer, only one request may be in flight. Each fast answer allows one
     more. Otherwise many clients of one server could keep more requests in its queue than it can
     answer in time. The server would then work only on requests whose frames are already dropped.
-
-    Args:
-        address: server and model.
-        options: connection, slots, decoding limits and overrides of the model's manifest.
 
     Attributes:
         depth: number of slots; fewer than in the options if the inputs are large.

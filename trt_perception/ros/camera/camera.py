@@ -45,15 +45,10 @@ class NodeCamera:
     """One camera of a configured node. Implements CameraHandler.
 
     Args:
-        node: owns the publishers and the subscription.
         name: name of the camera; empty if the node has only one camera.
-        config: parameters of the camera.
-        pipeline: processes the frames of the camera.
         pipeline_index: index of the pipeline in the detector.
 
     Attributes:
-        name: name of the camera.
-        config: the current parameters of the camera.
         health: health of the camera. It may be used after this object was closed.
     """
 
@@ -98,11 +93,7 @@ class NodeCamera:
         self._input: ImageInput | None = None
 
     def create_detector_camera(self, choice: TransportChoice) -> Camera[Any]:
-        """Return this camera for a detector, at the start of an activation.
-
-        Args:
-            choice: the transport of the camera.
-        """
+        """Return this camera for a detector, at the start of an activation."""
         if choice.reason:
             self._log.info(f'image_transport auto: {choice.transport}, because {choice.reason}')
         self._choice = choice
@@ -127,8 +118,6 @@ class NodeCamera:
         """Subscribe to the images and start watching them. Return the name of the topic.
 
         Args:
-            intake: takes the images.
-            detector: receives the images.
             camera_index: index of this camera in `detector.cameras`.
             frame_time_s: seconds that the model takes for a frame.
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
@@ -263,9 +252,7 @@ def subscriptions_text(cameras: Sequence[NodeCamera], topics: Sequence[str], how
     """Return a text for the log about the subscriptions of all cameras.
 
     Args:
-        cameras: the cameras.
         topics: the topic of each camera.
-        how: the description of the intake.
     """
     pairs = list(zip(cameras, topics, strict=True))
     on = ', '.join(topic for camera, topic in pairs if camera.config.enabled)

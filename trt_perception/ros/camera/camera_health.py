@@ -54,7 +54,6 @@ def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
     """Return the counts of an activation as text for the log.
 
     Args:
-        counts: counts of frames.
         not_delivered: images that were sent but did not arrive; None if unknown.
     """
     lost = 'unknown' if not_delivered is None else not_delivered
@@ -63,9 +62,6 @@ def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
 
 class ProblemLog:
     """Stores the current health state, and logs when a problem begins, continues and ends.
-
-    Args:
-        log: gets the log lines.
 
     Attributes:
         health_state: the current health state; None before the first update.
@@ -89,7 +85,6 @@ class ProblemLog:
         """Set the health state, and log it if a log line is due.
 
         Args:
-            state: the current health state.
             time_s: time of the monotonic clock in seconds.
 
         Returns:
@@ -110,17 +105,13 @@ class CameraHealth:
     """The health of one camera, during and between activations.
 
     Args:
-        node: provides the clock and the log.
         name: name of the camera; empty if the node has only one camera.
 
     Attributes:
-        name: name of the camera.
         wanted_topics: returns the names of the topics on demand that have a subscriber.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
         masks_skipped: number of published images of the last activation without a mask image, map
             or debug image that a subscriber expects; see `CameraFacts`.
-        decoder_warnings: number of published images of the last activation with a report about
-            their file.
         candidates_limited: number of published images of the last activation with boxes above
             the threshold that did not enter NMS.
     """
@@ -158,7 +149,6 @@ class CameraHealth:
         """Start watching a new subscription.
 
         Args:
-            image_input: the subscription of the camera.
             frame_time_s: seconds that the model takes for a frame.
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
             answer_limit_s: longest wait for the answer of a Triton server; 0 for other models.
@@ -232,11 +222,7 @@ class CameraHealth:
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:
-        """Update the age of output after publishing detections. The worker calls this method.
-
-        Args:
-            stamp: stamp of the image.
-        """
+        """Update the age of output after publishing detections. The worker calls this method."""
         # rclpy's Time refuses negative stamps, which a camera may send, and creating a Time takes
         # much longer than reading the clock.
         with self._clock:
@@ -255,12 +241,9 @@ class CameraHealth:
         """Check the camera, and subscribe again if the subscription is lost.
 
         Args:
-            counts: counts since the activation.
-            pipeline: counts of the camera's pipeline.
             now_s: time of the monotonic clock in seconds.
             same_name_note: a sentence about other nodes with this node's name; empty if the name
                 is unique.
-            notes: sentences about other problems of the node.
 
         Returns:
             Whether the kind of problem has changed since the last check.

@@ -39,10 +39,6 @@ def scaled_camera_info(info: CameraInfo, size_wh: tuple[int, int]) -> CameraInfo
     Size, region of interest, K and P are multiplied by the ratio of the sizes. Distortion,
     rectification and binning stay.
 
-    Args:
-        info: the calibration for the image.
-        size_wh: width and height of the scaled image.
-
     Returns:
         None if the calibration has no size.
     """
@@ -72,9 +68,6 @@ def normalised_focal_lengths(info: CameraInfo) -> tuple[float, float] | None:
     """Return fx / width and fy / height of the image.
 
     Only K, size and region of interest are read. K belongs to the size without binning.
-
-    Args:
-        info: the calibration for the image.
 
     Returns:
         None if the calibration has no size or no focal length.

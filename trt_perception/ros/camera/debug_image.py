@@ -45,14 +45,8 @@ class DebugImage:
     the topic has no subscriber. Errors in the thread are logged, and the thread continues.
 
     Args:
-        node: owns the publisher.
-        class_names: names by class id.
         max_rate_hz: largest rate in Hz; 0 disables the topic.
-        task: task of the model, which draws the results.
         camera: name of the camera; empty if the node has only one camera.
-
-    Attributes:
-        name: name of the topic.
     """
 
     name: Final = DEBUG_IMAGE.name

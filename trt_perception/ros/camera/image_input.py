@@ -55,10 +55,6 @@ class ImageInput:
     best effort, which is compatible with every camera.
 
     Args:
-        node: owns the subscription.
-        config: parameters of the camera.
-        choice: the transport of the camera.
-        intake: takes the images.
         detector: receives a SerializedMessage in the intake's thread, or rclpy's message object in
             the executor's thread if rclpy takes the images.
         camera_index: index of the camera in `detector.cameras`.
@@ -66,7 +62,6 @@ class ImageInput:
 
     Attributes:
         camera_name: empty if the node has only one camera.
-        topic: resolved name of the topic.
         reliability: the requested reliability, ``reliable`` or ``best_effort``.
         message_bytes: size of the last message in bytes; 0 before the first.
         transport_ns: sum of the times from publication to reception by the middleware.

@@ -55,7 +55,6 @@ class MapTopic(TaskTopic):
     """Publishes a map with one value per pixel as an image.
 
     Attributes:
-        encoding: encoding of the image.
         kind: key of the map in ``KernelMaps.maps``, and name of the method that returns the map of
             other results: ``class_ids``, ``confidence`` or ``depth``.
         is_metric: True to publish only depth in metres, False to publish only relative depth; None

@@ -24,7 +24,6 @@ class OnDemandPublisher:
 
     Args:
         topic: publishes the messages. The caller closes the topic after this publisher.
-        log: logger of the camera.
     """
 
     def __init__(self, topic: TaskTopic, log: RcutilsLogger) -> None:
@@ -55,9 +54,7 @@ class OnDemandPublisher:
         """Start publishing a result.
 
         Args:
-            header: header of the image.
             size_wh: width and height of the image in pixels.
-            found: the result of the model's task.
 
         Returns:
             False if the result is skipped: the thread is busy with an earlier one, the message

@@ -37,10 +37,6 @@ class DetectorOutputs:
     """The publishers of one camera for a configured model.
 
     Args:
-        node: owns the publishers.
-        class_names: names by class id.
-        config: parameters of the camera.
-        task: task of the model, which determines the topics.
         camera: name of the camera; empty if the node has only one camera.
     """
 

@@ -51,13 +51,7 @@ def wait_for_turn(size_wh: tuple[int, int], is_closed: Callable[[], bool]) -> It
 
 
 class SizeLimit:
-    """Refuses images above MAX_RESULT_PIXELS on one topic, and logs the first one.
-
-    Args:
-        topic: name of the topic.
-        fix: what a user can do about large images.
-        log: logger of the camera.
-    """
+    """Refuses images above MAX_RESULT_PIXELS on one topic, and logs the first one."""
 
     def __init__(self, topic: str, fix: str, log: RcutilsLogger) -> None:
         self._topic = topic

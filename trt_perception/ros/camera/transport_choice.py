@@ -25,7 +25,6 @@ class TransportChoice(NamedTuple):
     """The transport that *activate* chose for a camera.
 
     Attributes:
-        transport: `raw` or `compressed`.
         reason: the reason of the choice if the parameter is `auto`; otherwise empty.
         may_change: whether another activation may choose the other transport.
     """
@@ -40,11 +39,7 @@ RAW: Final = TransportChoice('raw')
 
 
 def simplejpeg_advice(configs: Sequence[DetectorConfig]) -> str:
-    """Return a warning if a camera may send JPEGs and simplejpeg is missing; otherwise empty.
-
-    Args:
-        configs: parameters of the cameras.
-    """
+    """Return a warning if a camera may send JPEGs and simplejpeg is missing; otherwise empty."""
     may_send_jpegs = any(config.image_transport != 'raw' for config in configs)
     _, problem = load_simplejpeg() if may_send_jpegs else (None, '')
     if not problem:
@@ -63,9 +58,7 @@ def choose_transports(
     Waits at most 1 s for publishers, for all cameras together.
 
     Args:
-        node: queries the ROS graph.
         plans: plans of the cameras. Their topics are not used.
-        decodes_jpeg: whether the pipeline decodes JPEG on the GPU.
 
     Returns:
         The choice for each plan, in the same order.

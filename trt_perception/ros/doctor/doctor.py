@@ -92,10 +92,8 @@ class _Inputs:
     """The inputs of the checks. A check may add inputs for later checks.
 
     Attributes:
-        options: options of the command line.
         values: maps the name of each node parameter that differs from its default to its value;
             None if the parameters cannot be read.
-        gpus: GPUs that the GPU check found.
     """
 
     options: argparse.Namespace

@@ -102,7 +102,6 @@ class _Graph:
             and the message type of a publisher.
         same_names: number of nodes for each name that several nodes share.
         statuses: maps the name of each status on /diagnostics to the status.
-        intake: finding of the image intake.
     """
 
     reports: list[CameraReport]
@@ -116,7 +115,6 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
     """Listen to all topics of images and to /diagnostics.
 
     Args:
-        topics: full names of the detector's topics of raw images.
         seconds: how long to listen after the topics were found.
     """
     statuses: dict[str, Any] = {}
@@ -366,11 +364,7 @@ def _status_finding(name: str, diagnostics_level: bytes, message: str) -> Findin
 
 
 def main(request: str) -> None:
-    """Print the findings.
-
-    Args:
-        request: arguments of check_graph as JSON.
-    """
+    """Print the findings."""
     arguments = json.loads(request)
     plans = [CameraPlan(**plan) for plan in arguments.pop('plans')]
     findings = check_graph(plans, **arguments)

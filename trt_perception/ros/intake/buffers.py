@@ -33,12 +33,10 @@ class Lease:
     """Reserves memory for a message while this object or an array over the memory exists.
 
     Args:
-        memory: the reserved memory.
         give_back: called with this lease when it ends, in any thread.
         message_bytes: initial value of the attribute.
 
     Attributes:
-        memory: the reserved memory.
         message_bytes: size of the message in the memory; 0 if there is none, or if its image was
             refused.
     """

@@ -121,7 +121,6 @@ class Intake:
     with the context, or by an exception of rcl or of the memory, which affects all sources.
 
     Args:
-        context: context of the node.
         owner: notified when an exception ends the thread, unless `add` raises the exception.
 
     Raises:
@@ -294,9 +293,7 @@ class Intake:
         Taking only one message per wait keeps a fast source from delaying the others.
 
         Args:
-            taker: writes the message.
             subscription: address of the source's subscription.
-            source: gets the message.
         """
         self._buffers = source.buffers
         lease = self._lease = source.buffers.lend()

@@ -32,9 +32,6 @@ class ImageParticipants:
 
     rcl creates one participant for each context. Each context has a hidden node, with the domain,
     namespace and enclave of the main node, and without services and remappings.
-
-    Args:
-        node: the main node.
     """
 
     def __init__(self, node: Node) -> None:
@@ -45,11 +42,7 @@ class ImageParticipants:
         self._thread: threading.Thread | None = None
 
     def start(self, node_config: NodeConfig) -> None:
-        """Start a thread that creates the participants, because each takes up to 0.3 s.
-
-        Args:
-            node_config: parameters of the node.
-        """
+        """Start a thread that creates the participants, because each takes up to 0.3 s."""
         cameras = node_config.raw_camera_count()
         requested = node_config.node.image_participants
         wanted = cameras if cameras > 1 else 0  # one camera has no other camera to wait for

@@ -37,7 +37,6 @@ class SharedIntake:
     thread, its subscriptions are lost, and their owners must subscribe again.
 
     Args:
-        node: creates the subscriptions.
         make_buffers: returns memory for the messages of a subscription.
         hidden_nodes: nodes that subscribe to large images instead of `node`, each by a DDS
             participant of its own.

@@ -30,10 +30,7 @@ class ImageTopicOptions:
     """The node, topic, message type and QoS of a subscription.
 
     Attributes:
-        node: the node that subscribes.
-        message_type: class of the messages.
         topic: name, before remapping.
-        qos: the requested QoS.
         may_be_large: whether the messages may be so large that other cameras must not wait while
             the middleware copies them.
     """
@@ -60,7 +57,6 @@ class TypedSubscription:
     """A subscription of rclpy. The executor delivers a message object for every image.
 
     Args:
-        options: topic, message type and QoS of the subscription.
         receiver: its methods are called in the executor's thread.
     """
 
@@ -100,7 +96,6 @@ class IntakeSubscription:
     The thread writes each message into memory of the source's `MessageBuffers`.
 
     Args:
-        source: the subscription and its buffers, from `make_source`.
         running_intake: returns an intake whose thread runs.
         resources: destroys `source`. This object closes it, after the intake has removed `source`.
 
@@ -136,9 +131,7 @@ def make_source(
     """Create a subscription for an intake. `resources` destroys it and closes the buffers.
 
     Args:
-        options: topic, message type and QoS of the subscription.
         receiver: its methods are called in the intake's thread.
-        buffers: provide the memory for the messages.
         resources: the caller must close it after the intake has removed the source.
     """
     resources.callback(buffers.close)

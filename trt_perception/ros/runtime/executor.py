@@ -37,9 +37,6 @@ class GuardedExecutor(SingleThreadedExecutor):
     Args:
         node: a node whose services all exist. From now on, each service answers every
             request, with a refusal if its handler raises.
-
-    Attributes:
-        logger: logger of the node.
     """
 
     def __init__(self, node: Node) -> None:

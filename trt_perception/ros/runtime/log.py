@@ -20,7 +20,6 @@ def camera_logger(node: Node, camera: str) -> RcutilsLogger:
     """Return the logger of a camera. Each line shows the node's name, then the camera's name.
 
     Args:
-        node: node of the camera.
         camera: name of the camera; an empty name gives the node's own logger.
     """
     log: RcutilsLogger = node.get_logger()
@@ -45,9 +44,6 @@ def log_at(logger: RcutilsLogger, severity: int, message: str) -> None:
 
 class NodeLog(logging.Handler):
     """Passes messages of Python's logging to the ROS log, including messages of TensorRT.
-
-    Args:
-        logger: logger of the node.
 
     Attributes:
         shown_warnings: warnings logged with ``extra={'show': True}`` since the last call of

@@ -112,7 +112,6 @@ class HeaderCache:
 
     Args:
         message: uint8 (n,), a serialised image that was parsed.
-        header: the parsed header of the image.
         pixels: the pixels of the image, a view of the message.
 
     Attributes:

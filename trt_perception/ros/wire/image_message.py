@@ -31,9 +31,7 @@ def image_message_start(
     """Return the bytes of a serialised Image before its pixels.
 
     Args:
-        header: header of the image.
         size_wh: width and height in pixels.
-        encoding: encoding of the image.
         pixel_bytes: bytes of a pixel in this encoding.
         rows: number of rows in the data; None for the height.
     """

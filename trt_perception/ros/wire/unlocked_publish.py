@@ -33,7 +33,6 @@ def publish_unlocked(publisher: Publisher, message: Any) -> None:
     The publisher stays valid until the call ends, even if another thread destroys it meanwhile.
 
     Args:
-        publisher: publisher of the message's type.
         message: a bytearray, memoryview or uint8 array, one-dimensional, contiguous and writable,
             in the format of `rclpy.serialization`.
 

@@ -36,9 +36,6 @@ _DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
 def installed_providers(model: str) -> list[str]:
     """Return the values of `onnx_provider` that this build and the plugin have; they may not work.
 
-    Args:
-        model: name of the model file, for messages.
-
     Raises:
         EngineError: ONNX Runtime is not installed.
     """
@@ -52,7 +49,6 @@ class OnnxModel:
         provider: the provider of the session.
         inputs: name, shape and dtype of each input.
         outputs: name, shape and dtype of each output.
-        metadata: maps the keys of the file's metadata to texts.
     """
 
     def __init__(
@@ -61,7 +57,6 @@ class OnnxModel:
         """Load the model.
 
         Args:
-            model: an ONNX file.
             threads: number of threads in ONNX Runtime's pool.
             provider: cpu, cuda, tensorrt or tensorrt_rtx. The CPU runs operators that the
                 provider lacks.

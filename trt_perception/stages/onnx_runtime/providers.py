@@ -47,11 +47,7 @@ _FIXES: Final = {
 
 
 def available_providers(runtime: Any) -> list[str]:
-    """Return the providers of this build and the installed plugin, although they may not work.
-
-    Args:
-        runtime: the module onnxruntime.
-    """
+    """Return the providers of this build and the installed plugin, although they may not work."""
     names = runtime.get_available_providers()
     plugins = ['tensorrt_rtx'] if importlib.util.find_spec(_RTX_MODULE) else []
     return plugins + [word for word, name in NAMES_BY_PROVIDER.items() if name in names]
@@ -59,10 +55,6 @@ def available_providers(runtime: Any) -> list[str]:
 
 def check_available(runtime: Any, provider: str) -> None:
     """Check that this build of ONNX Runtime has the provider or can load it as a plugin.
-
-    Args:
-        runtime: the module onnxruntime.
-        provider: a key of NAMES_BY_PROVIDER.
 
     Raises:
         EngineError: the provider or its plugin is missing.
@@ -84,8 +76,6 @@ def provider_error(runtime: Any, provider: str, error: Exception | None) -> Engi
     """Return the error of a provider that could not be added to a session.
 
     Args:
-        runtime: the module onnxruntime.
-        provider: a key of NAMES_BY_PROVIDER.
         error: exception of the session; None if the session runs without the provider.
     """
     found = _library_problem(runtime, provider) or (
@@ -100,10 +90,7 @@ def add_provider(
     """Add a provider to the options of a session.
 
     Args:
-        runtime: the module onnxruntime.
         options: SessionOptions, to which a plugin is added.
-        provider: a key of NAMES_BY_PROVIDER; `check_available` accepted it.
-        model: the model of the session.
         device_id: index of the CUDA device; ignored on the CPU.
 
     Returns:

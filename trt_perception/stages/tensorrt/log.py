@@ -26,7 +26,6 @@ class TensorRtLog:
     """The errors and warnings of TensorRT since the construction of this object.
 
     Args:
-        trt: the TensorRT module.
         quiet: log errors at level DEBUG, because the caller puts them into an exception.
         verbose: log TensorRT's messages about its own steps at level INFO.
 

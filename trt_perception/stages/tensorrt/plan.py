@@ -36,11 +36,7 @@ class LoadedPlan:
     """A deserialised plan.
 
     Attributes:
-        module: name of the Python module that loaded the plan.
-        trt: this module.
-        log: the log of the module's messages.
         runtime: the module's Runtime, which must outlive the engine.
-        engine: the module's ICudaEngine.
     """
 
     module: str
@@ -56,8 +52,6 @@ def load_plan(
     """Load a plan with the first module of ``header.loaders`` that accepts the plan.
 
     Args:
-        model: the plan.
-        header: the header of the plan.
         device: the current device. Without a driver, the lean runtime would end the process.
         plugin_libraries: paths of plugin libraries to load before the plan.
 

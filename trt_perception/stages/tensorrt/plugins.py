@@ -44,7 +44,6 @@ class _Library:
     """An open plugin library, after its checks.
 
     Attributes:
-        path: path that the user gave.
         resolved: path of the open file.
         needs_folder: whether the library finds other libraries in its own folder.
     """
@@ -76,10 +75,6 @@ def load_plugins(
     """Register TensorRT's own plugins, and load plugin libraries that are not loaded yet.
 
     Args:
-        trt: the TensorRT module.
-        trt_log: the log of TensorRT's messages.
-        libraries: paths of plugin libraries.
-        engine: name of the engine that will be loaded, for messages.
         needed: the libraries that this engine was built with.
 
     Returns:

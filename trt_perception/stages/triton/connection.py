@@ -81,10 +81,6 @@ class ServedModel:
 class TritonConnection:
     """Calls a Triton server with short time limits.
 
-    Args:
-        address: server and model.
-        options: allowed servers, TLS and headers.
-
     Attributes:
         headers: headers of each request; empty if the server is not trusted.
 
@@ -207,9 +203,6 @@ class TritonConnection:
 
 def import_model_config(subject: str) -> Any:
     """Return the module with the messages of a model's configuration.
-
-    Args:
-        subject: subject of the error.
 
     Raises:
         EngineError: tritonclient is not installed.

@@ -47,7 +47,6 @@ class TritonRegion:
         tensors: the inputs and outputs. All dimensions are fixed.
 
     Attributes:
-        name: name of the region, and of its file.
         size: bytes of the region.
         arrays: a view of the memory for each tensor.
         offsets: position of each tensor in the region, in bytes.

@@ -36,9 +36,6 @@ class TritonMessages:
 
     Args:
         library: the module ``service_pb2`` of tritonclient.
-        address: server and model.
-        inputs: all inputs of the model.
-        outputs: all outputs of the model.
     """
 
     def __init__(

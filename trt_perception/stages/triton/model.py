@@ -49,7 +49,6 @@ class _Request:
 
     Attributes:
         region: shared memory of the request; None if the tensors are in the messages.
-        timeout_s: time limit of the request.
         deadline_s: time.monotonic() at which the request is too late.
         is_sent: whether the server may know the request.
         is_lost: whether the caller no longer waits.
@@ -76,10 +75,6 @@ class _Request:
 
 class TritonModel:
     """A model on a Triton server. Only one thread may call the methods.
-
-    Args:
-        address: server and model.
-        options: time limit, shared memory, headers and TLS.
 
     Attributes:
         inputs: name, shape and dtype of each input.

@@ -34,10 +34,6 @@ def calibration_inputs(
 ) -> tuple[TensorSpec, dict[str, npt.NDArray[Any]]]:
     """Return the description of the image input, and values for all other inputs.
 
-    Args:
-        model: model to calibrate.
-        preprocessing: converts images to the model's input.
-
     Returns:
         The image input in its final shape, and a dict from each auxiliary input's name to its
         value.
@@ -89,7 +85,6 @@ def collect_histograms(
     Args:
         model: a float32 model.
         tensors: names of the tensors to count. The image input is allowed.
-        images: the calibration images.
 
     Returns:
         A dict from each tensor's name to its histogram.

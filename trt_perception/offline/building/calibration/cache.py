@@ -52,7 +52,6 @@ def read_ranges(path: Path | None, tensors: Sequence[str]) -> tuple[dict[str, fl
 
     Args:
         path: path of the file; None if the cache is off.
-        tensors: names of the tensors that need a range.
     """
     if path is None:
         return None, 'off'

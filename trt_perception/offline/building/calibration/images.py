@@ -47,11 +47,8 @@ class ImageSet:
     """A selection of images.
 
     Attributes:
-        source: the folder, pattern or list from the user.
         paths: the selected files, in the order of use.
         found: number of images in ``source`` before the selection.
-        limit: maximum number of selected images.
-        seed: seed of the random selection.
         sha256: hash of the contents of the selected files in order, without their names.
     """
 
@@ -76,7 +73,6 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
         source: one of these: a folder, including subfolders that are not hidden; a glob pattern,
             in which ``**`` stands for any subfolders; a text file with one path on each line,
             relative to the file, and comments after ``#``; or one image.
-        limit: maximum number of images.
         seed: seed of the random selection. Files are in natural order (img2 before img10) before
             and after the selection.
 
@@ -145,12 +141,9 @@ class CalibrationImages:
     """Iterates over selected images as network inputs, and checks the images.
 
     Args:
-        images: the selection.
-        preprocessing: the preprocessing at run time.
         progress: called with the activity, and the finished and total number of images.
 
     Attributes:
-        selection: the selection.
         preprocessing: the preprocessing at run time, but with float32 output.
         progress: called with the activity, and the finished and total number of images.
         warnings: one sentence each; complete after the last image.

@@ -39,7 +39,6 @@ class MagnitudeHistogram:
     Attributes:
         counts: int64 (4096,), number of values in each bin. Bins divide 0 to ``top`` equally.
         top: a power of two above all values, at least 2**-100; 0 while all values are 0.
-        largest: the largest magnitude.
     """
 
     def __init__(self) -> None:

@@ -50,21 +50,17 @@ class BuiltPlan:
     Attributes:
         content: the plan's bytes.
         flavour: ``tensorrt`` or ``tensorrt_rtx``.
-        version: version of TensorRT that built the plan, from its Python module.
         gpu: GPU of the building machine; None without a GPU.
         inputs: input tensors; a dynamic dimension is -1.
         outputs: output tensors; a dynamic dimension is -1.
         profiles: shapes of the image input; empty if all its dimensions are fixed.
         strongly_typed: whether the model's types decided the precision of each layer.
-        flags: names of the TensorRT builder flags that were set.
         layer_count: number of layers in TensorRT's network before optimisation.
         build_s: build time in seconds, including parsing.
-        plugins: the loaded plugin libraries.
         timing_cache: path of the timing cache or ``auto``; empty without a cache.
         calibration_cache_status: whether TensorRT's calibrator reused ranges; empty without a
             calibrator.
         warnings: TensorRT's warnings without duplicates, and faults of the timing cache.
-        remarks: sentences for the user.
     """
 
     content: bytes
@@ -99,8 +95,6 @@ def build_plan(
     Args:
         onnx_bytes: model with embedded weights. If ``uses_strong_typing`` returns True, the types
             in the graph are the engine's types.
-        options: build options.
-        tensorrt: TensorRT to build with, from find_tensorrt.
         fp32_nodes: ONNX nodes that compute in FP32 in a weakly typed network. Ignored in a
             strongly typed network, whose graph contains the types.
         calibration: data for TensorRT's own calibrator; required if ``calibration_tool`` is
@@ -139,9 +133,6 @@ class _PlanBuild:
     """Runs one build with TensorRT, and records TensorRT's messages.
 
     Args:
-        tensorrt: TensorRT to build with.
-        options: build options.
-        monitor: receives TensorRT's progress.
         stop: set by the caller or by a failed calibrator to end the build.
     """
 

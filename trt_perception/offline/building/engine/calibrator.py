@@ -39,7 +39,6 @@ class CalibrationData:
     """Input data for TensorRT's calibrators.
 
     Attributes:
-        input_name: name of the image input.
         batch_shape: shape of each batch, (N, 3, H, W).
         open_batches: returns a new iterator over all batches. Batches are float32, and their
             preprocessing is the same as at run time.
@@ -71,9 +70,7 @@ def attach_calibrator(
 
     Args:
         tensorrt: TensorRT to build with, up to 10.x.
-        builder: TensorRT's builder.
         config: TensorRT's builder configuration, with the flags FP16 and INT8 set.
-        data: input data for the calibration.
         method: ``entropy`` or ``minmax``. A DLA supports ``entropy`` only.
         on_failure: called when a callback of the calibrator fails, to end the build early.
 

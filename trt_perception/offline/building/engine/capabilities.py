@@ -43,11 +43,6 @@ def check_release(tensorrt: TensorRt, options: BuildOptions) -> None:
 def check_operators(tensorrt: TensorRt, name: str, operators: Iterable[str]) -> None:
     """Refuse a model with operators that this release lacks, before a long calibration starts.
 
-    Args:
-        tensorrt: TensorRT to build with.
-        name: name of the model, for messages.
-        operators: operators of the model.
-
     Raises:
         EngineError: this release lacks an operator.
     """
@@ -210,8 +205,6 @@ def build_remarks(
     """Return sentences for the report on restrictions of an engine with these options.
 
     Args:
-        tensorrt: TensorRT to build with.
-        options: build options.
         tf32_override: value of the environment variable NVIDIA_TF32_OVERRIDE; None if not set.
     """
     remarks = []

@@ -33,10 +33,7 @@ def configure_builder(
 
     Args:
         tensorrt: TensorRT to build with. Call check_release first.
-        builder: TensorRT's builder.
         config: TensorRT's builder configuration, still with TensorRT's defaults.
-        options: build options.
-        strongly_typed: whether the network is strongly typed.
 
     Raises:
         EngineError: the DLA core is missing, or TensorRT refuses a compute capability.

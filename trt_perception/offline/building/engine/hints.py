@@ -16,9 +16,6 @@ class Hint:
     """The explanation of one message of TensorRT.
 
     Attributes:
-        pattern: regular expression that finds the message.
-        meaning: cause of the message.
-        action: remedy, as an instruction.
         rtx_action: remedy if TensorRT-RTX wrote the message; empty if it does not differ.
     """
 
@@ -123,9 +120,6 @@ def tensorrt_error(
     """Return the error for a model that TensorRT cannot parse or build.
 
     Args:
-        tensorrt: TensorRT that refused the model.
-        name: name of the model's file.
-        found: first line of the error.
         details: more lines of the error; empty texts are left out.
         trt_messages: TensorRT's messages. The error has the meaning and action of the first entry
             in HINTS that matches them.

@@ -28,11 +28,7 @@ def parse_onnx(
     """Parse an ONNX model into a TensorRT network.
 
     Args:
-        tensorrt: TensorRT to build with.
         network: an empty network.
-        trt_log: the log of TensorRT's messages.
-        content: the ONNX model with embedded weights.
-        name: name of the file, for messages.
 
     Raises:
         EngineError: the model is damaged, or TensorRT cannot use it. The message lists all

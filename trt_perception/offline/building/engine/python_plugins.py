@@ -41,10 +41,6 @@ def registered_creators(trt: Any, paths: Sequence[Path]) -> Iterator[None]:
     A process imports a module with the same content only once. Creators that a module registers
     itself stay registered.
 
-    Args:
-        trt: the TensorRT module.
-        paths: paths of Python files.
-
     Raises:
         EngineError: a file is missing or writable for everybody, or belongs to another user; its
             import fails; or TensorRT refuses a creator.

@@ -34,7 +34,6 @@ class BuildGpu:
     """The GPU of this machine.
 
     Attributes:
-        name: the driver's name of the GPU.
         compute_capability: text such as ``8.6``.
         cuda: CUDA versions by the keys ``driver`` and ``runtime``.
     """
@@ -49,7 +48,6 @@ class TensorRt:
     """An imported TensorRT or TensorRT-RTX.
 
     Attributes:
-        module: the Python module.
         flavour: name of the module, ``tensorrt`` or ``tensorrt_rtx``.
         version: version of the module, such as ``10.3.0.26``.
         gpu: GPU of this machine; None if there is no GPU, driver or cuda-python.

@@ -108,10 +108,7 @@ def verify_engine(
     """Load an engine, check the precision of its layers, and measure its latency.
 
     Args:
-        model: the engine.
-        options: options of the build.
         shape: shape of the image input for the latency, (N, 3, H, W).
-        nodes: names of the convolutions and matrix products in the ONNX model.
         excluded_nodes: nodes that deliberately have another precision than requested.
 
     Raises:
@@ -145,8 +142,6 @@ def measure_latency(
     saves the runtime cache, so that the node's first start on this machine finds it.
 
     Args:
-        model: the engine.
-        device: the current GPU.
         shape: shape of the image input, (N, 3, H, W); None for the opt shape of the first profile.
 
     Raises:

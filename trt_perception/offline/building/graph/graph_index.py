@@ -29,11 +29,9 @@ class GraphIndex:
     """Look-up tables of one graph. A change of the graph makes them invalid.
 
     Attributes:
-        graph: the graph.
         producer: maps a tensor's name to the node that computes the tensor.
         consumers: maps a tensor's name to the nodes that read the tensor. A node also reads the
             outer tensors of its subgraphs.
-        initializers: maps a tensor's name to its initializer.
     """
 
     def __init__(self, graph: onnx.GraphProto) -> None:
@@ -95,8 +93,6 @@ def broadcast_scale(
 
     Args:
         scale: one scale for all data, which is returned unchanged, or one scale for each channel.
-        axis: channel axis of the data.
-        dimensions: number of dimensions of the data.
     """
     if not scale.ndim:
         return scale

@@ -53,7 +53,6 @@ class HalfPrecisionModel:
         kept: why a node stays float32, by node name. Nodes without floating-point numbers are left
             out.
         notes: effects of rounding on constants, one sentence each.
-        casts: number of Cast nodes added.
     """
 
     model: onnx.ModelProto

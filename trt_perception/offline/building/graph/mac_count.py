@@ -45,7 +45,6 @@ def infer_shapes(
     """Return a copy of a model with all types and shapes that ONNX can infer.
 
     Args:
-        model: any model.
         input_shapes: shapes of inputs, by input name; None to keep the model's shapes.
 
     Raises:
@@ -76,7 +75,6 @@ def count_layer_macs(
     """Return the work of each layer, in graph order. A layer of unknown shape has 0 MACs.
 
     Args:
-        model: any model.
         input_shapes: shapes of inputs, by input name. An input that is not listed gets batch size
             1 if its batch is dynamic.
     """

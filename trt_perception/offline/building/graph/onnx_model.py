@@ -48,10 +48,8 @@ class OnnxSource:
         file: the ONNX file, with its manifest if there is one.
         model: model with embedded weights; all nodes have unique names.
         sha256: hash of the file and its external weights, lower-case hex.
-        external_files: names of the files with external weights.
         inputs: inputs without weights; a dynamic dimension is -1.
         outputs: outputs; a dynamic dimension is -1.
-        metadata: metadata in the file.
         repairs: description of each repair of the model.
     """
 

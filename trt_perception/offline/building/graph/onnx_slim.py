@@ -102,7 +102,6 @@ def random_inputs(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]])
     """Return random values for each input of a model: floats from 0 to 1, other types 0 or 1.
 
     Args:
-        model: the model.
         shapes: maps the name of each input to its shape, without dynamic dimensions.
     """
     random = np.random.default_rng(0)

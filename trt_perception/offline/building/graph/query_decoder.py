@@ -123,7 +123,6 @@ def _make_patterns(
 
     Args:
         wanted: the names to match, a subset of ``names``.
-        names: all node names with the prefix.
         prefix: leading levels of the names, with a trailing slash.
     """
     groups: dict[str, list[str]] = {}

@@ -37,7 +37,6 @@ class Fusion:
     """The ONNX nodes of an engine's layers.
 
     Attributes:
-        layers: the engine's layers.
         operators: maps the name of each node of the user's ONNX file to its operator, such as
             ``Conv``; empty if the manifest does not have them.
         wider: type of each convolution or matrix product in a wider type than requested, by node.
@@ -157,7 +156,6 @@ def read_fusion(engine: EngineInfo, build: BuildRecord | None) -> Fusion | None:
     """Return the nodes of an engine's layers; None if the engine does not report its layers.
 
     Args:
-        engine: properties of the loaded engine.
         build: how the engine was built; None if unknown.
     """
     if not engine.layers:
@@ -183,7 +181,6 @@ def compare_layers(
     if these layers have another type. Nodes that the second engine does not name do not count.
 
     Args:
-        ours: layers of the first engine.
         others: layers of the second engine.
         times: layer times of both engines; empty if not measured.
     """

@@ -30,7 +30,6 @@ class EngineReport:
     """All findings about an engine or an ONNX model.
 
     Attributes:
-        model: the checked file.
         header: flavour and version of TensorRT that built the engine; None for an ONNX model.
         targets: compute capabilities that the engine was built for; empty if the plan does not
             name them.
@@ -117,12 +116,7 @@ def _manifest_dict(manifest: Manifest) -> dict[str, Any]:
 
 
 def format_engine_report(report: EngineReport, *, layers: int) -> str:
-    """Return the report as text for a terminal.
-
-    Args:
-        report: the findings.
-        layers: maximum number of rows in the table of layers.
-    """
+    """Return the report as text for a terminal."""
     model, header = report.model, report.header
     rows = [
         ('file', str(model.path)),
@@ -296,9 +290,7 @@ def format_comparison(first: EngineReport, second: EngineReport, *, layers: int)
     """Return what differs between two engines as text for a terminal.
 
     Args:
-        first: findings about the first engine.
         second: findings about the second engine.
-        layers: maximum number of layers.
     """
     reports = first, second
     columns = [dict(_comparison_rows(report)) for report in reports]

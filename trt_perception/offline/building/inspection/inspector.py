@@ -56,7 +56,6 @@ class LayerTime:
     """The measured time of one layer.
 
     Attributes:
-        layer: the layer.
         ms: mean time in milliseconds. The CPU waits after each run, so a layer takes longer than
             in a CUDA graph.
         share: this time divided by the sum over all layers, 0…1.
@@ -73,8 +72,6 @@ def inspect_engine(
     """Load an engine and read its properties.
 
     Args:
-        model: the engine.
-        device: the current GPU.
         plugin_libraries: paths of plugin libraries. They stay loaded in this process.
 
     Raises:
@@ -140,8 +137,6 @@ def time_layers(
     """Measure the time of each layer, with zeros as input, at the opt shape of the first profile.
 
     Args:
-        model: the engine.
-        device: the current GPU.
         runs: number of measured runs. As many warm-up runs, but at most 10, come first.
         progress: called after each run, with the number of finished runs and of all runs.
 
@@ -178,8 +173,6 @@ def load_with_zero_inputs(
     """Load an engine, and create a context whose tensors are filled with zeros.
 
     Args:
-        model: the engine.
-        device: the current GPU.
         shape: shape of the image input; None for the opt shape of the first profile.
 
     Yields:

@@ -60,12 +60,10 @@ class LayerInfo:
     """One layer of an engine.
 
     Attributes:
-        name: TensorRT's name, also used by its profiler.
         kind: TensorRT's layer type; empty if not reported.
         inputs: data type of each input; an unknown type is empty.
         outputs: data type of each output; an unknown type is empty.
         tactic: name of the kernel; empty if not reported.
-        nodes: names of the ONNX nodes that the layer was made from.
     """
 
     name: str
@@ -96,12 +94,10 @@ class PrecisionCheck:
     The requested type is accepted. For FP16 and BF16, FP8 and INT8 are accepted too.
 
     Attributes:
-        requested: the requested precision.
         share: share of convolutions and matrix products with a known type that have an accepted
             type, 0…1; 1 if there are none.
         deviations: type of each convolution or matrix product in a type that is not accepted, by
             name of the ONNX node or layer.
-        node_count: number of convolutions and matrix products with a known type.
     """
 
     requested: str
@@ -165,7 +161,6 @@ def check_precision(
     """Compare an engine's layers with the requested precision.
 
     Args:
-        layers: layers from parse_layers, with types.
         requested: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``int8`` or ``fp8``.
         nodes: names of the convolutions and matrix products in the ONNX model; None if the model
             is unknown. Then the kind or name of a layer shows whether the layer is a convolution

@@ -18,15 +18,12 @@ class Option:
 
     Attributes:
         name: name in YAML and of the field. On the command line, it is ``--name`` with dashes.
-        group: heading of the option in --help.
         kind: ``bool``, ``int``, ``float``, ``text`` or ``path``.
         default: value of an option that is not given; None if the option is required or if the
             description explains the default.
-        description: one or two sentences for users.
         required: whether the option must be given.
         is_list: whether the option may have several values.
         unit: unit of the value; may be empty.
-        metavar: placeholder in --help.
         limits: smallest and largest value; None without limits.
         choices: allowed values; empty if all values are allowed.
         words: values of a path option that are not paths.
@@ -94,10 +91,7 @@ def option(group: str, description: str, *, default: Any = None, **facts: Any) -
     """Return a dataclass field that defines an option.
 
     Args:
-        group: heading of the option in --help.
-        description: one or two sentences for users.
         default: default of the field; ``dataclasses.MISSING`` if the option is required.
-        facts: more fields of Option.
     """
     metadata = {'group': group, 'description': description, **facts}
     return dataclasses.field(default=default, metadata=metadata)

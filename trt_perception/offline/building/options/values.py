@@ -31,8 +31,6 @@ class ShapeProfile:
 
     Attributes:
         min: smallest shape, (N, C, H, W).
-        opt: the shape that TensorRT optimises for.
-        max: largest shape.
     """
 
     min: tuple[int, ...]

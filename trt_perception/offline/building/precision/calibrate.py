@@ -53,7 +53,6 @@ def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> Imag
     """Return the calibration images; None if the build does not calibrate.
 
     Args:
-        options: build options.
         quantised: whether the model has Q/DQ nodes already.
 
     Raises:
@@ -113,8 +112,6 @@ def calibrate(
 
     Args:
         model: float32 model.
-        options: build options.
-        images: calibration images.
         shapes: maps each input's name to its final shape; the image input is the first.
 
     Raises:

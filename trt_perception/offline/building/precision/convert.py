@@ -54,14 +54,12 @@ class PrecisionReport:
     """The types in which the nodes of a model compute.
 
     Attributes:
-        asked: the requested precision.
         strongly_typed: whether the graph decides the types. If not, TensorRT decides, and the
             values below describe the graph before TensorRT's decision.
         nodes: number of nodes for each type. Nodes without floating-point numbers count as
             ``other``.
         macs: share of all multiply-accumulates of the layers, by precision, 0…1.
         kept: why a node stays in FP32 despite the requested precision, by node name.
-        casts: number of Cast nodes added.
         notes: other remarks, one sentence each.
     """
 

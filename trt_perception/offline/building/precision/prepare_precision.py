@@ -27,18 +27,14 @@ class ConvertedModel:
     """A model in the requested precision.
 
     Attributes:
-        model: model for TensorRT's parser.
         quantised: model after calibration: with Q/DQ nodes if it is quantised, otherwise in FP32.
         typed: model with the types of the engine in its graph, even if TensorRT is weakly typed.
         fp32_nodes: nodes that must compute in FP32 in a weakly typed network; empty if strongly
             typed.
-        layer_nodes: names of the model's convolutions and matrix products.
         kept_nodes: names of the nodes that stay in a wider precision than requested.
         calibration_data: input data for TensorRT's own calibrator; None if it is not used.
         calibration: record for the manifest; None if this build did not calibrate.
         warnings: one sentence each.
-        summary: outcome of the step in one line.
-        details: values for the report.
         queries: query decoder, if 16 bits may reduce its accuracy; otherwise None.
     """
 
@@ -68,7 +64,6 @@ def prepare_precision(
 
     Args:
         model: slimmed model, not changed.
-        options: build options.
         images: calibration images; None if the build does not calibrate.
         tensorrt: TensorRT to build with. Its release decides whether typing is strong.
         shapes: maps each input's name to its final shape; the image input is the first.

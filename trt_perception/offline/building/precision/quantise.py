@@ -67,16 +67,11 @@ class QuantisationReport:
     """Describes how a model was quantised.
 
     Attributes:
-        tool: name and version of the tool that wrote the Q/DQ nodes.
         target: ``int8`` or ``fp8``.
-        method: calibration method, which chooses the ranges.
         images: number of used and found images, the seed, and a hash of their contents.
         cache: ``off``, ``reused``, or why ranges were not reused.
-        layers: number of layers with weights in the model.
-        quantised: number of quantised layers.
         macs: share of all multiply-accumulates, by precision, 0…1.
         kept: why a layer stays in float, by node name.
-        warnings: sentences about images and ranges.
         seconds: time for calibration and quantisation, in seconds.
     """
 
@@ -115,7 +110,6 @@ def quantise(
     Args:
         model: float32 model, not changed.
         images: calibration images, preprocessed like images at run time.
-        method: method that chooses the ranges, see offline/building/calibration/ranges.py.
         target: ``int8`` or ``fp8`` (E4M3).
         keep_float: patterns of node names that stay in float.
         cache_dir: folder for ranges; None to store no ranges.

@@ -66,7 +66,6 @@ def _round_weights(
 
     Args:
         model: model whose scales are for FP8.
-        pairs: Q/DQ nodes of this model.
         original: index of the float32 model.
     """
     index = GraphIndex(model.graph)

@@ -65,7 +65,6 @@ def unquantisable_layers(
     """Return the layers that cannot be quantised, each with the reason.
 
     Args:
-        layers: layers with constant weights.
         ranges: maps each tensor that the layers read to the magnitude of the largest integer.
         index: index of their graph.
     """

@@ -69,10 +69,8 @@ def measure_accuracy(
     """Run the original and the built model on the images of --validate, and compare them.
 
     Args:
-        inputs: inputs of the build.
         models: the original by its description, then the built model by ``BUILT_MODEL_NAME``. The
             built model is the engine, or without a GPU the converted ONNX model.
-        runtime: description of the runtime that runs the built model.
         log: log of the build. Its report receives the figures.
 
     Returns:

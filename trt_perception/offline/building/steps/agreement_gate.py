@@ -54,14 +54,8 @@ class AgreementResult:
     """The agreement of the built model with the original.
 
     Attributes:
-        agreement: agreement of both models.
-        task: name of the models' task.
-        images: number of compared images.
-        given: number of images from which the compared images were chosen.
         files: the compared images if they are a selection; empty otherwise.
         images_of: purpose of the images, ``validation`` or ``calibration``.
-        runtime: description of the runtime that ran the built model.
-        original: description of the original.
     """
 
     agreement: Agreement | ImageAgreement
@@ -133,11 +127,8 @@ def compare_on_sample(
     runs on the same images. Models that describe the whole image run on up to 100 images.
 
     Args:
-        reference: the original.
-        built: a model with the same classes.
         images: at least one image.
         progress: called with the running model, and the finished and maximum number of images.
-        original: description of the reference.
 
     Returns:
         the agreement, and the images of the sample.
@@ -200,7 +191,6 @@ def agreement_record(compared: AgreementResult, options: BuildOptions) -> Agreem
     """Return the record of a comparison, with a warning if agreement is low or uncertain.
 
     Args:
-        compared: result of the comparison.
         options: options of the build. The precision decides the advice in the warning.
     """
     agreement = compared.agreement

@@ -30,7 +30,6 @@ def build(
     """Build an engine.
 
     Args:
-        options: options of the user.
         report: report that the steps fill. After an exception, it contains the results so far.
         progress: called with the current activity, and its finished and total number of parts.
         on_step_ended: called with each step after its end.

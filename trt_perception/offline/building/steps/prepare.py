@@ -37,7 +37,6 @@ class RecognisedModel:
     """A recognised model, and the shapes of its engine.
 
     Attributes:
-        recognised: preprocessing, decoder, task and class names.
         shapes: maps each input's name to its final shape, the image input first.
         other_shapes: shapes of the second profile; equal to ``shapes`` with fewer profiles.
     """
@@ -69,10 +68,7 @@ def infer_outputs(
     on a black image, if possible.
 
     Args:
-        source: the model.
         shapes: maps each input's name to its final shape.
-        image: the image input in its final shape.
-        auxiliary: the other inputs.
 
     Raises:
         EngineError: shapes in the graph contradict each other.
@@ -112,10 +108,7 @@ def recognise_source(
     """Return preprocessing, decoder, task and class names from options, manifest or model.
 
     Args:
-        source: the model.
         options: options of the group ``model`` take precedence over manifest and model.
-        inputs: the image input in its final shape, then the others.
-        outputs: the outputs with final shapes.
 
     Raises:
         EngineError: the model is not a supported detector, or a property remains unknown.

@@ -45,9 +45,6 @@ class _ModelPair:
     """The original model and the built engine.
 
     Attributes:
-        inputs: inputs of the build.
-        recognised: preprocessing, decoder, task and class names of both models.
-        engine: the built engine.
         stand_in: ONNX model that ONNX Runtime runs instead of the engine; None if a GPU runs the
             engine.
     """

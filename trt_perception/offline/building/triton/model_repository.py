@@ -51,7 +51,6 @@ class ServerOptions:
         queue_timeout_ms: the server refuses a request that waited longer; 0 for no limit.
         instances: number of copies of the model, on each GPU.
         gpus: indices of the GPUs; empty for all GPUs, or the CPU without one.
-        cuda_graphs: whether TensorRT replays CUDA graphs.
         warm_up: whether the server runs the model before it is ready.
     """
 
@@ -146,8 +145,6 @@ def largest_batch(model: ModelFile, manifest: Manifest, wanted: int | None) -> i
     """Return the largest batch that a server may make; 0 if each request is one whole batch.
 
     Args:
-        model: an ONNX file or an engine.
-        manifest: describes the model.
         wanted: the user's limit; None for the largest batch of an engine, or 8 for an ONNX file.
 
     Raises:
@@ -204,11 +201,7 @@ def write_served_model(
     """Write a model for a server. Files of an earlier export are replaced, all or none.
 
     Args:
-        model: an ONNX file or an engine.
-        manifest: describes the model.
         folder: folder of the model in the repository. Its name becomes the model's name.
-        version: number of the version folder.
-        options: how the server runs the model.
         uint8: give an ONNX model an input of bytes.
 
     Returns:

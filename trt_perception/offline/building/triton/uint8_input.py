@@ -36,8 +36,6 @@ def with_uint8_input(
 
     Args:
         model: the model; not changed.
-        manifest: describes the model.
-        name: name of the model, for messages.
 
     Raises:
         EngineError: bytes cannot represent the input that the preprocessing makes.

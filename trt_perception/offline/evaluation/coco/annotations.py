@@ -27,7 +27,6 @@ class CocoImage:
     """One annotated image.
 
     Attributes:
-        id: id of the image in the file.
         file_name: path below the image folder, with slashes.
         size_wh: width and height in pixels; None if the file does not contain them.
     """
@@ -42,7 +41,6 @@ class AnnotatedObject:
     """One annotated object.
 
     Attributes:
-        category_id: id of the object's category.
         xywh: left, top, width, height in source pixels. Width and height may be 0.
         area: square pixels, from the file; if missing, of the box, mask or oriented box.
         crowd: whether the box contains many objects. A crowd is never found or missed, and
@@ -73,9 +71,7 @@ class Annotations:
     """Content of an annotation file.
 
     Attributes:
-        path: path of the file.
         images: annotated images, in the file's order.
-        categories: category names by id.
         objects: objects of each image by image id. Images without objects have no entry.
     """
 

@@ -67,13 +67,11 @@ def match_classes(
     """Find the category of each class by its name.
 
     Args:
-        class_names: names of the model's classes.
         annotations: annotations with categories and objects. The model may lack a category that
             has no objects, because nothing is measured for this category.
         class_map: category names of classes whose names differ; None skips a class. Several
             classes may share a category. All other classes use their own name.
         allow_subset: whether to measure only categories that have a class.
-        model: name of the model in messages.
 
     Raises:
         ConfigError: names do not match. The message lists these names and similar names.

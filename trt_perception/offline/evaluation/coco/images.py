@@ -77,7 +77,6 @@ def read_image(path: Path, size_wh: tuple[int, int] | None = None) -> _Image:
     others do not, so the annotated size decides. An image of unknown size is turned upright.
 
     Args:
-        path: image file.
         size_wh: annotated width and height in pixels; None if unknown.
 
     Returns:

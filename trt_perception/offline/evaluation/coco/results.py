@@ -28,7 +28,6 @@ def coco_rows(
     Metrics are computed from these rows, so a saved copy of the rows gives the same figures.
 
     Args:
-        image_id: id of the image.
         detections: detections in source pixels.
         category_ids: category of each class of the model. Detections of a class without
             category (None) are left out.

@@ -55,7 +55,6 @@ def mask_run_lengths(masks: Masks, index: int) -> RunLengths:
     """Return the run lengths of one mask, at the size of the image.
 
     Args:
-        masks: masks of an image's detections.
         index: index of the detection.
     """
     width, height = masks.size_wh

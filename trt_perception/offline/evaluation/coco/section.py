@@ -44,14 +44,7 @@ class CocoSection(JsonSection):
         return self.integer(key, -MAX_ID, MAX_ID)
 
     def error_at(self, key: str, found: str, expected: str, fix: str = '') -> TrtPerceptionError:
-        """Return an error about the value at a key, for the caller to raise.
-
-        Args:
-            key: key of the value.
-            found: noun phrase for the actual value.
-            expected: noun phrase for a valid value.
-            fix: instruction to the user.
-        """
+        """Return an error about the value at a key, for the caller to raise."""
         return self.error(self.subject(key), found, expected=expected, fix=fix)
 
     def entries(self, key: str, most: int = MAX_ID) -> Iterator[CocoSection]:
@@ -85,7 +78,6 @@ def read_json(path: Path, limit: int = MAX_BYTES) -> Any:
     """Read a JSON file of limited size.
 
     Args:
-        path: file to read.
         limit: maximum size in bytes.
 
     Raises:

@@ -29,9 +29,7 @@ class ImageAgreement:
     """Agreement of two models on the same images.
 
     Attributes:
-        images: number of images.
         mean: mean of the images' agreements; 1 if all results are equal.
-        lowest: the lowest agreement of an image.
     """
 
     images: int

@@ -28,13 +28,11 @@ class ImageModelAccuracy:
     """Accuracy of one model.
 
     Attributes:
-        name: name of the model in reports.
         figures: figures by name; empty without labels. A figure without matching
             labels is None.
         class_figures: the main figure of each class; empty without labels.
         agreement: agreement with the first model. None for the first model, and if the class names
             differ.
-        latency: time per image.
     """
 
     name: str
@@ -49,9 +47,7 @@ class ImageTaskReport:
     """Results of several models side by side.
 
     Attributes:
-        task: name of the task.
         models: results of each model, the reference first.
-        images: number of images.
     """
 
     task: str

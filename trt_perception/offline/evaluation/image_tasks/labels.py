@@ -30,7 +30,6 @@ class LabelledImage:
     """An image and its label.
 
     Attributes:
-        path: image file.
         label: name of the folder with the images of a class, or file with a label for each pixel.
             None without labels.
     """
@@ -74,12 +73,8 @@ def find_labels(
     """Find the labels of images for a task that describes the whole image.
 
     Args:
-        images: image files.
-        source: the folder or pattern that the user gave for the images.
         annotations: folder of the label files. None for classifiers, whose labels are the names of
             the images' folders. None for other tasks means that there are no labels.
-        task: task of the model.
-        class_names: names of the model's classes.
         class_map: see ``folder_labels``.
         allow_missing: whether to leave out images without a label.
         needs_class_folders: see ``required`` of ``folder_labels``.
@@ -117,8 +112,6 @@ def folder_labels(
     """Label each image with the name of its folder, if folders are named after classes.
 
     Args:
-        images: image files.
-        class_names: names of the model's classes.
         class_map: maps a class name to the name of its folder, if the names differ, or to None if
             the class has no images.
         required: whether several folders must have the names of classes.
@@ -148,9 +141,7 @@ def label_files(
     """Find the label of each image: a PNG with the image's name, in the same subfolder.
 
     Args:
-        images: image files.
         root: the folder of the images. Images elsewhere have their labels directly in ``folder``.
-        folder: folder of the labels.
         allow_missing: whether to leave out images without a label.
 
     Raises:

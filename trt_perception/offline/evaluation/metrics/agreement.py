@@ -22,7 +22,6 @@ class ClassAgreement:
     """Agreement of two models on one class.
 
     Attributes:
-        reference: number of detections of the first model.
         candidate: number of detections of the second model.
         matched: number of pairs with IoU 0.5 or more. A detection is in one pair at most.
         mean_iou: mean IoU of the pairs; None without pairs.
@@ -56,7 +55,6 @@ class Agreement:
 
     Attributes:
         overall: agreement over all classes. Both detections of a pair have the same class.
-        classes: agreement by class name, for classes that either model detected.
         max_score_difference: largest difference of scores within a pair; 0 without pairs.
     """
 
@@ -85,7 +83,6 @@ def compare_detections(
         reference: detections of the first model, one entry for each image.
         candidate: detections of the second model in the same images.
         class_names: class names of both models; if empty, classes are not measured separately.
-        measure: which shapes of the objects are compared.
     """
     ious: dict[int, list[float]] = defaultdict(list)
     differences = [0.0]

@@ -34,7 +34,6 @@ class ClassMetrics:
 
     Attributes:
         objects: number of annotated objects without crowds.
-        detections: number of detections with any score.
         ap: average precision, mean over IoU thresholds from 0.50 to 0.95.
         ap50: average precision at IoU 0.50.
     """
@@ -50,16 +49,13 @@ class Metrics:
     """Metrics of one model. A figure is None if no annotated object contributes.
 
     Attributes:
-        images: number of measured images.
         objects: number of annotated objects in these images, without crowds.
         figures: ``mAP`` at IoU 0.50 to 0.95; ``mAP50`` and ``mAP75`` at one IoU; ``mAP_small``
             for objects below 32² square pixels, ``mAP_medium`` below 96², ``mAP_large`` for
             others; ``AR100``, the mean recall with 100 detections at IoU 0.50 to 0.95. For
             keypoints, ``mAP_small`` is None and ``AR20`` replaces ``AR100``.
-        classes: metrics by category name.
         recalls: float64 (101,), 0 to 1.
         precisions50: float64 (101,) by category name: precision at each recall, IoU 0.50.
-        measure: which shapes of the objects were compared.
     """
 
     images: int
@@ -99,11 +95,8 @@ def compute_metrics(
     """Compute COCO's metrics from detections and annotations.
 
     Args:
-        annotations: ground truth, with the shapes that the measure compares.
         image_ids: ids of the measured images, including images without objects.
-        categories: names of the measured categories by id.
         rows: detections from ``coco_rows``. Rows of other images and categories are ignored.
-        measure: which shapes of the objects are compared.
 
     Raises:
         ConfigError: pycocotools is not installed.

@@ -105,8 +105,6 @@ def _mask_iou(
     """Return the IoU of all pairs: float64 (n, m).
 
     Args:
-        one: n masks.
-        other: m masks.
         relative_to_first: whether to divide by the area of the first mask instead of the union.
     """
     if not one or not other:

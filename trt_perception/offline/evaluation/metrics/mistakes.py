@@ -54,7 +54,6 @@ class AngleError:
     is the angle between the longer sides.
 
     Attributes:
-        median: median of the angles.
         p90: 90th percentile of the angles.
     """
 
@@ -67,7 +66,6 @@ class DetectionCounts:
     """Counts of correct and wrong detections over all images.
 
     Attributes:
-        right: number of correct detections.
         wrong_class: number of detections with a correct box and a wrong class.
         false: number of detections without an object.
         missed: number of objects without a detection.
@@ -126,8 +124,6 @@ def match_detections(
     Args:
         found: detections in source pixels, best score first.
         truth: all objects of the image. Objects of categories that are not measured are ignored.
-        classes: categories of the model's classes.
-        measure: which shapes of the objects are compared.
     """
     ids = [classes.category_ids[class_id] for class_id in found.class_ids]
     detected_categories = np.array([id_ or 0 for id_ in ids], np.int64)
@@ -171,7 +167,6 @@ def count_mistakes(
 
     Args:
         images: result of ``match_detections`` for each image, with its detections and objects.
-        classes: categories of the model's classes.
     """
     confusions: Counter[tuple[str, str]] = Counter()
     for mistakes, found, truth in images:

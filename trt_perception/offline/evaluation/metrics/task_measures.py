@@ -21,7 +21,6 @@ def measure_of(task: Task, sigmas: Sequence[float] = ()) -> Measure:
     """Return the measure for models of a task.
 
     Args:
-        task: task of the model.
         sigmas: sigmas of OKS, one for each keypoint or one for all; empty for the default: COCO's
             for 17 keypoints, else 0.05.
 

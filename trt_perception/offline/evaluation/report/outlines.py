@@ -23,7 +23,6 @@ class Outline:
     """Drawable shapes of an object, in pixels of the image.
 
     Attributes:
-        xyxy: the upright box.
         corners: float32 (4, 2), corners of an oriented box; None for other objects.
         mask: run lengths; None without masks.
         points: x and y of the labelled keypoints, (k, 2); empty without keypoints.
@@ -70,7 +69,6 @@ def draw_outline(
 
     Args:
         canvas: uint8 (height, width, 3), BGR, contiguous.
-        outline: shapes of the object.
         scale: canvas pixels per image pixel.
         label: text as in ``draw_box``.
         color: BGR.

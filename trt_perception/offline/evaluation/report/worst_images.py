@@ -58,11 +58,7 @@ def draw_mistakes(
 
     Args:
         bgr: uint8 (height, width, 3), BGR; not changed.
-        mistakes: detections matched with objects.
         found: detections in pixels of the image.
-        truth: annotated objects of the image.
-        class_names: names of the model's classes.
-        categories: category names by id.
     """
     scale = _drawing_scale(bgr)
     canvas = _resized(bgr, scale)
@@ -109,8 +105,6 @@ def write_worst_images(
         folder: target. A missing folder is created. Files of an earlier call, as listed in its
             ``pictures.json``, are removed.
         images: each image with its matches, detections and objects.
-        class_names: names of the model's classes.
-        categories: category names by id.
         count: maximum number of images. Images without mistakes are skipped.
 
     Returns:

@@ -81,9 +81,6 @@ def progress_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
 class ResultSaver:
     """Writes the results of a tool. If one result cannot be saved, the others still are.
 
-    Args:
-        tool: name of the tool, for messages.
-
     Attributes:
         failed: whether any result could not be saved.
     """
@@ -96,7 +93,6 @@ class ResultSaver:
         """Write a result and print where it was saved.
 
         Args:
-            path: file or folder to write.
             write: function that writes ``content`` to ``path``. It may return a message that
                 replaces ``saved PATH``.
             content: further arguments of ``write``.

@@ -33,9 +33,7 @@ class CocoResults:
     The id of a category is the class index plus 1, because some readers treat 0 as background.
 
     Args:
-        class_names: names of the model's classes.
         info: content of the key ``info``: model and settings.
-        task: task of the model.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class CocoResults:
         """Add the detections of one image or frame.
 
         Args:
-            file_name: name of the image in the results.
             size_wh: width and height of the image in pixels.
             found: detections in pixels of the image.
         """
@@ -135,7 +132,6 @@ def write_image(
         path: target. The suffix selects the format. A missing folder is created.
         bgr: uint8 (height, width, 3), BGR. This function draws into the array.
         found: the result, in pixels of the image.
-        class_names: names of the model's classes.
         task: task of the model; its ``draw`` draws the result.
 
     Raises:
@@ -156,7 +152,6 @@ class VideoOutput(contextlib.AbstractContextManager['VideoOutput']):
     Args:
         path: target, ends in .mp4. A missing folder is created.
         fps: frames per second.
-        class_names: names of the model's classes.
         task: task of the model; its ``draw`` draws the result.
     """
 

@@ -29,7 +29,6 @@ class VideoFile:
     """A video file.
 
     Attributes:
-        path: path of the file.
         fps: frames per second; 30 if the file does not contain a rate.
         frames: number of frames according to the file; 0 if unknown.
     """
@@ -44,7 +43,6 @@ class DetectionPlan:
     """Sources and output files of one run.
 
     Attributes:
-        folder: folder of all output files.
         images: name in the results and path of each image.
         videos: name in the results and description of each video.
         targets: maps a source's name to the path of its annotated image or video; empty with
@@ -72,10 +70,7 @@ def make_plan(
     annotated file has this path below ``folder``.
 
     Args:
-        sources: folders, glob patterns, image and video files.
         folder: output folder; may be missing.
-        draw: whether to write annotated images and videos.
-        overwrite: whether to replace the results of an earlier run.
 
     Raises:
         ConfigError: a source has no images, or an output file exists.
@@ -92,10 +87,6 @@ def make_plan(
 
 def plan_map_files(plan: DetectionPlan, *, overwrite: bool) -> dict[str, Path]:
     """Return the file of each image's map: its name with the suffix ``.png``, below ``maps``.
-
-    Args:
-        plan: sources and output folder.
-        overwrite: whether to replace the results of an earlier run.
 
     Raises:
         ConfigError: two maps would have one name, or a file exists.

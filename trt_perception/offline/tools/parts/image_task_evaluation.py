@@ -37,10 +37,7 @@ def label_images(
     """Find the labels of the images, and check the options for the task.
 
     Args:
-        images: image files.
-        specs: descriptions of the models.
         class_map: see ``folder_labels``.
-        options: options of evaluate_engine.
 
     Returns:
         The images with labels, or all images without labels. None if all models find objects.
@@ -94,8 +91,6 @@ def evaluate_image_models(
         open_models: maps the name of each model to a function that opens its pipeline.
         images: the result of ``label_images``.
         class_map: see ``folder_labels``.
-        facts: command, date and model hashes, for the file of --json.
-        options: options of evaluate_engine.
 
     Raises:
         TrtPerceptionError: see ``compare_image_models``.

@@ -29,7 +29,6 @@ class ImageTaskResults:
 
     Args:
         class_names: names of the model's classes; empty if the task has no classes.
-        folder: output folder.
         map_files: maps the name of an image to the file of its map. Frames of videos are missing.
     """
 
@@ -48,9 +47,7 @@ class ImageTaskResults:
         """Add the result of one image or frame, and write its map.
 
         Args:
-            file_name: name of the image in the results.
             size_wh: width and height of the image in pixels.
-            found: the result, a ClassScores, ClassMap or DepthMap.
 
         Raises:
             ConfigError: the folder cannot be created.

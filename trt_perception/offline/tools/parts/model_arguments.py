@@ -139,10 +139,6 @@ def given_object_options(config: DetectorConfig) -> list[str]:
 def refuse_object_options(config: DetectorConfig, task: Task) -> None:
     """Refuse options for objects if a model has another task.
 
-    Args:
-        config: the parameters that result from the options.
-        task: task of the model.
-
     Raises:
         ConfigError: an option for objects differs from its default.
     """
@@ -208,7 +204,6 @@ def share_input_size(configs: dict[str, DetectorConfig], specs: Mapping[str, Mod
 
     Args:
         configs: settings of each model, by name; changed in place.
-        specs: descriptions of the models, by name.
     """
     fixed = [spec.preprocessing.input_size for spec in specs.values() if not spec.derives_size]
     for name, spec in specs.items():
