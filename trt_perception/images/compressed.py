@@ -104,7 +104,7 @@ class CheckedImageFile:
 
     Attributes:
         parts: the parts that the pixels need, in the file's order. Joined, they are a valid file.
-            A JPEG's scans are views of the original file.
+            A JPEG's scans and a PNG's chunks are views of the original file.
         size_wh: width and height in pixels, as the file stores them.
         scans: positions in the scans of a JPEG; empty for a PNG.
     """
@@ -205,12 +205,12 @@ def check_image_size(width: int, height: int) -> None:
         )
 
 
-def _png_parts(content: memoryview) -> tuple[bytes, ...]:
+def _png_parts(content: memoryview) -> tuple[bytes | memoryview, ...]:
     """Return the signature, header, palette, transparency, pixels and end of a PNG in order.
 
     A file whose end is missing or damaged gets a new end if all its pixels are there.
     """
-    chunks: list[bytes] = []
+    chunks: list[bytes | memoryview] = []
     try:
         for chunk in _png_chunks(content):
             chunks.append(chunk)  # noqa: PERF402 - an error must not lose the chunks before it
@@ -220,7 +220,7 @@ def _png_parts(content: memoryview) -> tuple[bytes, ...]:
     return (_PNG_START, *chunks, _PNG_END)
 
 
-def _png_chunks(content: memoryview) -> Iterator[bytes]:
+def _png_chunks(content: memoryview) -> Iterator[bytes | memoryview]:
     """Yield the chunks of a PNG that the pixels need, up to the end of the image.
 
     A chunk of pixels at the end of a truncated file gets a new length and checksum.
@@ -245,7 +245,7 @@ def _png_chunks(content: memoryview) -> Iterator[bytes]:
             # Pillow does not check the checksums of the pixels.
             checksum = int.from_bytes(content[end - 4 : end], 'big')
             if zlib.crc32(content[offset + 4 : end - 4]) == checksum:
-                yield bytes(content[offset:end])
+                yield content[offset:end]
             elif not kind[0] & _PNG_ANCILLARY_BIT:
                 raise damaged_error('PNG', f'wrong checksum of a chunk {kind.decode()}')
         pixels |= kind == b'IDAT'
@@ -258,7 +258,7 @@ def _png_chunk(kind: bytes, content: bytes) -> bytes:
     return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', checksum)
 
 
-def _has_all_pixels(chunks: Sequence[bytes]) -> bool:
+def _has_all_pixels(chunks: Sequence[bytes | memoryview]) -> bool:
     """Return whether the chunks of a PNG have all its rows, and the end of the compressed data."""
     if not chunks:
         return False

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ImageError
+from trt_perception.images.results.image_limits import row_strips
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -147,9 +148,11 @@ def _decode_unusual_jpeg(file: bytes) -> npt.NDArray[np.uint8]:
     Pillow does not report a truncated file that ends with an EOI marker. But in such a file, bytes
     in front of this marker are read as pixels. In a whole file, they change nothing.
     """
-    data = file.removesuffix(_EOI_MARKER)
+    data = memoryview(file)
+    if file.endswith(_EOI_MARKER):
+        data = data[: -len(_EOI_MARKER)]
     bgr, extended = (
-        _decode_with_pillow(data + end, 'JPEG')
+        _decode_with_pillow(b''.join((data, end)), 'JPEG')
         for end in (_EOI_MARKER, _ARBITRARY_BYTES + _EOI_MARKER)
     )
     if not np.array_equal(bgr, extended):
@@ -190,10 +193,15 @@ def _decode_with_pillow(file: bytes, kind: str) -> npt.NDArray[np.uint8]:
 
 def pillow_to_bgr(image: Image.Image) -> npt.NDArray[np.uint8]:
     """Return the pixels of an image of Pillow as uint8 (height, width, 3), BGR."""
-    if image.mode in GREY_16_BIT_MODES:
-        # As in OpenCV. Pillow's own conversion clips values above 255.
-        pixels, code = (np.asarray(image) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
-    else:
-        rgb = image if image.mode == 'RGB' else image.convert('RGB')
-        pixels, code = np.asarray(rgb), cv2.COLOR_RGB2BGR
-    return cv2.cvtColor(pixels, code).astype(np.uint8, copy=False)
+    width, height = image.size
+    bgr = np.empty((height, width, 3), np.uint8)
+    # Pillow needs four bytes for most pixels. Whole copies in RGB would need 1.3 GB more.
+    for rows in row_strips(image.size):
+        strip = image.crop((0, rows.start, width, rows.stop))
+        if image.mode in GREY_16_BIT_MODES:
+            # As in OpenCV. Pillow's own conversion clips values above 255.
+            pixels, code = (np.asarray(strip) >> 8).astype(np.uint8), cv2.COLOR_GRAY2BGR
+        else:
+            pixels, code = np.asarray(strip.convert('RGB')), cv2.COLOR_RGB2BGR
+        cv2.cvtColor(pixels, code, dst=bgr[rows])
+    return bgr
