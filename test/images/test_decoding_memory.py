@@ -11,10 +11,12 @@ import pytest
 from PIL import Image
 
 from support.programs import DEADLINE_S
-from trt_perception.images import decoders
+from trt_perception.images import decompress
 from trt_perception.images.compressed import MAX_PIXELS
 from trt_perception.images.results import image_limits
-from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
+
+#: The largest message of a camera.
+MAX_MESSAGE_BYTES = 256 * 2**20
 
 SIDE = 4000
 #: The documented limit for the largest image, as bytes for a pixel.
@@ -128,4 +130,4 @@ def test_strips_of_an_image_have_the_pixels_of_the_whole_image(monkeypatch, mode
     else:
         image = Image.fromarray(RNG.integers(0, 256, (37, 61, 3), np.uint8)).convert(mode)
         expected = cv2.cvtColor(np.asarray(image.convert('RGB')), cv2.COLOR_RGB2BGR)
-    assert np.array_equal(decoders.pillow_to_bgr(image), expected)
+    assert np.array_equal(decompress.pillow_to_bgr(image), expected)
