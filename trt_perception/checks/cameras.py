@@ -388,5 +388,7 @@ _OTHER_CHECKS: Final = (
         _image_loss_problem,
         _several_publishers_problem,
     ),
-    *(_image_size_problem, _best_effort_problem, _cv_bridge_problem),
+    _image_size_problem,
+    _best_effort_problem,
+    _cv_bridge_problem,
 )

@@ -92,8 +92,13 @@ _ARGUMENT_TYPES_BY_FUNCTION: Final[dict[str, tuple[Any, ...]]] = {
         _INT_ARRAY_TYPE,
     ),
     'nvjpegDecode': (
-        *(_POINTER_TYPE, _POINTER_TYPE, _POINTER_TYPE, _SIZE_TYPE, _INT_TYPE),
-        *(ctypes.POINTER(_NvjpegImage), _POINTER_TYPE),
+        _POINTER_TYPE,
+        _POINTER_TYPE,
+        _POINTER_TYPE,
+        _SIZE_TYPE,
+        _INT_TYPE,
+        ctypes.POINTER(_NvjpegImage),
+        _POINTER_TYPE,
     ),
 }
 
@@ -212,8 +217,13 @@ class JpegDecoder(Resource):
         image = _NvjpegImage()
         image.channel[0], image.pitch[0] = pointer, pitch
         status = self._nvjpeg.library.nvjpegDecode(
-            *(self._handle, self._state, self._pointer, size),
-            *(_OUTPUT_BGRI, image, stream.handle),
+            self._handle,
+            self._state,
+            self._pointer,
+            size,
+            _OUTPUT_BGRI,
+            image,
+            stream.handle,
         )
         return _status_name(status) if status else ''
 

@@ -47,8 +47,13 @@ _PNG_ANCILLARY_BIT: Final = 0x20
 _PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 # First column and row of each pass of an interlaced PNG, and the steps between its pixels.
 _PNG_PASSES: Final = (
-    *((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4)),
-    *((0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)),
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
 )
 # Inflated bytes to count at a time.
 _INFLATED_BYTES: Final = 2**20

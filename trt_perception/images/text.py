@@ -30,14 +30,22 @@ _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 # OpenCV's letters of scale 1 are 21 pixels high. The capitals of most fonts have 0.72 of the size.
 _FONT_PIXELS: Final = 21 / 0.72
 _FONT_FOLDERS: Final = (
-    *('~/.local/share/fonts', '~/.fonts', '/usr/local/share/fonts', '/usr/share/fonts'),
+    '~/.local/share/fonts',
+    '~/.fonts',
+    '/usr/local/share/fonts',
+    '/usr/share/fonts',
 )
 # Names of font files, the preferred font first.
 _FONT_NAMES: Final = tuple(
     re.compile(rf'{name}\.(ttf|otf|ttc)')
     for name in (
-        *('Roboto-Regular', 'NotoSans-Regular', 'DejaVuSans', 'NotoSansCJK-Regular'),
-        *('DroidSansFallback(Full)?', 'wqy-(microhei|zenhei)', r'NotoSans\w+-Regular'),
+        'Roboto-Regular',
+        'NotoSans-Regular',
+        'DejaVuSans',
+        'NotoSansCJK-Regular',
+        'DroidSansFallback(Full)?',
+        'wqy-(microhei|zenhei)',
+        r'NotoSans\w+-Regular',
     )
 )
 _MAX_FONT_FILES: Final = 50_000

@@ -310,7 +310,6 @@ class ObjectDecoder(Decoder):
     def decode(
         self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
     ) -> Detections:
-        """See Decoder."""
         return select(self, self.candidates(arrays, image))
 
 
@@ -334,7 +333,6 @@ class ImageDecoder(Decoder):
         image: ImageContext,
         select: SelectDetections,  # noqa: ARG002
     ) -> TaskResult:
-        """See Decoder."""
         return self.result(arrays, image)
 
 

@@ -49,11 +49,21 @@ from trt_perception.parameters.triton import TritonParameters
 #: Parameters without effect if the images come from files or a program.
 NODE_ONLY_PARAMETERS: Final = frozenset(
     {
-        *('autostart', 'batch_max_delay_ms', 'cameras', 'classification.top_k'),
+        'autostart',
+        'batch_max_delay_ms',
+        'cameras',
+        'classification.top_k',
         'debug_image.max_rate_hz',
-        *('diagnostics_period_s', 'enabled', 'image_intake', 'image_participants'),
-        *('image_qos.depth', 'image_qos.reliability', 'image_transport', 'map_size'),
-        *('max_rate_hz', 'triton.servers'),
+        'diagnostics_period_s',
+        'enabled',
+        'image_intake',
+        'image_participants',
+        'image_qos.depth',
+        'image_qos.reliability',
+        'image_transport',
+        'map_size',
+        'max_rate_hz',
+        'triton.servers',
     }
 )
 

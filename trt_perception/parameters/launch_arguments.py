@@ -33,8 +33,14 @@ _PARAMETERS_BY_ARGUMENT: Final = {
 }
 # Names that launch and launch_ros read themselves. They are not mistyped arguments.
 _LAUNCH_CONFIGURATIONS: Final = (
-    *('launch-prefix', 'launch-prefix-filter', 'sigterm_timeout', 'sigkill_timeout'),
-    *('emulate_tty', 'ros_namespace', 'ros_remaps', 'global_params'),
+    'launch-prefix',
+    'launch-prefix-filter',
+    'sigterm_timeout',
+    'sigkill_timeout',
+    'emulate_tty',
+    'ros_namespace',
+    'ros_remaps',
+    'global_params',
 )
 
 

@@ -133,8 +133,14 @@ class ModelParameters:
     def model_overrides(self) -> ModelOverrides:
         """Return the values of the ``model.*`` parameters that differ from the default."""
         names = (
-            *('input_size', 'resize', 'shorter_side', 'filter'),
-            *('color_order', 'scale', 'mean', 'std'),
+            'input_size',
+            'resize',
+            'shorter_side',
+            'filter',
+            'color_order',
+            'scale',
+            'mean',
+            'std',
         )
         values = {name: it for name in names if (it := getattr(self, f'model_{name}'))}
         if self.model_pad_value >= 0:

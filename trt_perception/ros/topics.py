@@ -22,7 +22,8 @@ PUBLISHED_TOPICS: Final = (
     *dict.fromkeys(
         topic for task in TASKS.values() for topic in (*task.topics, *task.label_topics)
     ),
-    *(LABEL_INFO, DEBUG_IMAGE),
+    LABEL_INFO,
+    DEBUG_IMAGE,
 )
 #: Last parts of the topics on which detectors publish images.
 OUTPUT_IMAGE_SUFFIXES: Final = tuple(

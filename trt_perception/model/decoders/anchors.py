@@ -45,7 +45,6 @@ class Dense(ObjectDecoder):
     transposed: bool = False
 
     def family_outputs(self) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
         row = Axis(self._first_class, has_task_values=True)
         return (OutputTensor('output', ('B', 'N', row) if self.transposed else ('B', row, 'N')),)
 
@@ -68,7 +67,6 @@ class Dense(ObjectDecoder):
         )
 
     def anchor_row_layout(self) -> AnchorRowLayout:
-        """See Decoder."""
         return AnchorRowLayout(self.objectness, self.transposed)
 
     @property
@@ -91,7 +89,6 @@ class GridDecoder(ObjectDecoder):
     strides: Annotated[tuple[int, ...], read_strides]
 
     def grid_strides(self) -> tuple[int, ...]:
-        """See Decoder."""
         return self.strides
 
 
@@ -131,7 +128,6 @@ class YoloxRaw(GridDecoder):
         return Candidates(boxes, scores[chosen], class_ids[chosen])
 
     def anchor_row_layout(self) -> AnchorRowLayout:
-        """See Decoder."""
         return AnchorRowLayout(objectness=True, transposed=True, strides=self.strides)
 
 
@@ -162,7 +158,6 @@ class Nanodet(GridDecoder):
     reg_max: Annotated[int, integer_reader(1, 64)]
 
     def family_outputs(self) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
         return (OutputTensor('output', ('B', 'N', Axis(4 * (self.reg_max + 1)))),)
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:

@@ -226,7 +226,6 @@ class Torchvision(FinalBoxes):
         )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
         found = super().candidates(arrays, image)
         if image.task.has_masks:
             masks = arrays[3][:, 0] - np.float32(0.5)  # values above 0 are inside a mask

@@ -89,7 +89,6 @@ class Detr(QueryDecoder):
     activation: Annotated[str, choice_reader('sigmoid', 'softmax')]
 
     def family_outputs(self) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
         # With softmax, one more class, "no object".
         classes = Axis(after=1 if self.activation == 'softmax' else 0)
         return (
@@ -106,7 +105,6 @@ class Detr(QueryDecoder):
         )
 
     def candidates(self, arrays: Sequence[OutputArray], image: ImageContext) -> Candidates:
-        """See ObjectDecoder."""
         logits, boxes, *masks = arrays
         query: npt.NDArray[np.int64]  # the query of each candidate
         xyxy = normalised_to_xyxy(boxes, image.network_wh)

@@ -67,11 +67,9 @@ class ClassScoresDecoder(ImageDecoder):
     activation: Annotated[str, choice_reader('none', 'softmax', 'sigmoid')]
 
     def has_constant_scores(self, class_count: int) -> bool:
-        """See Decoder."""
         return self.activation == 'softmax' and class_count == 1
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassScores:
-        """See ImageDecoder."""
         scores = arrays[0].astype(np.float32)  # a copy, because the output's memory is reused
         if not np.isfinite(scores.sum()):  # NaN and infinity remain in the sum
             raise OutputError("the model's output", 'scores that are not finite')
@@ -105,12 +103,10 @@ class ClassLogitsDecoder(ImageDecoder):
     tensors = (OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out',)),)
 
     def map_layout(self) -> MapLayout:
-        """See Decoder."""
         # As post_process_semantic_segmentation of transformers does.
         return MapLayout('logits', 'bilinear')
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
-        """See ImageDecoder."""
         check_map_size(arrays[0])
         # A copy, because the output's memory is reused.
         logits = arrays[0].astype(np.float32)
@@ -129,12 +125,10 @@ class ClassIdsDecoder(ImageDecoder):
     tensors = (OutputTensor('ids', ('B', 'rows', 'columns'), ('uint8', *INDEX_DTYPES)),)
 
     def map_layout(self) -> MapLayout:
-        """See Decoder."""
         # As Ultralytics' predictor of semantic models does, after it removed the padding.
         return MapLayout('ids', 'nearest')
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> ClassMap:
-        """See ImageDecoder."""
         ids = arrays[0]
         check_map_size(ids)
         low, high = int(ids.min()), int(ids.max())
@@ -165,20 +159,16 @@ class DepthDecoder(ImageDecoder):
     upsampling: Annotated[Upsampling, choice_reader(*UPSAMPLINGS)]
 
     def family_outputs(self) -> tuple[OutputTensor, ...]:
-        """See Decoder."""
         channel = (1,) if self.has_channel_axis else ()
         return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
 
     def map_layout(self) -> MapLayout:
-        """See Decoder."""
         return MapLayout('depth', self.upsampling)
 
     def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
-        """See Decoder."""
         return DepthScaling(self.is_metric)
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
-        """See ImageDecoder."""
         grid = _copied_grid(arrays[0][0] if self.has_channel_axis else arrays[0])
         return DepthMap(grid, image.letterbox, self.upsampling, self.is_metric)
 
@@ -202,15 +192,12 @@ class DepthProDecoder(ImageDecoder):
     )
 
     def map_layout(self) -> MapLayout:
-        """See Decoder."""
         return MapLayout('depth', 'bilinear', second_output='field_of_view')
 
     def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
-        """See Decoder."""
         return DepthScaling(is_metric=True, is_inverse=True)
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
-        """See ImageDecoder."""
         grid, degrees = _copied_grid(arrays[0]), float(arrays[1])
         if not 0 < degrees < 180:
             found = f'a field of view of {degrees:.4g} degrees'
@@ -237,11 +224,9 @@ class DepthAnything3Decoder(ImageDecoder):
     )
 
     def map_layout(self) -> MapLayout:
-        """See Decoder."""
         return MapLayout('depth', 'bilinear', second_output='sky')
 
     def depth_scaling(self, focal_length: float | None, sky: Sky) -> DepthScaling:
-        """See Decoder."""
         if focal_length is not None:
             factor = focal_length / _FOCAL_LENGTH_OF_TRAINING
             return DepthScaling(True, False, factor, sky.threshold, sky.depth_m)
@@ -249,7 +234,6 @@ class DepthAnything3Decoder(ImageDecoder):
         return DepthScaling(False, True, 1.0, sky.threshold, depth)
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
-        """See ImageDecoder."""
         scaling = self.depth_scaling(image.focal_length, image.sky)
         grid = _copied_grid(arrays[0][0]) * np.float32(scaling.factor)
         grid[arrays[1][0] >= scaling.sky_threshold] = scaling.sky_depth
@@ -278,7 +262,6 @@ class MoGeDecoder(ImageDecoder):
     )
 
     def result(self, arrays: Sequence[OutputArray], image: ImageContext) -> DepthMap:
-        """See ImageDecoder."""
         grid, is_valid = _copied_grid(arrays[0][..., 2]), arrays[1] > 0.5
         focal = None
         if image.focal_length is not None:

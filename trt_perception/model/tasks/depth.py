@@ -29,7 +29,8 @@ class Depth(MapTask):
 
     name: ClassVar[str] = 'depth'
     topics: ClassVar[tuple[Topic, ...]] = (
-        *(DEPTH_TOPIC, RELATIVE_DEPTH_TOPIC),
+        DEPTH_TOPIC,
+        RELATIVE_DEPTH_TOPIC,
         DEPTH_CAMERA_INFO_TOPIC,
     )
     has_classes: ClassVar[bool] = False

@@ -37,7 +37,8 @@ class Semantic(MapTask):
 
     name: ClassVar[str] = 'semantic'
     topics: ClassVar[tuple[Topic, ...]] = (
-        *(CLASS_MAP_TOPIC, CLASS_CONFIDENCE_TOPIC),
+        CLASS_MAP_TOPIC,
+        CLASS_CONFIDENCE_TOPIC,
         CLASS_CAMERA_INFO_TOPIC,
     )
     label_topics: ClassVar[tuple[Topic, ...]] = (CLASS_LABELS_TOPIC,)

@@ -44,7 +44,10 @@ class Topic:
 
 
 _PARAMETERS_OF_OBJECTS: Final = (
-    *('confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter'),
+    'confidence_threshold',
+    'iou_threshold',
+    'max_detections',
+    'class_filter',
     'class_agnostic_nms',
 )
 #: Parameters of the node that only models with an output for the sky read.

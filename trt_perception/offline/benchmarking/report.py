@@ -165,8 +165,13 @@ def comparison_text(
             times = best.latency_ms
             rows.append(
                 [
-                    *(report.name, best.name, _format_ms(times.p50), _format_ms(times.p99)),
-                    *(f'{best.frames_per_s:.1f}', _memory_text(best), f'{best.load_s:.1f}'),
+                    report.name,
+                    best.name,
+                    _format_ms(times.p50),
+                    _format_ms(times.p99),
+                    f'{best.frames_per_s:.1f}',
+                    _memory_text(best),
+                    f'{best.load_s:.1f}',
                     *_agreement_cells(agreement, len(measures)),
                 ]
             )

@@ -13,7 +13,11 @@ IMAGE_PACKAGES: Final = ('simplejpeg', 'pillow', 'opencv-python', 'opencv-python
 #: Packages that change, round or quantise the model, run it for the figures of the report, or
 #: decode images.
 BUILD_PACKAGES: Final = (
-    *('onnx', 'onnxslim', 'onnxruntime', 'onnxruntime-gpu', 'ml_dtypes'),
+    'onnx',
+    'onnxslim',
+    'onnxruntime',
+    'onnxruntime-gpu',
+    'ml_dtypes',
     *IMAGE_PACKAGES,
 )
 

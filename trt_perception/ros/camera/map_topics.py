@@ -73,7 +73,6 @@ class MapTopic(TaskTopic):
         self._has_reported = False
 
     def image_size(self, size_wh: tuple[int, int], found: TaskResult) -> tuple[int, int]:  # noqa: ARG002
-        """See TaskTopic."""
         return map_size_wh(self._config.map_size, found.letterbox)
 
     def can_make(self, found: TaskResult) -> bool:
@@ -81,7 +80,6 @@ class MapTopic(TaskTopic):
         return not isinstance(found, KernelMaps) or bool(found.maps)
 
     def free_memory(self) -> None:
-        """See TaskTopic."""
         self._message = np.empty(0, np.uint8)
 
     def publish(

@@ -196,7 +196,6 @@ class MasksTopic(TaskTopic):
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def image_size(self, size_wh: tuple[int, int], found: Detections) -> tuple[int, int]:
-        """See TaskTopic."""
         return size_wh
 
     def can_make(self, found: Detections) -> bool:
@@ -204,7 +203,6 @@ class MasksTopic(TaskTopic):
         return found.pictured is not None
 
     def free_memory(self) -> None:
-        """See TaskTopic."""
         self._message = np.empty(0, np.uint8)
 
     def publish(

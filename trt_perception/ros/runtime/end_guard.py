@@ -42,8 +42,14 @@ def start_end_guard(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> Non
 def _start(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
     guard = subprocess.Popen(
         [
-            *(sys.executable, '-I', '-S', __file__),
-            *(str(pipe), str(os.getpid()), str(limit_s), *prefixes),
+            sys.executable,
+            '-I',
+            '-S',
+            __file__,
+            str(pipe),
+            str(os.getpid()),
+            str(limit_s),
+            *prefixes,
         ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -27,8 +27,13 @@ from trt_perception.offline.building.precision.quantise import QuantisationRepor
 
 #: Options that have an effect only if this build calibrates.
 _CALIBRATION_OPTIONS = (
-    *('calibration_images', 'calibration_method', 'calibration_count', 'calibration_seed'),
-    *('calibration_cache', 'calibration_tool', 'keep_float'),
+    'calibration_images',
+    'calibration_method',
+    'calibration_count',
+    'calibration_seed',
+    'calibration_cache',
+    'calibration_tool',
+    'keep_float',
 )
 
 

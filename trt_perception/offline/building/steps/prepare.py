@@ -27,8 +27,15 @@ from trt_perception.offline.building.options.sources import read_class_names
 
 #: Options that are fields of Preprocessing.
 _PREPROCESSING_OPTIONS: Final = (
-    *('resize', 'shorter_side', 'filter', 'antialias', 'pad_value'),
-    *('color_order', 'scale', 'mean', 'std'),
+    'resize',
+    'shorter_side',
+    'filter',
+    'antialias',
+    'pad_value',
+    'color_order',
+    'scale',
+    'mean',
+    'std',
 )
 
 

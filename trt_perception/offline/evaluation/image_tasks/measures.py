@@ -92,7 +92,6 @@ class ClassificationMeasure(ImageMeasure):
         self._ranks.append([self._folders[class_id] for class_id in ids].index(label))
 
     def figures(self) -> dict[str, float | None]:
-        """See ImageMeasure."""
         ranks = np.array(self._ranks)
         return {
             f'top{count}': float(np.mean(ranks < count)) if len(ranks) else None
@@ -130,7 +129,6 @@ class SegmentationMeasure(ImageMeasure):
         self._pixels += counts.reshape(classes, classes)
 
     def figures(self) -> dict[str, float | None]:
-        """See ImageMeasure."""
         known = [iou for iou in self.class_figures().values() if iou is not None]
         total = self._pixels.sum()
         return {
@@ -183,7 +181,6 @@ class DepthMeasure(ImageMeasure):
         )
 
     def figures(self) -> dict[str, float | None]:
-        """See ImageMeasure."""
         means = np.mean(self._errors, axis=0).tolist() if self._errors else (None, None)
         return dict(zip(('AbsRel', 'delta1'), means, strict=True))
 

@@ -24,7 +24,12 @@ from trt_perception.offline.tools.parts.model_arguments import (
 from trt_perception.pipelines.pipeline import Pipeline
 
 _OBJECT_OPTIONS: Final = (
-    *('allow_subset', 'boxes_only', 'oks_sigma', 'plot', 'results', 'worst'),
+    'allow_subset',
+    'boxes_only',
+    'oks_sigma',
+    'plot',
+    'results',
+    'worst',
 )
 
 
