@@ -9,8 +9,12 @@ import inspect
 
 import grpc
 import numpy as np
-from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
+from tritonclient.grpc import model_config_pb2, service_pb2
 
+METHODS = (
+    *('ModelReady', 'ModelConfig', 'ModelInfer', 'SystemSharedMemoryStatus'),
+    *('SystemSharedMemoryRegister', 'SystemSharedMemoryUnregister'),
+)
 #: Inputs and outputs of the tiny model.
 IMAGES, OUTPUT = ('images', [1, 3, 48, 64]), ('output0', [1, 6, 6])
 
@@ -38,7 +42,7 @@ def answer(array=None, *, name=OUTPUT[0], datatype='FP32', shape=OUTPUT[1], cont
     return service_pb2.ModelInferResponse(outputs=[output], raw_output_contents=[content])
 
 
-class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
+class FakeTriton:
     """Answers requests. Each public attribute can be changed at any time.
 
     Args:
@@ -46,13 +50,14 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     Attributes:
         address: host and port.
-        config: the configuration of the only model.
-        infer: the answer to a request; or a status code of gRPC; or a function of the request and
-            the context, which returns the answer.
+        config: the configuration of the only model, or the bytes of an answer.
+        infer: the answer to a request, or its bytes; or a status code of gRPC; or a function of
+            the request and the context, which returns the answer.
         ready: whether the model is ready; or a status code or function, as in `infer`.
         registers: whether the server registers shared memory, as `ready`.
         unregisters: whether the server unregisters shared memory, as `ready`.
-        reports_regions: whether the server reports its regions, as `ready`.
+        reports_regions: whether the server reports its regions, as `ready`; or the bytes of an
+            answer.
         regions: names of the registered regions of shared memory.
         headers: the headers of the last request of each method.
         calls: the number of calls of each method.
@@ -66,7 +71,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         # A hanging call needs a thread.
         self._pool = concurrent.futures.ThreadPoolExecutor(8)
         self._server = grpc.server(self._pool)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        self._server.add_generic_rpc_handlers((self._handlers(),))
         if credentials is None:
             self._port = self._server.add_insecure_port('127.0.0.1:0')
         else:
@@ -75,6 +80,18 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         #: With a name, because a certificate has one.
         self.address = f'localhost:{self._port}'
         self._server.start()
+
+    def _handlers(self):
+        """Return what calls the methods. An answer may be the bytes of a message."""
+        handlers = {
+            method: grpc.unary_unary_rpc_method_handler(
+                getattr(self, method),
+                getattr(service_pb2, f'{method}Request').FromString,
+                lambda made: made if isinstance(made, bytes) else made.SerializeToString(),
+            )
+            for method in METHODS
+        }
+        return grpc.method_handlers_generic_handler('inference.GRPCInferenceService', handlers)
 
     def close(self):
         self._server.stop(None).wait()
@@ -113,8 +130,8 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer = service_pb2.SystemSharedMemoryStatusResponse()
         for name in self.regions:
             answer.regions[name].name = name
-        self._answer(self.reports_regions, request, context)
-        return answer
+        made = self._answer(self.reports_regions, request, context)
+        return made if isinstance(made, bytes) else answer
 
 
 @contextlib.contextmanager

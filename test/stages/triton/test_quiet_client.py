@@ -118,7 +118,8 @@ def test_missing_server_causes_no_lines_of_grpc():
 
 
 def test_malformed_answers_cause_no_lines_of_grpc(server):
-    for infer in (answer(content=b'abc'), answer(content=bytes(2**22))):
+    malformed = b'\xff' * 40, answer().SerializeToString()[:-1]
+    for infer in (answer(content=b'abc'), answer(content=bytes(2**22)), *malformed):
         server.infer = infer
         assert not errors_of_program(server.address)
 

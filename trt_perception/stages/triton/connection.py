@@ -24,6 +24,7 @@ from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.recognition.manifest_command import export_command
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.process.interruption import check_interruption, interrupted_for_s
+from trt_perception.stages.triton.bounded_parsing import MAX_FIELDS, parse_bounded
 from trt_perception.stages.triton.memory import TritonRegion
 from trt_perception.stages.triton.messages import TRITON_DTYPES
 
@@ -34,6 +35,10 @@ MANIFEST_PARAMETER: Final = 'trt_perception.manifest'
 _MAX_TENSORS: Final = 64
 _MAX_DIMENSIONS: Final = 8
 _MAX_CONTROL_BYTES: Final = MANIFEST_MAX_BYTES + 2**20
+_METHODS: Final = (
+    *('ModelReady', 'ModelConfig', 'ModelInfer', 'SystemSharedMemoryStatus'),
+    *('SystemSharedMemoryRegister', 'SystemSharedMemoryUnregister'),
+)
 _CHANGE_MODEL: Final = 'change the model, or its config.pbtxt on the server'
 _CONTROL_TIMEOUT_S: Final = 1.0
 # Shorter if the process was asked to end some time ago.
@@ -78,6 +83,19 @@ class ServedModel:
     manifest: Manifest | None
 
 
+class _Stub:
+    """The methods of a server. A call takes a message, and returns the bytes of the answer."""
+
+    def __init__(self, channel: Any, messages: Any) -> None:
+        for method in _METHODS:
+            request_type = getattr(messages, f'{method}Request')
+            call = channel.unary_unary(
+                f'/inference.GRPCInferenceService/{method}',
+                request_serializer=request_type.SerializeToString,
+            )
+            setattr(self, method, call)
+
+
 class TritonConnection:
     """Calls a Triton server with short time limits.
 
@@ -94,12 +112,11 @@ class TritonConnection:
         _silence_grpc()
         try:
             import grpc
-            from tritonclient.grpc import service_pb2, service_pb2_grpc
+            from tritonclient.grpc import service_pb2
         except ImportError as error:
             raise _missing_package(str(address), error) from error
         self._grpc = grpc
         self.messages = service_pb2
-        self._make_stub = service_pb2_grpc.GRPCInferenceServiceStub
         self._address = address
         options.check_server(address.server)
         self._options = _without_secrets(options, address)
@@ -109,7 +126,10 @@ class TritonConnection:
         self.call_errors: Any = grpc.RpcError
 
     def open_stub(self, max_answer_bytes: int) -> Any:
-        """Return a gRPC stub with a connection of its own, which refuses larger answers."""
+        """Return a gRPC stub with a connection of its own, which refuses larger answers.
+
+        Its calls return bytes for `parse`.
+        """
         grpc, options, server = self._grpc, self._options, self._address.server
         options.check_server(server)
         # With the scheme, gRPC cannot read a host such as `unix` as a scheme of its own.
@@ -124,7 +144,19 @@ class TritonConnection:
         else:
             channel = grpc.insecure_channel(target, channel_options)
         self._channels.append(channel)
-        return self._make_stub(channel)
+        return _Stub(channel, self.messages)
+
+    def parse(self, kind: type[EngineError], method: str, answer: bytes) -> Any:
+        """Return the message in the answer of a call. Raises an error of this type."""
+        try:
+            return parse_bounded(getattr(self.messages, f'{method}Response'), answer)
+        except ValueError as error:
+            raise kind(
+                str(self._address),
+                f'an answer to {method} that is {error}',
+                expected=f'a message of at most {MAX_FIELDS} fields',
+                fix='check that the server is a Triton server',
+            ) from error
 
     def describe_model(self) -> ServedModel:
         """Ask whether the model is ready, and for its description.
@@ -194,7 +226,7 @@ class TritonConnection:
             while True:
                 check_interruption()
                 with contextlib.suppress(self._grpc.FutureTimeoutError):
-                    return call.result(_INTERRUPTION_POLL_S)
+                    return self.parse(EngineError, method, call.result(_INTERRUPTION_POLL_S))
         except self.call_errors as error:
             raise request_error(EngineError, self._address, error) from None
         finally:

@@ -254,7 +254,8 @@ class TritonModel:
         error: EngineError | None = None
         is_own_answer = True
         try:
-            outputs = self._messages.outputs(future.result(), request.region)
+            answer = self._connection.parse(ServerError, 'ModelInfer', future.result())
+            outputs = self._messages.outputs(answer, request.region)
             self._timeout_s = self._options.timeout_s
             self._has_answered = True
         except ServerError as invalid:
