@@ -264,6 +264,21 @@ def test_depth_is_drawn_from_blue_to_red_and_unknown_depth_is_black():
     assert not bgr[300:, :200].any()
 
 
+@pytest.mark.filterwarnings('error')
+@pytest.mark.parametrize('largest', [3e38, 1e20, 1e-20, 1e-38])
+def test_depth_of_any_magnitude_has_the_same_colours(largest):
+    levels = np.tile(np.linspace(-1, 1, 640, dtype='f4'), (480, 1))
+    levels[:9] = np.nan
+    usual, extreme = (np.zeros((480, 640, 3), np.uint8) for _ in range(2))
+    draw_depth(usual, levels)
+    draw_depth(extreme, levels * np.float32(largest))
+    difference = np.abs(usual[100:].astype(int) - extreme[100:])
+    if largest < 1e-9:  # a flat depth has one colour
+        assert (extreme[100:] == extreme[100, 0]).all()
+    else:
+        assert difference.max() <= 10  # neighbouring colours of the map
+
+
 @pytest.mark.parametrize('size', [(1, 1), (1, 40), (40, 1), (2, 2)])
 def test_depth_of_a_narrow_image_is_drawn(size):
     bgr = np.full((*size, 3), 7, np.uint8)

@@ -130,7 +130,9 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
     low, high = _finite_limits(depth)
     for rows in row_strips(_size_wh(bgr)):
         strip, is_finite = bgr[rows], np.isfinite(depth[rows])
-        levels = np.where(is_finite, (depth[rows] - low) * (255 / max(high - low, 1e-9)), 0)
+        # float32 cannot hold the difference of two very large depths.
+        heights = np.subtract(depth[rows], low, dtype=np.float64)
+        levels = np.where(is_finite, heights * (255 / max(float(high) - float(low), 1e-9)), 0)
         cv2.applyColorMap(levels.astype(np.uint8), cv2.COLORMAP_TURBO, strip)
         strip[~is_finite] = 0
     row_height = 20 * _line_width(bgr)
