@@ -72,7 +72,7 @@ class ClassScoresDecoder(ImageDecoder):
     tasks_with_own_outputs = (Classify.name,)
     documented_outputs = 'scores (B, C)'
     documented_scores = 'probabilities, or logits with `softmax` or `sigmoid`'
-    tensors = (OutputTensor('scores', ('B', Axis())),)
+    tensors = (OutputTensor('scores', ('B', Axis()), tensor_names=('logits',)),)
 
     activation: Annotated[str, choice_reader('none', 'softmax', 'sigmoid')]
 
@@ -112,7 +112,9 @@ class ClassLogitsDecoder(ImageDecoder):
     documented_outputs = 'logits (B, C, rows, columns)'
     documented_scores = 'logits'
     # The segmentation models of torchvision have a second output "aux" of the same shape.
-    tensors = (OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out',)),)
+    tensors = (
+        OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out', 'logits')),
+    )
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
@@ -177,7 +179,8 @@ class DepthDecoder(ImageDecoder):
     def family_outputs(self) -> tuple[OutputTensor, ...]:
         """See Decoder."""
         channel = (1,) if self.has_channel_axis else ()
-        return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
+        shape = ('B', *channel, 'rows', 'columns')
+        return (OutputTensor('depth', shape, tensor_names=('predicted_depth',)),)
 
     def map_layout(self) -> MapLayout:
         """See Decoder."""
