@@ -102,7 +102,7 @@ class ModelSpec:
         return tuple(zip(wanted, assigned, strict=True))
 
     def with_batch_size(self, batch: int) -> ModelSpec:
-        """Return the same description with another batch size.
+        """Return the same description with another batch size. Unused outputs may lack the batch.
 
         Args:
             batch: number of images. The model must have a dynamic batch.
@@ -116,10 +116,17 @@ class ModelSpec:
         def with_batch(tensor: TensorSpec) -> TensorSpec:
             return replace(tensor, shape=(batch, *tensor.shape[1:]))
 
+        read = {place for _, place in self.decoder_outputs}
+        outputs = (
+            with_batch(tensor)
+            if place in read or tensor.shape[:1] in ((-1,), (self.batch,))
+            else tensor
+            for place, tensor in enumerate(self.outputs)
+        )
         changed = replace(
             self,
             input=with_batch(self.input),
-            outputs=tuple(map(with_batch, self.outputs)),
+            outputs=tuple(outputs),
             auxiliary_inputs=tuple(map(with_batch, self.auxiliary_inputs)),
         )
         check_tensor_sizes(
@@ -210,9 +217,12 @@ def resolve_model_spec(
     classes = len(known.class_names)
     # An engine with a dynamic batch may report the outputs with the batch of its first profile.
     is_dynamic = len(image.shape) == 4 and image.shape[0] < 0
-    _check_outputs(
+    assigned = _check_outputs(
         model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_dynamic
     )
+    unused = [tensor for place, tensor in enumerate(model.outputs) if place not in assigned]
+    if unused:
+        _LOG.info('%s: unused outputs: %s', model.name, tensors_text(unused))
     if known.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
         raise EngineError(
             model.name,
@@ -383,8 +393,12 @@ def _check_outputs(
     batch: int,
     *,
     any_batch: bool = False,
-) -> None:
-    """Check the sizes of outputs, and that they match decoder, class names, task and batch."""
+) -> tuple[int, ...]:
+    """Check the sizes of outputs, and that they match decoder, class names, task and batch.
+
+    Returns:
+        The indices of the outputs that the decoder reads.
+    """
     check_tensor_sizes(name, outputs)
     wanted = decoder.outputs(classes, task)
     if not wanted:
@@ -400,3 +414,4 @@ def _check_outputs(
         for output, place in zip(wanted, assigned, strict=True)
     ):
         raise EngineError(name, **outputs_mismatch(decoder, task, outputs, classes, batch))
+    return assigned

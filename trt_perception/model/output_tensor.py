@@ -89,24 +89,50 @@ def assign_outputs(
     outputs: tuple[TensorSpec, ...],
     *,
     allow_dynamic: bool = True,
+    shapes_decide: bool = True,
 ) -> tuple[int, ...] | None:
-    """Find the outputs that a decoder reads.
+    """Find the outputs that a decoder reads. The model may have other outputs, which stay unused.
 
     Args:
         outputs: all outputs in the model's order, with -1 for a dynamic dimension.
         allow_dynamic: whether a dynamic dimension of an output matches any number.
+        shapes_decide: whether shapes may decide which outputs stay unused. False while the decoder
+            is not known, because some decoder fits a part of almost any outputs.
 
     Returns:
         The index of each wanted output; None if the outputs do not match, or match in several
         ways.
     """
-    if not wanted or len(outputs) < len(wanted):
+    found = possible_assignments(wanted, outputs, allow_dynamic=allow_dynamic)
+    if len(found) != 1:
         return None
+    (indices,) = found
+    are_named = all(
+        _has_known_name(output, outputs[index])
+        for output, index in zip(wanted, indices, strict=True)
+    )
+    has_unused = len(outputs) != len(wanted)
+    return indices if shapes_decide or are_named or not has_unused else None
+
+
+def possible_assignments(
+    wanted: Sequence[OutputTensor],
+    outputs: Sequence[TensorSpec],
+    *,
+    allow_dynamic: bool = True,
+) -> list[tuple[int, ...]]:
+    """Return all ways in which outputs match: the index of each wanted output.
+
+    If outputs with known names match, only these. See ``assign_outputs`` for the arguments.
+    """
+    if not wanted or len(outputs) < len(wanted):
+        return []
     # If several outputs have the same shape, the names decide. If the named outputs do not match,
     # another exporter uses these names for other outputs, so try again without names.
-    return _assign(wanted, outputs, allow_dynamic, prefer_known_names=True) or _assign(
-        wanted, outputs, allow_dynamic, prefer_known_names=False
-    )
+    named = _assign(wanted, outputs, allow_dynamic, prefer_known_names=True)
+    if len(named) == 1:
+        return named
+    return _assign(wanted, outputs, allow_dynamic, prefer_known_names=False) or named
 
 
 def _assign(
@@ -115,11 +141,11 @@ def _assign(
     allow_dynamic: bool,
     *,
     prefer_known_names: bool,
-) -> tuple[int, ...] | None:
+) -> list[tuple[int, ...]]:
     choices = [
         _possible_outputs(wanted_output, outputs, prefer_known_names) for wanted_output in wanted
     ]
-    found = [
+    return [
         indices
         for indices in itertools.islice(itertools.product(*choices), 10_000)
         if len(set(indices)) == len(indices)
@@ -127,14 +153,6 @@ def _assign(
             wanted, [outputs[index].shape for index in indices], allow_dynamic=allow_dynamic
         )
     ]
-    named = all(
-        len(choice) == 1 and _has_known_name(wanted_output, outputs[choice[0]])
-        for wanted_output, choice in zip(wanted, choices, strict=True)
-    )
-    # The model may have other outputs only if a name identifies each wanted output.
-    if len(found) != 1 or (len(outputs) != len(wanted) and not named):
-        return None
-    return found[0]
 
 
 def _possible_outputs(

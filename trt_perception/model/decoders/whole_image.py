@@ -62,7 +62,7 @@ class ClassScoresDecoder(ImageDecoder):
     tasks_with_own_outputs = (Classify.name,)
     documented_outputs = 'scores (B, C)'
     documented_scores = 'probabilities, or logits with `softmax` or `sigmoid`'
-    tensors = (OutputTensor('scores', ('B', Axis())),)
+    tensors = (OutputTensor('scores', ('B', Axis()), tensor_names=('logits',)),)
 
     activation: Annotated[str, choice_reader('none', 'softmax', 'sigmoid')]
 
@@ -100,7 +100,9 @@ class ClassLogitsDecoder(ImageDecoder):
     documented_outputs = 'logits (B, C, rows, columns)'
     documented_scores = 'logits'
     # The segmentation models of torchvision have a second output "aux" of the same shape.
-    tensors = (OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out',)),)
+    tensors = (
+        OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out', 'logits')),
+    )
 
     def map_layout(self) -> MapLayout:
         # As post_process_semantic_segmentation of transformers does.
@@ -160,7 +162,8 @@ class DepthDecoder(ImageDecoder):
 
     def family_outputs(self) -> tuple[OutputTensor, ...]:
         channel = (1,) if self.has_channel_axis else ()
-        return (OutputTensor('depth', ('B', *channel, 'rows', 'columns')),)
+        shape = ('B', *channel, 'rows', 'columns')
+        return (OutputTensor('depth', shape, tensor_names=('predicted_depth',)),)
 
     def map_layout(self) -> MapLayout:
         return MapLayout('depth', self.upsampling)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,7 +12,11 @@ from trt_perception.model.decoder import DecoderPreset
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.grids import cell_count
 from trt_perception.model.input_layout import has_size_input, split_inputs
-from trt_perception.model.output_tensor import OutputTensor, assign_outputs
+from trt_perception.model.output_tensor import (
+    OutputTensor,
+    assign_outputs,
+    possible_assignments,
+)
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.image_tasks import may_be_semantic
 from trt_perception.model.recognition.manifest_command import manifest_advice
@@ -33,6 +38,8 @@ _STRIDE_SETS: Final = (
     (8,),
     (16,),
 )
+# Words in the names of outputs that belong to another task than boxes.
+_NAMES_OF_OTHER_TASKS: Final = re.compile(r'mask|proto|keypoint', re.IGNORECASE)
 # Maximum number of queries and final boxes. A coarse grid may have fewer anchors than this.
 _MAX_QUERIES: Final = 1000
 
@@ -77,12 +84,16 @@ def find_decoders(
     if info.exporter == 'yolov5' and _has_one_anchor_per_cell(outputs, input_size):
         # Other programs also write names and stride. YOLOv5 has three anchors in each cell.
         info = replace(info, decoder_candidates=())
-    if not info.task.has_masks and info.task.finds_objects:
-        _refuse_other_networks(model, input_size, syntax)
     # A dynamic dimension matches any size, so allow dynamic matches only if no decoder fits
     # otherwise.
     for allow_dynamic in (False, True):
-        decoders = find_decoders_by_shape(model, classes, info.task, allow_dynamic=allow_dynamic)
+        decoders = find_decoders_by_shape(
+            model,
+            classes,
+            info.task,
+            allow_dynamic=allow_dynamic,
+            known={name for names in info.decoder_candidates for name in names},
+        )
         if _max_row_count(outputs) > _MAX_QUERIES:
             decoders = [name for name in decoders if not _has_query_rows(_box_outputs(name))]
         left = _filter_by_exporter(decoders, outputs, info)
@@ -91,6 +102,8 @@ def find_decoders(
             left = _filter_by_anchor_count(left, outputs[0].shape, input_size)
         if left:
             break
+    if not info.task.has_masks and info.task.finds_objects:
+        _refuse_other_networks(model, input_size, syntax, left)
     if not info.decoder_candidates:
         _refuse_anchor_outputs(model, left, syntax)
     if classes is not None and info.task == DETECT and left in ([], ['dense_objectness']):
@@ -101,19 +114,28 @@ def find_decoders(
 def _has_one_anchor_per_cell(
     outputs: Sequence[TensorSpec], input_size: tuple[int, int] | None
 ) -> bool:
-    sides = outputs[0].shape[1:] if len(outputs) == 1 and len(outputs[0].shape) == 3 else ()
+    sides = [side for tensor in outputs if len(tensor.shape) == 3 for side in tensor.shape[1:]]
     return any(count_anchors_per_cell(side, input_size) == 1 for side in sides)
 
 
 def find_decoders_by_shape(
-    model: ModelInfo, classes: int | None, task: Task = DETECT, *, allow_dynamic: bool = True
+    model: ModelInfo,
+    classes: int | None,
+    task: Task = DETECT,
+    *,
+    allow_dynamic: bool = True,
+    known: Collection[str] = (),
 ) -> list[str]:
     """Return the names of the decoders that the shapes allow.
+
+    Names decide which outputs a decoder reads. Shapes decide too, if an exporter is known to write
+    outputs for the decoder, or if the decoder reads all outputs.
 
     Args:
         classes: number of class names; None if unknown.
         task: the model's task, such as ``detect`` or ``pose``.
         allow_dynamic: see ``assign_outputs``.
+        known: decoders whose outputs the exporter of the model writes.
     """
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
     class_count = max((tensor.shape[-1] for tensor in model.outputs if tensor.shape), default=0)
@@ -122,7 +144,10 @@ def find_decoders_by_shape(
         for name, preset in PRESETS.items()
         if not preset.decoder.has_constant_scores(classes or class_count)
         and assign_outputs(
-            preset.decoder.outputs(classes, task), model.outputs, allow_dynamic=allow_dynamic
+            preset.decoder.outputs(classes, task),
+            model.outputs,
+            allow_dynamic=allow_dynamic,
+            shapes_decide=name in known,
         )
         is not None
         and (not preset.decoder.needs_size_input or has_size_input(auxiliary_inputs))
@@ -190,14 +215,25 @@ def _filter_by_exporter(
 
 
 def _refuse_other_networks(
-    model: ModelInfo, input_size: tuple[int, int] | None, syntax: ParameterSyntax
+    model: ModelInfo,
+    input_size: tuple[int, int] | None,
+    syntax: ParameterSyntax,
+    decoders: Sequence[str],
 ) -> None:
     """Refuse outputs of other networks than detectors of boxes, and name the network.
+
+    Args:
+        model: the loaded model.
+        input_size: width and height in pixels; None if dynamic.
+        syntax: how the user sets parameters, for messages.
+        decoders: the decoders that fit, and leave some outputs unused.
 
     Raises:
         EngineError: the outputs include masks, keypoints or undecoded grids.
     """
     outputs = model.outputs
+    if decoders and not any(_NAMES_OF_OTHER_TASKS.search(tensor.name) for tensor in outputs):
+        return
     masks = tuple(tensor for tensor in outputs if len(tensor.shape) == 4)
     if masks and any(0 < len(tensor.shape) < 4 for tensor in outputs):
         if any(tensor.name == 'keypoints' for tensor in masks):
@@ -244,16 +280,50 @@ def _refuse_anchor_outputs(model: ModelInfo, decoders: list[str], syntax: Parame
     Raises:
         EngineError: only transformers fit the shapes, but there are too many rows for queries.
     """
-    row_count = _max_row_count(model.outputs)
-    queries = [name for name in decoders if any('Q' in one.shape for one in _box_outputs(name))]
-    if row_count > _MAX_QUERIES and decoders and queries == decoders:
+    row_counts = [_query_row_count(model, name) for name in decoders]
+    if row_counts and min(row_counts) > _MAX_QUERIES:
         raise EngineError(
             model.name,
-            f'{row_count} boxes and their scores in {tensors_text(model.outputs)}, as in YOLO-NAS '
-            f'without NMS, which is unsupported; transformers have at most {_MAX_QUERIES} queries',
-            fix='export the model with NMS inside; if the rows are queries, add '
+            f'{min(row_counts)} boxes and their scores in {tensors_text(model.outputs)}, as in '
+            'SSD, YOLO-NAS and others without NMS, which are unsupported. Their outputs do not '
+            'show whether boxes are decoded, and in which unit. Transformers have at most '
+            f'{_MAX_QUERIES} queries',
+            fix='export the model with decoding and NMS inside; if the rows are queries, add '
             + ' or '.join(syntax.arguments({'decoder': name}) for name in decoders),
         )
+
+
+def _query_row_count(model: ModelInfo, name: str) -> int:
+    """Return the number of queries that a decoder would read; 0 if it reads no queries."""
+    wanted = _box_outputs(name)
+    for indices in possible_assignments(wanted, model.outputs):
+        for output, index in zip(wanted, indices, strict=True):
+            if 'Q' in output.shape:
+                return model.outputs[index].shape[output.shape.index('Q')]
+    return 0
+
+
+def decoders_of_a_part(
+    model: ModelInfo, input_size: tuple[int, int] | None, classes: int | None, task: Task
+) -> dict[str, tuple[TensorSpec, ...]]:
+    """Return the decoders that fit if some outputs stay unused, each with the unused outputs.
+
+    See ``find_decoders`` for the arguments.
+    """
+    found: dict[str, tuple[TensorSpec, ...]] = {}
+    for name in find_decoders_by_shape(model, classes, task, known=PRESETS):
+        wanted = PRESETS[name].decoder.outputs(classes, task)
+        indices = assign_outputs(wanted, model.outputs) or ()
+        is_row_of_objects = task.finds_objects and len(indices) == 1
+        if is_row_of_objects and len(model.outputs[indices[0]].shape) == 3:
+            shape = model.outputs[indices[0]].shape
+            rows_fit = not _has_query_rows(_box_outputs(name)) or shape[1] <= _MAX_QUERIES
+            if not rows_fit or not _filter_by_anchor_count([name], shape, input_size):
+                continue
+        unused = [tensor for place, tensor in enumerate(model.outputs) if place not in indices]
+        if 0 <= _query_row_count(model, name) <= _MAX_QUERIES and unused:
+            found[name] = tuple(unused)
+    return found
 
 
 def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:

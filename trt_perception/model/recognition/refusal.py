@@ -11,9 +11,17 @@ from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
-from trt_perception.model.output_tensor import assign_outputs, outputs_text
+from trt_perception.model.output_tensor import (
+    OutputTensor,
+    assign_outputs,
+    outputs_text,
+    possible_assignments,
+)
 from trt_perception.model.preprocessing import COLOR_ORDERS, RESIZE_MODES
-from trt_perception.model.recognition.decoder_search import find_decoders_by_shape
+from trt_perception.model.recognition.decoder_search import (
+    decoders_of_a_part,
+    find_decoders_by_shape,
+)
 from trt_perception.model.recognition.image_tasks import image_task
 from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
@@ -100,6 +108,7 @@ def refuse_missing_info(
             name,
             f'the outputs fit no decoder. Seen: {"; ".join(seen)}',
             fix=_task_advice(model, state, syntax)
+            + _advice_about_unused_outputs(model, state, syntax)
             + 'export a model whose outputs docs/decoders.md lists',
         )
     # Decoders with a usual preprocessing do not need the parameters of the preprocessing. If other
@@ -125,6 +134,19 @@ def refuse_missing_info(
         arguments=arguments,
         missing=missing,
         seen=seen,
+    )
+
+
+def _advice_about_unused_outputs(
+    model: ModelInfo, state: RecognitionState, syntax: ParameterSyntax
+) -> str:
+    """Return advice about decoders that read a part of the outputs; empty if none does."""
+    image, _ = split_inputs(model.name, model.inputs)
+    parts = decoders_of_a_part(model, image_size(image), state.class_count or None, state.task)
+    return ''.join(
+        f'add {syntax.arguments({"decoder": decoder})} if {tensors_text(unused)} may stay unused, '
+        'or '
+        for decoder, unused in parts.items()
     )
 
 
@@ -284,12 +306,34 @@ def outputs_mismatch(
     decoder: Decoder, task: Task, outputs: tuple[TensorSpec, ...], classes: int, batch: int
 ) -> Mismatch:
     """Describe outputs that a decoder cannot read."""
+    wanted = decoder.outputs(classes, task)
+    ways = possible_assignments(wanted, outputs)
     count = needed_class_count(decoder, outputs, task)
+    fix = f'correct decoder and task, or the number of class names: {count}'
+    if len(ways) > 1:
+        fix = _advice_about_equal_outputs(wanted, outputs, ways)
+    elif count in (None, classes):
+        fix = 'check class names, decoder and task'
     return Mismatch(
         found=tensors_text(outputs),
-        expected=f'{outputs_text(decoder.outputs(classes, task), batch)}, as the decoder '
-        f'{decoder} reads with {classes} classes and the task {task}',
-        fix='check class names, decoder and task'
-        if count in (None, classes)
-        else f'correct decoder and task, or the number of class names: {count}',
+        expected=f'{outputs_text(wanted, batch)}, as the decoder {decoder} reads with {classes} '
+        f'classes and the task {task}',
+        fix=fix,
+    )
+
+
+def _advice_about_equal_outputs(
+    wanted: Sequence[OutputTensor],
+    outputs: Sequence[TensorSpec],
+    ways: Sequence[tuple[int, ...]],
+) -> str:
+    """Return advice for outputs that match in several ways."""
+    texts = [
+        f'{output.name} may be {" or ".join(outputs[index].name for index in fitting)}'
+        for place, output in enumerate(wanted)
+        if len(fitting := sorted({way[place] for way in ways})) > 1
+    ]
+    return (
+        f'{", ".join(texts)}: keep one of each and remove the others from the model, with '
+        'onnx.utils.extract_model(MODEL, NEW_MODEL, INPUT_NAMES, OUTPUT_NAMES)'
     )
