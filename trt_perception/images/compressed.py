@@ -2,7 +2,7 @@
 
 Guarantees: a file of a few kilobytes cannot request gigabytes of memory or minutes of work.
 Truncated files are refused, and never decoded to a half grey image (only with simplejpeg, see the
-module ``decoders``).
+module ``decompress``).
 Decoders alone would allocate any length that a part of the file declares. This module therefore
 checks the length of each part against the file. The decoder receives a new file with only the
 parts that the pixels need. Parts that two readers could interpret differently are not included.
