@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
@@ -137,6 +138,10 @@ def refuse_missing_info(
     )
 
 
+def _first_tensors_text(tensors: Sequence[TensorSpec]) -> str:
+    return join_first_items([tensors_text((tensor,)) for tensor in tensors])
+
+
 def _advice_about_unused_outputs(
     model: ModelInfo, state: RecognitionState, syntax: ParameterSyntax
 ) -> str:
@@ -144,8 +149,8 @@ def _advice_about_unused_outputs(
     image, _ = split_inputs(model.name, model.inputs)
     parts = decoders_of_a_part(model, image_size(image), state.class_count or None, state.task)
     return ''.join(
-        f'add {syntax.arguments({"decoder": decoder})} if {tensors_text(unused)} may stay unused, '
-        'or '
+        f'add {syntax.arguments({"decoder": decoder})} if {_first_tensors_text(unused)} may '
+        'stay unused, or '
         for decoder, unused in parts.items()
     )
 
