@@ -190,6 +190,42 @@ def test_signal_at_any_time_leaves_no_files(server):
     assert left <= 1
 
 
+# Programs whose signal handler raises several times. The server answers the first request only
+# after 0.9 s, and the clean-up must wait for this answer.
+SEVERAL_SIGNALS = {
+    'Ctrl-C': 'number = signal.SIGINT',
+    'handler that exits': """
+number = signal.SIGTERM
+signal.signal(number, lambda *_: sys.exit(0))""",
+    'handler that raises': """
+def fail(*_): raise RuntimeError('expected by the test')
+number = signal.SIGALRM
+signal.signal(number, fail)""",
+    'Ctrl-C during close': """
+number = signal.SIGINT
+def run(model):
+    with model: model(IMAGE)""",
+}
+UNTIL_SIGNALS = """
+def run(model): model(IMAGE)
+{}
+model = load()
+def send():
+    for _ in range(5):
+        time.sleep(0.12)
+        os.kill(os.getpid(), number)
+threading.Thread(target=send, daemon=True).start()
+run(model)
+"""
+
+
+@pytest.mark.parametrize('name', SEVERAL_SIGNALS)
+def test_several_signals_leave_no_memory(server, name):
+    server.infer = lambda *_: time.sleep(0.9) or answer()
+    _, errors = finish(start(server, UNTIL_SIGNALS.format(SEVERAL_SIGNALS[name])))
+    check_nothing_is_left(server, errors)
+
+
 def test_server_that_does_not_answer_leaves_no_files(server):
     program = start(server, UNTIL_SIGNAL)
     assert program.stdout.readline() == 'ready\n'

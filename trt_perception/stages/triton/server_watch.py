@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import logging
+import math
 import os
 import queue
 import threading
@@ -41,6 +42,7 @@ _LAST_ANSWERS_S: Final = 1.0
 _LAST_ANSWERS_POLL_S: Final = 0.01
 # Longest wait at the end of the interpreter. Each call of a server has a shorter time limit.
 _EXIT_LIMIT_S: Final = 10.0
+_END_POLL_S: Final = 0.005
 
 
 class ServerWatch:
@@ -60,6 +62,7 @@ class ServerWatch:
             know since its restart.
         problem: why requests fail at once; None if the model is ready.
         change: why this model cannot be used any more; None if the server still has it.
+        has_ended: whether everything is cleaned up.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class ServerWatch:
         self._left_regions = remove_left_regions()
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._is_ending = False
+        self.has_ended = False
         self._process = os.getpid()
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(
@@ -158,7 +162,11 @@ class ServerWatch:
         """
         if not self.is_in_other_process:
             self.stop()
-            self._thread.join(limit_s)
+            # In CPython 3.11, an exception of a signal handler in `join` marks the thread as
+            # ended. A later `join` would then not wait.
+            end = time.monotonic() + (math.inf if limit_s is None else limit_s)
+            while not self.has_ended and time.monotonic() < end:
+                time.sleep(_END_POLL_S)
 
     # Only the thread calls these methods.
 
@@ -174,6 +182,7 @@ class ServerWatch:
         finally:
             self._clean_up()
             _OPEN.discard(self)
+            self.has_ended = True
 
     def _wait_for_check(self) -> None:
         """Wait until the next check, or until the thread must end."""
@@ -273,8 +282,11 @@ def _close_all() -> None:
     for watch in watches:
         watch.stop()
     end = time.monotonic() + _EXIT_LIMIT_S
-    for watch in watches:
-        watch.close(max(0.0, end - time.monotonic()))
+    while any(not watch.has_ended for watch in watches) and time.monotonic() < end:
+        # The program already ends, so another Ctrl-C or alarm has nothing else to interrupt.
+        with contextlib.suppress(BaseException):
+            for watch in watches:
+                watch.close(max(0.0, end - time.monotonic()))
 
 
 # A daemon thread still runs while atexit calls functions. A child does not have the threads of its
