@@ -15,6 +15,14 @@ from typing import BinaryIO
 from trt_perception.errors import ConfigError
 
 
+def real_path(path: Path) -> Path:
+    """Return the absolute path without links. A loop of links stays as it is.
+
+    `Path.resolve` raises RuntimeError for a loop before Python 3.13.
+    """
+    return Path(os.path.realpath(path))
+
+
 def open_regular(path: Path) -> tuple[BinaryIO, os.stat_result]:
     """Open a file for reading. Return the file and the status of the opened file.
 

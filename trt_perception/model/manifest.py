@@ -93,7 +93,7 @@ class Manifest:
 
 def manifest_path(model: Path) -> Path:
     """Return the path of a model's manifest: ``digits.onnx.json`` for ``digits.onnx``."""
-    return model.with_name(model.name + '.json')
+    return Path(f'{model}.json')  # `with_name` refuses paths without a name, such as /
 
 
 def serialise_manifest(manifest: Manifest) -> bytes:

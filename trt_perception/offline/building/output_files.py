@@ -12,7 +12,7 @@ from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.json_section import read_json
-from trt_perception.files.regular_files import open_regular
+from trt_perception.files.regular_files import open_regular, real_path
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import MANIFEST_MAX_BYTES, manifest_path, serialise_manifest
 from trt_perception.offline.building.options.build_options import BuildOptions
@@ -33,7 +33,7 @@ def check_report_path(options: BuildOptions) -> None:
         return
     _check_path(report, options, '--json')
     models = [options.engine_path(), *filter(None, (options.qdq_onnx,))]
-    if report.resolve() in [p.resolve() for m in models for p in (m, manifest_path(m))]:
+    if real_path(report) in [real_path(p) for m in models for p in (m, manifest_path(m))]:
         raise ConfigError(
             str(report),
             'is also the path of a model or a manifest of this build',
@@ -56,7 +56,7 @@ def _check_path(path: Path, options: BuildOptions, option: str) -> None:
             f'({error.strerror or error})',
             fix=f'choose another place with {option}',
         ) from error
-    if path.resolve() in (options.onnx.resolve(), manifest_path(options.onnx).resolve()):
+    if real_path(path) in map(real_path, (options.onnx, manifest_path(options.onnx))):
         raise ConfigError(str(path), 'is an input of this build', fix='name another file')
 
 

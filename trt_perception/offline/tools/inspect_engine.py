@@ -13,6 +13,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError, CudaError, EngineError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_atomically, write_json
 from trt_perception.files.plain_text import escape_controls
+from trt_perception.files.regular_files import real_path
 from trt_perception.gpu import Device
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.manifest import manifest_path, serialise_manifest
@@ -197,7 +198,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
 def _manifest_file(engine: Path) -> Path:
     """Return the path of the manifest: next to the engine, or next to the target of its link."""
     path = manifest_path(engine)
-    return path if path.exists() else manifest_path(engine.resolve())
+    return path if path.exists() else manifest_path(real_path(engine))
 
 
 def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) -> EngineReport:

@@ -19,6 +19,7 @@ from onnx import TensorProto
 from trt_perception.errors import EngineError
 from trt_perception.files.checked_files import read_checked
 from trt_perception.files.plain_text import join_first_items, to_one_line
+from trt_perception.files.regular_files import real_path
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.model.tensors import TensorSpec
@@ -193,7 +194,7 @@ def _read_external(name: Path, location: str) -> bytes:
         )
     content, resolved = read_checked(path, _MAX_BYTES)
     # The model may be a link itself, as in the cache of a model hub.
-    homes = {name.parent.resolve(), name.resolve().parent}
+    homes = {real_path(name.parent), real_path(name).parent}
     if not any(resolved.is_relative_to(home) for home in homes):
         raise EngineError(
             str(name),

@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 
 from trt_perception.files.plain_text import size_text
+from trt_perception.files.regular_files import real_path
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import (
     auxiliary_shapes,
@@ -123,8 +124,8 @@ def find_images(
     report.warn(unused_calibration_options(options, quantised=quantised))
     validation = tuple(find_image_files(options.validate)) if options.validate else ()
     if calibration is not None:
-        calibrated = {path.resolve() for path in calibration.paths}
-        if both := calibrated.intersection(path.resolve() for path in validation):
+        calibrated = {real_path(path) for path in calibration.paths}
+        if both := calibrated.intersection(map(real_path, validation)):
             report.warn(
                 f'{len(both)} images are used for calibration and validation, which makes the '
                 'accuracy look better than it is: validate on other images'

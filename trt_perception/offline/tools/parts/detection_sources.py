@@ -12,6 +12,7 @@ from typing import Final
 import cv2
 
 from trt_perception.errors import ConfigError
+from trt_perception.files.regular_files import real_path
 from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
 DETECTIONS_FILE: Final = 'detections.json'
@@ -141,13 +142,13 @@ def _check_targets(
 ) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f'--output {folder}', 'a file', expected='a folder')
-    source_paths = {source.resolve() for source in sources}
+    source_paths = {real_path(source) for source in sources}
     output_files = [
         *targets,
         *(folder / name for name in (DETECTIONS_FILE, RESULTS_FILE, SUMMARY_FILE)),
     ]
     for target in output_files:
-        if target.resolve() in source_paths:
+        if real_path(target) in source_paths:
             raise ConfigError(
                 str(target),
                 'is a source that the output would overwrite',
