@@ -180,9 +180,11 @@ class ServerWatch:
                 with contextlib.suppress(InterruptionError):
                     self._check()
         finally:
-            self._clean_up()
-            _OPEN.discard(self)
-            self.has_ended = True
+            try:
+                self._clean_up()
+            finally:  # `close` waits for the end without a limit
+                _OPEN.discard(self)
+                self.has_ended = True
 
     def _wait_for_check(self) -> None:
         """Wait until the next check, or until the thread must end."""
