@@ -257,17 +257,17 @@ def _suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]
     """
     rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
     found: dict[str, str] = {}
-    for fits in (_has_part, str.__contains__, lambda *_: True):
+    for fits in (
+        lambda topic, name: name in topic.split('/'),
+        str.__contains__,
+        lambda *_: True,
+    ):
         for name in names:
             topic = next((topic for topic in rest if fits(topic, name)), None)
             if name not in found and topic is not None:
                 found[name] = topic
                 rest.remove(topic)
     return found
-
-
-def _has_part(topic: str, name: str) -> bool:
-    return name in topic.split('/')
 
 
 def _topic_fix(
@@ -373,7 +373,8 @@ def _publisher_problem(topic: _Topic) -> _ProblemOrNone:
     if topic.is_sent_both_ways:
         sent = _other_transport_topic(report.topic)
         raw = min(report.topic, sent)
-        return 'no publisher', f'start with {start_arguments(raw, _transport_of(sent))}'
+        transport = 'compressed' if sent.endswith('/compressed') else 'raw'
+        return 'no publisher', f'start with {start_arguments(raw, transport)}'
     if report.received:
         return 'the publisher has disappeared', 'start the camera again'
     return (
@@ -447,10 +448,6 @@ def _cv_bridge_problem(topic: _Topic) -> _ProblemOrNone:
         return None
     fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
     return f'encoding {encoding!r} needs cv_bridge', fix
-
-
-def _transport_of(topic: str) -> str:
-    return 'compressed' if topic.endswith('/compressed') else 'raw'
 
 
 _UNUSABLE_CHECKS: Final = (_topic_type_problem, _reliability_problem, _transport_problem)

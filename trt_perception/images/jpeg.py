@@ -336,10 +336,23 @@ class _HeaderParser:
             self._quantisation[number] = values
 
     def _read_huffman(self, body: bytes) -> None:
-        tables = _read_huffman_tables(body)
-        if tables is None:
-            raise _NotPlainError('JPEG with unusual Huffman tables')
-        self._huffman.update(tables)
+        # A table has the number of codes with 1 to 16 bits (16 counts), and the symbols.
+        offset = 0
+        while offset < len(body):
+            key, counts = body[offset], body[offset + 1 : offset + 17]
+            end = offset + 17 + sum(counts)
+            symbols = body[offset + 17 : end]
+            allowed = _AC_SYMBOLS if key & 0x10 else _DC_SYMBOLS
+            if (
+                key & ~0x11
+                or end > len(body)
+                or not symbols
+                or not allowed.issuperset(symbols)
+                or not _is_prefix_code(counts)
+            ):
+                raise _NotPlainError('JPEG with unusual Huffman tables')
+            self._huffman[key] = counts + symbols
+            offset = end
 
     def _read_interval(self, body: bytes) -> None:
         if len(body) != 2:
@@ -381,30 +394,6 @@ class _HeaderParser:
         restarts = (units - 1) // self._interval if self._interval else 0
         numbers = bytes(range(0xD0, 0xD8)) * (restarts // 8 + 1)
         return -(-_MIN_BLOCK_BITS * blocks // 8), numbers[:restarts]
-
-
-def _read_huffman_tables(body: bytes) -> dict[int, bytes] | None:
-    """Return a segment's tables as in ``_STANDARD_HUFFMAN_TABLES``; None if one is invalid.
-
-    A table consists of 16 counts, the number of codes with 1 to 16 bits, and the symbols.
-    """
-    tables, offset = {}, 0
-    while offset < len(body):
-        counts = body[offset + 1 : offset + 17]
-        end = offset + 17 + sum(counts)
-        symbols = body[offset + 17 : end]
-        allowed = _AC_SYMBOLS if body[offset] & 0x10 else _DC_SYMBOLS
-        if (
-            body[offset] & ~0x11
-            or end > len(body)
-            or not symbols
-            or not allowed.issuperset(symbols)
-            or not _is_prefix_code(counts)
-        ):
-            return None
-        tables[body[offset]] = counts + symbols
-        offset = end
-    return tables
 
 
 def _is_prefix_code(counts: bytes) -> bool:
