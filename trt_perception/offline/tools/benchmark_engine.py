@@ -51,7 +51,6 @@ from trt_perception.offline.tools.parts.model_arguments import (
     refuse_object_options,
     suggest_tool_assignment,
 )
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.transport.advice import keep_freed_memory
@@ -188,18 +187,13 @@ def _prepare(options: argparse.Namespace) -> _Job:
         for name in (options.encoding if others else ())
     ]
     if given_object_options(config):
+        # Open each model to check that the options for objects have an effect on its task. Other
+        # providers than the CPU may need minutes.
+        opened = benchmark_options.with_provider('cpu').pipeline
         for model in files:
-            _check_object_options(model, config, benchmark_options)
+            with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
+                refuse_object_options(config, pipeline.spec.task)
     return models, frames, encoding_frames, benchmark_options
-
-
-def _check_object_options(
-    model: ModelFile, config: DetectorConfig, options: BenchmarkOptions
-) -> None:
-    """Open a model to check that the options for objects have an effect on its task."""
-    opened = options.with_provider('cpu').pipeline  # other providers may need minutes
-    with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
-        refuse_object_options(config, pipeline.spec.task)
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:

@@ -199,7 +199,10 @@ def write_worst_images(
         for number, (image, *_) in enumerate(worst, 1)
     ]
     montage = folder / 'montage.jpg'
-    _write_file_list(folder, [montage, *targets])
+    make_folder(folder)
+    # Write the list before the images, so that it is complete even after a failure.
+    names = [path.name for path in (montage, *targets)]
+    write_json(folder / _LIST_FILE, {'files': names}, indent=2)
     cells = []
     for target, (image, mistakes, found, truth) in zip(targets, worst, strict=True):
         bgr = read_image(image.path, image.size_wh)
@@ -208,12 +211,6 @@ def write_worst_images(
         cells.append(_montage_cell(drawn, image.path.name))
     _write_jpeg(montage, _cell_grid(cells))
     return [montage, *targets]
-
-
-def _write_file_list(folder: Path, files: Sequence[Path]) -> None:
-    """Write the list before the images, so that the list is complete even after a failure."""
-    make_folder(folder)
-    write_json(folder / _LIST_FILE, {'files': [path.name for path in files]}, indent=2)
 
 
 def _remove_earlier(folder: Path) -> None:
