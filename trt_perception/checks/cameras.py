@@ -34,6 +34,7 @@ class CameraReport:
     """Observations of one topic of images.
 
     Attributes:
+        compressed: whether the type is sensor_msgs/CompressedImage, whatever the topic's name.
         reliability: ``reliable`` or ``best_effort`` for each publisher.
         lost: number of messages that were sent and did not arrive; None if unknown.
         seconds: how long doctor listened.
@@ -78,6 +79,7 @@ class CameraScene:
         reports: observation of each topic of images.
         plans: plan of each camera of the detector. A plan without a topic accepts any topic.
         segment_bytes: bytes of shared memory of a process; a larger image does not fit.
+        profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
         other_types: for each topic of `plans` that does not carry images, a text with its type
@@ -254,6 +256,7 @@ def _suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]
 
     Args:
         names: names of the cameras without images.
+        free: published topics of images that no camera of the detector reads.
     """
     rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
     found: dict[str, str] = {}

@@ -268,6 +268,7 @@ class FrameKernels:
             made: device addresses of the map (class ids, uint8, or depth, float32), of the
                 confidence (uint8) or 0, and of an int32 that becomes 1 if a value is impossible.
             place: index of the image in the batch.
+            size_wh: width and height of the map in pixels.
             scaling: how cells become depths; not used for classes.
         """
         is_metric, is_inverse, *values = scaling

@@ -144,6 +144,7 @@ def suggest_image_topic(
 
     Args:
         topics: type of each published topic, without the topics of the node itself.
+        image: the node's topic of raw images.
         transport: the node's transport, ``raw`` or ``compressed``.
         camera: name of the camera; empty if the node has only one camera.
 
