@@ -19,10 +19,10 @@ from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_task_mess
 
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
-from trt_perception.offline.evaluation.annotated_shapes import read_shapes
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.coco.classes import match_classes
 from trt_perception.offline.evaluation.coco.run_lengths import with_run_lengths
+from trt_perception.offline.evaluation.dataset import read_shapes
 from trt_perception.offline.evaluation.metrics.mistakes import count_mistakes, match_detections
 from trt_perception.offline.tools.parts.detection_output import CocoResults
 from trt_perception.offline.tools.parts.detection_sources import DETECTIONS_FILE

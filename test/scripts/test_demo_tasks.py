@@ -19,8 +19,8 @@ from vision_msgs.msg import Detection2DArray
 from support.demo_runs import ROOT
 from support.models.task_models import write_task_model
 from trt_perception.api import load
-from trt_perception.offline.evaluation.annotated_shapes import read_shapes
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
+from trt_perception.offline.evaluation.dataset import read_shapes
 from trt_perception.ros.wire.serialize import DetectionsSerializer
 
 sys.path.append(str(ROOT / 'scripts'))

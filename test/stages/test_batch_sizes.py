@@ -2,7 +2,7 @@
 
 import pytest
 
-from trt_perception.stages.batch_sizes import batch_sizes
+from trt_perception.stages.tensorrt.runtime import batch_sizes
 
 
 @pytest.mark.parametrize(

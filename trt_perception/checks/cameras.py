@@ -11,14 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from trt_perception.checks.camera_topics import (
-    other_transport_topic,
-    suggest_topics,
-    topic_fix,
-    topic_type_fix,
-    topics_of_both_transports,
-    transport_fix,
-)
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
@@ -42,6 +34,7 @@ class CameraReport:
     """Observations of one topic of images.
 
     Attributes:
+        compressed: whether the type is sensor_msgs/CompressedImage, whatever the topic's name.
         reliability: ``reliable`` or ``best_effort`` for each publisher.
         lost: number of messages that were sent and did not arrive; None if unknown.
         seconds: how long doctor listened.
@@ -86,6 +79,7 @@ class CameraScene:
         reports: observation of each topic of images.
         plans: plan of each camera of the detector. A plan without a topic accepts any topic.
         segment_bytes: bytes of shared memory of a process; a larger image does not fit.
+        profile_fix: command that enlarges the shared memory.
         topics_given: whether the user gave the topics of `plans`; otherwise they are the default
             topics of a node.
         other_types: for each topic of `plans` that does not carry images, a text with its type
@@ -127,7 +121,7 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
             f'start the camera; {_SHELL_FIX}',
         )
     yield from _missing_cameras(scene)
-    plans = {topic: plan for plan in wanted for topic in topics_of_both_transports(plan.topic)}
+    plans = {topic: plan for plan in wanted for topic in _topics_of_both_transports(plan.topic)}
     order = {topic: wanted.index(plan) for topic, plan in plans.items()}
     # Report the topics of the detector's cameras first, in their order, then all other topics.
     for report in sorted(scene.reports, key=lambda r: (order.get(r.topic, len(wanted)), r.topic)):
@@ -140,21 +134,21 @@ def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
     """Report the cameras of the detector whose images have no publisher in either transport."""
     published, wanted = scene.published_topics, scene.plans_with_known_topic
     missing = [
-        plan for plan in wanted if published.isdisjoint(topics_of_both_transports(plan.topic))
+        plan for plan in wanted if published.isdisjoint(_topics_of_both_transports(plan.topic))
     ]
-    read = {topic for plan in wanted for topic in topics_of_both_transports(plan.topic)}
+    read = {topic for plan in wanted for topic in _topics_of_both_transports(plan.topic)}
     free = [
         report.topic
         for report in scene.reports
         if report.is_published and report.topic not in read and report.is_readable
     ]
-    suggested = suggest_topics([plan.name for plan in missing if plan.enabled], free)
+    suggested = _suggest_topics([plan.name for plan in missing if plan.enabled], free)
     for plan in missing:
         name = _topic_label(plan.name, plan.topic)
-        fix = topic_fix(plan.name, suggested, free, len(wanted))
+        fix = _topic_fix(plan.name, suggested, free, len(wanted))
         if plan.topic in scene.other_types:
             found = f'{scene.other_types[plan.topic]}, expected {_RAW_TYPE}'
-            fix = fix or topic_type_fix(plan.name, plan.topic)
+            fix = fix or _topic_type_fix(plan.name, plan.topic)
         else:
             found = 'no publisher'
             fix = fix or 'start the camera, or correct the remapping of its topic'
@@ -193,7 +187,7 @@ class _Topic:
     @property
     def is_sent_both_ways(self) -> bool:
         """Whether the same images are also published in the other transport."""
-        return other_transport_topic(self.camera_report.topic) in self.scene.published_topics
+        return _other_transport_topic(self.camera_report.topic) in self.scene.published_topics
 
     @property
     def has_wrong_type(self) -> bool:
@@ -251,6 +245,90 @@ def _traffic_text(report: CameraReport) -> str:
     return ', '.join(filter(None, [*parts, ' and '.join(sorted(set(report.reliability)))]))
 
 
+# Topics for cameras without images, and the arguments that select them.
+
+
+def _suggest_topics(names: Sequence[str], free: Sequence[str]) -> dict[str, str]:
+    """Suggest a topic of raw images for each camera. Return the topics by camera name.
+
+    Each topic is suggested once. Topics with the camera's name between slashes come first, then
+    topics that contain the name, then any topic.
+
+    Args:
+        names: names of the cameras without images.
+        free: published topics of images that no camera of the detector reads.
+    """
+    rest = list(dict.fromkeys(topic.removesuffix('/compressed') for topic in free))
+    found: dict[str, str] = {}
+    for fits in (
+        lambda topic, name: name in topic.split('/'),
+        str.__contains__,
+        lambda *_: True,
+    ):
+        for name in names:
+            topic = next((topic for topic in rest if fits(topic, name)), None)
+            if name not in found and topic is not None:
+                found[name] = topic
+                rest.remove(topic)
+    return found
+
+
+def _topic_fix(
+    name: str, suggested: Mapping[str, str], free: Sequence[str], camera_count: int
+) -> str:
+    """Return the fix for a camera whose topic has no publisher while other topics have images.
+
+    Args:
+        name: name of the camera; empty if the detector has only one camera.
+
+    Returns:
+        The fix; empty if there is no topic for the camera.
+    """
+    if name not in suggested:
+        return ''
+    raw = suggested[name]
+    start = start_arguments(raw, '' if raw in free else 'compressed', name)
+    patterns = {_topic_pattern(topic, camera) for camera, topic in suggested.items()}
+    has_one_pattern = len(suggested) == camera_count and len(patterns) == 1
+    if has_one_pattern and '{camera}' in (pattern := patterns.pop()):
+        start += f", or for all cameras image_topic:='{pattern}' (detect.launch.py)"
+    return f'images are on {", ".join(free)}: start with {start}'
+
+
+def _topic_pattern(topic: str, name: str) -> str:
+    """Return a topic with ``{camera}`` instead of each part that equals the camera's name."""
+    return '/'.join('{camera}' if name and part == name else part for part in topic.split('/'))
+
+
+def _topic_type_fix(name: str, topic: str) -> str:
+    """Return the fix for a camera's topic whose type is not sensor_msgs/msg/Image."""
+    if topic.endswith('/compressed'):
+        raw = topic.removesuffix('/compressed')
+        return f'start with {start_arguments(raw, "compressed", name)}'
+    return f'repair its publisher, or start with {start_arguments("/its/topic", camera=name)}'
+
+
+def _topics_of_both_transports(topic: str) -> tuple[str, str]:
+    """Return the topics of a camera's raw and compressed images."""
+    return topic, f'{topic}/compressed'
+
+
+def _other_transport_topic(topic: str) -> str:
+    """Return the topic of the same images in the other transport."""
+    raw = topic.removesuffix('/compressed')
+    return f'{raw}/compressed' if raw == topic else raw
+
+
+def _transport_fix(name: str, raw: str, transport: str) -> str:
+    """Return the setting that selects another transport.
+
+    Args:
+        name: name of the camera; empty if the detector has only one camera.
+        transport: ``raw`` or ``compressed``.
+    """
+    return start_arguments('' if name else raw, transport, name)
+
+
 # Doctor receives images on a topic with one of these problems, but a detector would not.
 
 
@@ -258,7 +336,7 @@ def _topic_type_problem(topic: _Topic) -> _ProblemOrNone:
     if not topic.has_wrong_type:
         return None
     found = f'sensor_msgs/msg/CompressedImage, expected {_RAW_TYPE}'
-    return found, topic_type_fix(topic.name, topic.camera_report.topic)
+    return found, _topic_type_fix(topic.name, topic.camera_report.topic)
 
 
 def _reliability_problem(topic: _Topic) -> _ProblemOrNone:
@@ -279,11 +357,11 @@ def _transport_problem(topic: _Topic) -> _ProblemOrNone:
     report, published = topic.camera_report, topic.scene.published_topics
     raw = report.topic.removesuffix('/compressed')
     if report.compressed and raw not in published and topic.transport == 'raw':
-        fix = f'start with {transport_fix(topic.name, raw, "compressed")}'
+        fix = f'start with {_transport_fix(topic.name, raw, "compressed")}'
         return 'only compressed images', fix
     is_untaken = topic.is_read and not report.compressed and topic.transport == 'compressed'
     if is_untaken and f'{raw}/compressed' not in published:
-        fix = f'start with {transport_fix(topic.name, raw, "raw")}'
+        fix = f'start with {_transport_fix(topic.name, raw, "raw")}'
         return 'only raw images, but the detector expects compressed images', fix
     return None
 
@@ -296,9 +374,10 @@ def _publisher_problem(topic: _Topic) -> _ProblemOrNone:
     if report.is_published:
         return None
     if topic.is_sent_both_ways:
-        sent = other_transport_topic(report.topic)
+        sent = _other_transport_topic(report.topic)
         raw = min(report.topic, sent)
-        return 'no publisher', f'start with {start_arguments(raw, _transport_of(sent))}'
+        transport = 'compressed' if sent.endswith('/compressed') else 'raw'
+        return 'no publisher', f'start with {start_arguments(raw, transport)}'
     if report.received:
         return 'the publisher has disappeared', 'start the camera again'
     return (
@@ -372,10 +451,6 @@ def _cv_bridge_problem(topic: _Topic) -> _ProblemOrNone:
         return None
     fix = 'sudo apt install ros-$ROS_DISTRO-cv-bridge, or choose another encoding'
     return f'encoding {encoding!r} needs cv_bridge', fix
-
-
-def _transport_of(topic: str) -> str:
-    return 'compressed' if topic.endswith('/compressed') else 'raw'
 
 
 _UNUSABLE_CHECKS: Final = (_topic_type_problem, _reliability_problem, _transport_problem)

@@ -40,6 +40,8 @@ def check_model(
 
     Args:
         gpus: GPUs that would run the model; may be empty.
+        trial: opens and runs the model once, and returns a description. Raises
+            TrtPerceptionError if the model does not work.
     """
     # Imported late, because NumPy may be broken.
     from trt_perception.model.files.model_file import read_model_file

@@ -155,7 +155,12 @@ def check_packages(
         'vision_msgs.msg': 'sudo apt install ros-$ROS_DISTRO-vision-msgs',
     }
     for name, fix in {**fixes, **(ros_fixes if has_ros else {})}.items():
-        yield _check_needed(name.removesuffix('.msg'), modules[name], fix)
+        package, module = name.removesuffix('.msg'), modules[name]
+        if module.version:
+            yield Finding(_AREA, package, 'green', module.version)
+        else:
+            fix = _NUMPY_FIX if module.clash else fix
+            yield Finding(_AREA, package, 'red', module.error, fix)
     if has_ros:
         yield _check_cv_bridge(modules['cv_bridge'])
     yield _check_pillow(modules['PIL'])
@@ -168,12 +173,6 @@ def check_packages(
         found = f'{runtime.error}; ONNX models cannot run'
         level: Level = 'red' if needs_onnx else 'yellow'
         yield Finding(_AREA, 'ONNX Runtime', level, found, fix)
-
-
-def _check_needed(name: str, module: ModuleImport, fix: str) -> Finding:
-    if module.version:
-        return Finding(_AREA, name, 'green', module.version)
-    return Finding(_AREA, name, 'red', module.error, _NUMPY_FIX if module.clash else fix)
 
 
 def _check_cv_bridge(module: ModuleImport) -> Finding:

@@ -126,7 +126,7 @@ def integer_reader(lowest: int, highest: int = 2**53) -> FieldReader:
 
 
 def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
-    """Return a reader of lists as tuples."""
+    """Return a reader of lists as tuples. ``fits`` tells whether an item is valid."""
 
     def read(section: JsonSection, key: str) -> tuple[Any, ...]:
         values = section.items(key)

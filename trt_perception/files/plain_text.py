@@ -84,7 +84,11 @@ def repair_names(names: Sequence[object], noun: str = 'class') -> tuple[tuple[st
         names: in the order of the network's outputs, at most MAX_CLASSES.
         noun: the first word of a name that replaces an invalid name.
     """
-    mistakes = {} if _are_all_names_valid(names) else _mistakes_by_index(names)
+    mistakes = {
+        index: mistake
+        for index, name in (() if _are_all_names_valid(names) else enumerate(names))
+        if (mistake := name_mistake(name))
+    }
     found = [noun if index in mistakes else str(name) for index, name in enumerate(names)]
     counts = Counter(name for index, name in enumerate(found) if index not in mistakes)
     taken = {name for name, count in counts.items() if count == 1}
@@ -106,10 +110,6 @@ def repair_names(names: Sequence[object], noun: str = 'class') -> tuple[tuple[st
     if any(count > 1 for count in counts.values()):
         remarks.append('duplicate names have their number appended')
     return tuple(found), '; '.join(remarks)
-
-
-def _mistakes_by_index(names: Sequence[object]) -> dict[int, Mistake]:
-    return {index: found for index, name in enumerate(names) if (found := name_mistake(name))}
 
 
 def _are_all_names_valid(names: Sequence[Any]) -> bool:

@@ -236,7 +236,9 @@ def _png_chunks(content: memoryview) -> Iterator[bytes | memoryview]:
         kind, end = bytes(content[offset + 4 : offset + 8]), offset + 12 + size
         if end > len(content):
             if kind == b'IDAT':
-                yield _png_chunk(kind, bytes(content[offset + 8 : end - 4]))
+                rest = bytes(content[offset + 4 : end - 4])  # the kind and the pixels
+                length, checksum = len(rest) - len(kind), zlib.crc32(rest)
+                yield struct.pack('>I', length) + rest + struct.pack('>I', checksum)
             raise truncated_error('PNG')
         if (index == 0) != (kind == b'IHDR') or (index == 0 and size != 13):
             raise damaged_error('PNG', 'the header chunk is not the first one or has a wrong size')
@@ -256,11 +258,6 @@ def _png_chunks(content: memoryview) -> Iterator[bytes | memoryview]:
         pixels |= kind == b'IDAT'
         offset = end
     raise too_large_error('PNG', 'more', f'{_MAX_PARTS} parts')
-
-
-def _png_chunk(kind: bytes, content: bytes) -> bytes:
-    checksum = zlib.crc32(kind + content)
-    return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', checksum)
 
 
 def _has_all_pixels(chunks: Sequence[bytes | memoryview]) -> bool:

@@ -126,6 +126,7 @@ def draw_depth(bgr: npt.NDArray[np.uint8], depth: npt.NDArray[np.float32], unit:
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         depth: float32 (height, width).
+        unit: text after the numbers of the scale.
     """
     low, high = _finite_limits(depth)
     for rows in row_strips(_size_wh(bgr)):

@@ -117,10 +117,20 @@ def _decode(
 
 
 def _bgr_pixels(image: Image.Image, content: bytes, *, upright: bool) -> npt.NDArray[np.uint8]:
-    _check_mode(image)
+    if image.mode not in _CONVERTIBLE_MODES | GREY_16_BIT_MODES:
+        expected = '8 or 16 bits and one to four channels'
+        raise unsupported_error(
+            'image', f'pixels of the mode {image.mode}', expected, 'convert it'
+        )
     must_turn = upright and image.getexif().get(_ORIENTATION_TAG, 1) != 1
     if content.startswith(JPEG_START):
-        return _jpeg_to_bgr(content, image if must_turn else None)
+        # As in the node. Pillow would decode a truncated JPEG to a half grey image.
+        bgr = check_image_file(np.frombuffer(content, np.uint8)).decode().bgr
+        if not must_turn:
+            return bgr
+        stored = Image.fromarray(bgr)
+        stored.info.update(image.info)
+        return np.array(ImageOps.exif_transpose(stored))
     return pillow_to_bgr(ImageOps.exif_transpose(image) if must_turn else image)
 
 
@@ -131,25 +141,3 @@ def _label_values(image: Image.Image, _: bytes) -> npt.NDArray[np.uint8] | npt.N
         expected = 'one channel of 8 or 16 bits'
         raise unsupported_error('image', f'pixels of the mode {image.mode}', expected)
     return np.array(image)
-
-
-def _check_mode(image: Image.Image) -> None:
-    if image.mode not in _CONVERTIBLE_MODES | GREY_16_BIT_MODES:
-        expected = '8 or 16 bits and one to four channels'
-        raise unsupported_error(
-            'image', f'pixels of the mode {image.mode}', expected, 'convert it'
-        )
-
-
-def _jpeg_to_bgr(content: bytes, turned_like: Image.Image | None) -> npt.NDArray[np.uint8]:
-    """Decode a JPEG as the node does, and apply the orientation of ``turned_like``.
-
-    If this argument is None, the pixels stay as they are. Pillow is not used for the pixels,
-    because it would decode a truncated JPEG to a half grey image.
-    """
-    bgr = check_image_file(np.frombuffer(content, np.uint8)).decode().bgr
-    if turned_like is None:
-        return bgr
-    stored = Image.fromarray(bgr)
-    stored.info.update(turned_like.info)
-    return np.array(ImageOps.exif_transpose(stored))

@@ -92,7 +92,8 @@ def put_text(
 
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
-        origin: left end of the baseline.
+        origin: left end of the baseline, in pixels.
+        scale: OpenCV's font scale; 1 gives capitals of 21 pixels.
         color: BGR.
     """
     runs = None if text.isascii() else _runs(text)

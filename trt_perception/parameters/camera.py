@@ -257,6 +257,7 @@ class NodeConfig:
         A removed camera loses its camera values. A new camera gets its values in `given`.
 
         Args:
+            values: new values by parameter name, each in the type of its row.
             given: maps the full name of a camera parameter to its start value, also for absent
                 cameras.
 

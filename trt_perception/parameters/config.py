@@ -3,7 +3,7 @@
 Each field of DetectorConfig defines type, default, range and description of one ROS parameter.
 ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields.
 Guarantee: every DetectorConfig has valid values. Exception: only `thresholds` checks the class
-    filter, because this check needs the model's class names.
+filter, because this check needs the model's class names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any, Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, short_repr
+from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
+from trt_perception.images.results.map_size import map_size_mistake
 from trt_perception.model.class_filter import class_filter_ids
 from trt_perception.model.decoder import Decoder, Sky
 from trt_perception.model.pipeline_options import (
@@ -43,7 +45,6 @@ from trt_perception.parameters.rules import (
     libraries_mistake,
     rate_mistake,
 )
-from trt_perception.parameters.task import TaskParameters
 from trt_perception.parameters.triton import TritonParameters
 
 #: Parameters without effect if the images come from files or a program.
@@ -75,7 +76,7 @@ def manifest_only_fix(name: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonParameters):
+class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
     """The values of all parameters.
 
     Raises:
@@ -242,6 +243,45 @@ class DetectorConfig(FrameParameters, ModelParameters, TaskParameters, TritonPar
     autostart: bool = parameter_field(
         False, 'Configure and activate when the node starts, and again after a fault.'
     )
+    # Only some tasks read the following parameters.
+    classification_top_k: int = parameter_field(
+        5,
+        'Number of classes in a message of a model that classifies the whole image.',
+        name='classification.top_k',
+        minimum=1,
+        maximum=1000,
+    )
+    map_size: str = parameter_field(
+        'source',
+        'Size of published class and depth maps. source: the size of the image. network: of '
+        "the network's input, without padding. 400x200: width and height, at most "
+        f"{MAX_RESULT_PIXELS} pixels. Nav2's semantic layer needs the size of its point cloud.",
+        find_mistake=map_size_mistake,
+    )
+    depth_sky: str = parameter_field(
+        'far',
+        'Depth of the sky. far: depth.sky_depth_m. nan: unknown.',
+        name='depth.sky',
+        choices=('far', 'nan'),
+        live=True,
+    )
+    depth_sky_threshold: float = parameter_field(
+        0.3,
+        'Smallest value of the output sky where a pixel is sky.',
+        name='depth.sky_threshold',
+        minimum=0.0,
+        maximum=1000.0,
+        live=True,
+    )
+    depth_sky_depth_m: float = parameter_field(
+        200.0,
+        'Depth of the sky.',
+        name='depth.sky_depth_m',
+        unit='m',
+        minimum=1.0,
+        maximum=100000.0,
+        live=True,
+    )
 
     def __post_init__(self) -> None:
         for parameter in PARAMETERS:
@@ -339,20 +379,18 @@ _KINDS: Final = {
 }
 
 
-def _place(field: str) -> int:
-    """Return the place of a row in the table: engine_path, general, tasks, model, Triton."""
+def _group(field: str) -> int:
+    """Return the group of a row in the table: engine_path, DetectorConfig's own, model, Triton."""
     if field == 'engine_path':
         return 0
-    return {'classification': 2, 'map': 2, 'depth': 2, 'model': 3, 'triton': 4}.get(
-        field.partition('_')[0], 1
-    )
+    return {'model': 2, 'triton': 3}.get(field.partition('_')[0], 1)
 
 
 def _rows() -> tuple[Parameter, ...]:
     rows = []
     # Inherited fields come first in a dataclass, but the table begins with the model.
     fields = dataclasses.fields(DetectorConfig)
-    for field in sorted(fields, key=lambda field: _place(field.name)):
+    for field in sorted(fields, key=lambda field: _group(field.name)):
         facts = dict(field.metadata)
         name = facts.pop('name', field.name)
         rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))

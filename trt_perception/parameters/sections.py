@@ -26,6 +26,7 @@ def unused_parameters(arguments: Sequence[str], node: str) -> list[str]:
     """Return a sentence for each argument that sets parameters of other nodes only.
 
     Args:
+        arguments: ROS arguments as rcl received them, without expansion of files.
         node: full name of the node, such as ``/front/detector``.
     """
     sentences = []

@@ -108,7 +108,12 @@ class FrameKernels:
         sources = ['frame.cuh', 'pixels.cuh', f'{sampling}.cuh', 'letterbox.cu']
         if spec.pixel_mask is not None:
             sources.append('pixel_mask.cu')
-            constants |= _pixel_mask_constants(spec.pixel_mask)
+            _, mask_rows, mask_columns = spec.pixel_mask.shape
+            constants |= {
+                'MASK_T': _PIXEL_MASK_C_TYPES[spec.pixel_mask.dtype],
+                'MASK_WIDTH': mask_columns,
+                'MASK_HEIGHT': mask_rows,
+            }
         if rows is not None:
             sources += ['decode.cu', 'keep.cu']
             constants |= self._decode_constants(spec, rows, output)
@@ -263,6 +268,7 @@ class FrameKernels:
             made: device addresses of the map (class ids, uint8, or depth, float32), of the
                 confidence (uint8) or 0, and of an int32 that becomes 1 if a value is impossible.
             place: index of the image in the batch.
+            size_wh: width and height of the map in pixels.
             scaling: how cells become depths; not used for classes.
         """
         is_metric, is_inverse, *values = scaling
@@ -325,12 +331,6 @@ def _letterbox_constants(spec: ModelSpec) -> dict[str, object]:
         'INFINITY_F': '__int_as_float(0x7f800000)',
         'NAN_F': '__int_as_float(0x7fffffff)',
     }
-
-
-def _pixel_mask_constants(mask: TensorSpec) -> dict[str, object]:
-    """Map the name of each constant in the kernel source for the pixel mask to its value."""
-    _, rows, columns = mask.shape
-    return {'MASK_T': _PIXEL_MASK_C_TYPES[mask.dtype], 'MASK_WIDTH': columns, 'MASK_HEIGHT': rows}
 
 
 def _tap_count(layout: MapLayout, output: TensorSpec, preprocessing: Preprocessing) -> int:

@@ -75,6 +75,7 @@ def select_detections(
     5. Map to source pixels, clip to the image, and remove empty boxes.
 
     Args:
+        candidates: the candidates of one image, in network pixels.
         limits: ``max_candidates``, ``max_detections``, and the scope of NMS.
 
     Raises:

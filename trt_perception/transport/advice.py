@@ -144,6 +144,7 @@ def suggest_image_topic(
 
     Args:
         topics: type of each published topic, without the topics of the node itself.
+        image: the node's topic of raw images.
         transport: the node's transport, ``raw`` or ``compressed``.
         camera: name of the camera; empty if the node has only one camera.
 
@@ -215,9 +216,10 @@ def loss_fix(
         profile = str(share / CAMERA_PROFILE) if is_shipped else own
         which = 'for large images' if is_shipped else 'of the node'
         where = 'was started' if on_this_machine else 'runs on this machine'
+        assignments = ' '.join(f'{name}={shlex.quote(profile)}' for name in PROFILE_VARIABLES)
         local = (
             f'if the camera {where} without the profile {which}, start it in a shell after '
-            f'{_export(profile)}'
+            f'export {assignments}'
         )
     if on_this_machine is None:
         cure = f'{local}; if the camera runs on another machine, {network}'
@@ -226,7 +228,3 @@ def loss_fix(
     if reliability == 'best_effort':
         cure += '; a camera with reliable QoS loses fewer images'
     return cure
-
-
-def _export(profile: str) -> str:
-    return 'export ' + ' '.join(f'{name}={shlex.quote(profile)}' for name in PROFILE_VARIABLES)

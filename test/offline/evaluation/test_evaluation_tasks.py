@@ -23,9 +23,9 @@ from support.oracles.task_truth import (
 )
 from trt_perception.errors import ConfigError
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
-from trt_perception.offline.evaluation.annotated_shapes import read_shapes
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.coco.run_lengths import encode_counts
+from trt_perception.offline.evaluation.dataset import read_shapes
 from trt_perception.offline.evaluation.metrics.measure import BOXES
 from trt_perception.offline.evaluation.metrics.oriented_boxes import oriented_overlaps
 from trt_perception.offline.evaluation.metrics.shapes import Shapes

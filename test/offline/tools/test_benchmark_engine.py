@@ -39,7 +39,7 @@ from trt_perception.offline.benchmarking.measure import (
 from trt_perception.offline.benchmarking.model_report import EngineComparison, ModelReport
 from trt_perception.offline.benchmarking.report import comparison_text, model_text
 from trt_perception.offline.tools import benchmark_engine
-from trt_perception.offline.tools.parts.benchmark_arguments import parse_encodings
+from trt_perception.offline.tools.benchmark_engine import parse_encodings
 
 pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 

@@ -10,8 +10,8 @@ from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
-from trt_perception.offline.evaluation.annotated_shapes import read_shapes
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
+from trt_perception.offline.evaluation.dataset import read_shapes
 from trt_perception.offline.evaluation.metrics.task_measures import measure_of
 
 WIDTH, HEIGHT = SIZE_WH

@@ -33,6 +33,7 @@ def cell_taps(
 
     Args:
         cells_wh: columns and rows of the network's output. It covers the network's input.
+        size_wh: width and height of the map in pixels.
         count: cells for each pixel and axis, at least as many as AXIS_TAPS. If the padding of the
             image ends inside a cell, the map is resized twice, which needs AXIS_TAPS squared.
 

@@ -85,7 +85,11 @@ def measure_steps(
     make_maps = prepare_maps(slot)
     if isinstance(slot.result, KernelDecoder):
         measure('decode', slot.decode, _STEPS_PER_GRAPH)
-        _measure_masks(slot, slot.result, measure)
+        letterbox = slot.places[0].letterbox
+        image = slot.result.new_mask_image(letterbox)
+        if image is not None:  # this kernel runs only for subscribers
+            draw = partial(slot.result.queue_mask_kernel, image, slot.outputs, 0, letterbox)
+            measure('masks', draw, _STEPS_PER_GRAPH)
     elif make_maps is not None:
         measure('maps', make_maps, _STEPS_PER_GRAPH)
     else:
@@ -142,17 +146,6 @@ def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
     make_maps()  # the first call uploads tables, which a graph cannot capture
     slot.stream.synchronize()
     return make_maps
-
-
-def _measure_masks(
-    slot: CudaSlot, result: KernelDecoder, measure: Callable[[str, Callable[[], None], int], None]
-) -> None:
-    """Measure the kernel that draws the mask image. It runs only for subscribers."""
-    letterbox = slot.places[0].letterbox
-    image = result.new_mask_image(letterbox)
-    if image is not None:
-        draw = partial(result.queue_mask_kernel, image, slot.outputs, 0, letterbox)
-        measure('masks', draw, _STEPS_PER_GRAPH)
 
 
 def run_and_count_candidates(slot: CudaSlot, frame: Frame, thresholds: Thresholds) -> int:

@@ -95,6 +95,7 @@ class ModelReport:
     Attributes:
         sha256: SHA-256 of the model file.
         runtime: module that runs the model, and its version; or ``Triton server``.
+        output: the first output tensor.
         engine_ms: mean time of the network in consecutive runs; from a CUDA graph if possible.
         encodings: maps the name of an encoding to the times of the steps that depend on the
             encoding; empty if only one encoding was requested.

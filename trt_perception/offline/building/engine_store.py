@@ -122,7 +122,10 @@ class EngineStore:
             return None
         try:
             hashes = _read_entry(folder)['sha256']
-            contents = {name: _read_file(folder, name) for name in _FILE_NAMES}
+            contents = {
+                name: read_regular(folder / file_name, _MAX_BYTES[name])
+                for name, file_name in _FILE_NAMES.items()
+            }
             for name, content in contents.items():
                 if hashlib.sha256(content).hexdigest() != hashes[name]:
                     raise ValueError(f'{_FILE_NAMES[name]} is not the file that was stored')
@@ -188,7 +191,3 @@ def _read_entry(folder: Path) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise TypeError(f'{_ENTRY_FILE} is not an object')
     return entry
-
-
-def _read_file(folder: Path, name: str) -> bytes:
-    return read_regular(folder / _FILE_NAMES[name], _MAX_BYTES[name])

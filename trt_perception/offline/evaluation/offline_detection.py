@@ -43,6 +43,9 @@ class Latency:
     """Time of an image from the start of preprocessing to its boxes, in milliseconds.
 
     Decoding of the image file is not included. For a batch, the time is divided by its size.
+
+    Attributes:
+        batch: maximum number of images per batch.
     """
 
     mean_ms: float

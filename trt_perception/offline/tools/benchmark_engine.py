@@ -14,9 +14,11 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import PIXEL_FORMATS, Frame
+from trt_perception.images.frame import MAX_SIDE, PIXEL_FORMATS, Frame
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.model_file import ModelFile, read_model_file
+from trt_perception.model.input_layout import MAX_BATCH
+from trt_perception.model.pipeline_options import ONNX_PROVIDERS
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.offline.benchmarking.control import (
     BenchmarkProgress,
@@ -36,11 +38,10 @@ from trt_perception.offline.benchmarking.report import (
 from trt_perception.offline.evaluation.image_tasks.agreement import ImageAgreement, image_agreement
 from trt_perception.offline.evaluation.metrics.agreement import Agreement, compare_detections
 from trt_perception.offline.evaluation.report.plot_files import check_plot
-from trt_perception.offline.tools.parts.arguments import add_file_option, check_output_file
-from trt_perception.offline.tools.parts.benchmark_arguments import (
-    add_measurement_options,
-    parse_encodings,
-    parse_size,
+from trt_perception.offline.tools.parts.arguments import (
+    add_file_option,
+    check_output_file,
+    integer_at_least,
 )
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
 from trt_perception.offline.tools.parts.model_arguments import (
@@ -50,7 +51,6 @@ from trt_perception.offline.tools.parts.model_arguments import (
     refuse_object_options,
     suggest_tool_assignment,
 )
-from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.transport.advice import keep_freed_memory
@@ -187,18 +187,13 @@ def _prepare(options: argparse.Namespace) -> _Job:
         for name in (options.encoding if others else ())
     ]
     if given_object_options(config):
+        # Open each model to check that the options for objects have an effect on its task. Other
+        # providers than the CPU may need minutes.
+        opened = benchmark_options.with_provider('cpu').pipeline
         for model in files:
-            _check_object_options(model, config, benchmark_options)
+            with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
+                refuse_object_options(config, pipeline.spec.task)
     return models, frames, encoding_frames, benchmark_options
-
-
-def _check_object_options(
-    model: ModelFile, config: DetectorConfig, options: BenchmarkOptions
-) -> None:
-    """Open a model to check that the options for objects have an effect on its task."""
-    opened = options.with_provider('cpu').pipeline  # other providers may need minutes
-    with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
-        refuse_object_options(config, pipeline.spec.task)
 
 
 def _run(job: _Job, options: argparse.Namespace) -> int:
@@ -305,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         '--size',
-        type=parse_size,
+        type=_parse_size,
         metavar='WxH',
         help='resize frames to this size in pixels (default: size of --image, else 1920x1080)',
     )
@@ -318,12 +313,132 @@ def _parser() -> argparse.ArgumentParser:
         'letterbox kernel are timed for each encoding, all other steps for the first. '
         f'Encodings: {", ".join(PIXEL_FORMATS)}',
     )
-    add_measurement_options(parser)
+    _add_measurement_options(parser)
     add_file_option(parser, '--json', 'write all figures and the description of the machine')
     add_file_option(parser, '--plot', 'draw the figures (.png, .svg, .pdf; needs matplotlib)')
     add('--steps-only', action='store_true', help='measure single steps only')
     add_model_arguments(parser)
     return parser
+
+
+def _add_measurement_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for length, batch and depth of the measurements."""
+    add = parser.add_argument
+    defaults = BenchmarkOptions()
+    add(
+        '--depth',
+        type=_parse_integers,
+        default=defaults.depths,
+        metavar='N,N…',
+        help='batches in flight, one measurement each (default: 1,2,3,4; ONNX files: always 1)',
+    )
+    add(
+        '--batch',
+        type=_parse_batches,
+        default=defaults.batches,
+        metavar='N,N…',
+        help='frames per batch, one measurement for each batch size and depth (default: 1)',
+    )
+    add(
+        '--max-latency-ms',
+        type=_parse_milliseconds,
+        metavar='MS',
+        help='report the fastest batch and depth whose p99 latency at full load is at most MS',
+    )
+    add(
+        '--frames',
+        type=integer_at_least(1),
+        metavar='N',
+        help='frames per measurement (default: as many as fit into 10 s, at most 1000)',
+    )
+    add(
+        '--seconds',
+        type=_parse_seconds,
+        metavar='S',
+        help='maximum seconds per measurement (default: 10; with --frames: no limit)',
+    )
+    add(
+        '--warmup',
+        type=integer_at_least(0),
+        default=defaults.warmup,
+        metavar='N',
+        help='frames before each measurement that are not counted (default: 100)',
+    )
+    add(
+        '--provider',
+        type=_parse_providers,
+        default=('auto',),
+        metavar='NAME,…',
+        help='execution providers of ONNX Runtime, one run of each ONNX file for each provider '
+        f'(default: auto). Providers: {", ".join(ONNX_PROVIDERS)}',
+    )
+
+
+def parse_encodings(text: str) -> tuple[str, ...]:
+    """Return names of different encodings. ``all`` means all encodings, bgr8 first."""
+    if text == 'all':
+        text = ','.join(['bgr8', *PIXEL_FORMATS])
+    unique: dict[str, str] = {}
+    for name in text.split(','):
+        if name not in PIXEL_FORMATS:
+            raise argparse.ArgumentTypeError(
+                f'invalid choice: {name!r} (choose from all, {", ".join(PIXEL_FORMATS)})'
+            )
+        unique.setdefault(PIXEL_FORMATS[name].name, name)
+    return tuple(unique.values())
+
+
+def _parse_providers(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(text.split(',')))
+    for name in names:
+        if name not in ONNX_PROVIDERS:
+            raise argparse.ArgumentTypeError(
+                f'invalid choice: {name!r} (choose from {", ".join(ONNX_PROVIDERS)})'
+            )
+    return names
+
+
+def _parse_seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 86400:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'expected seconds, above 0 and at most 86400 (got {text!r})')
+
+
+def _parse_milliseconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) <= 1e6:
+            return float(text)
+    raise argparse.ArgumentTypeError(
+        f'expected milliseconds, above 0 and at most 1000000 (got {text!r})'
+    )
+
+
+def _parse_batches(text: str) -> tuple[int, ...]:
+    sizes = _parse_integers(text)
+    if not all(1 <= size <= MAX_BATCH for size in sizes):
+        raise argparse.ArgumentTypeError(
+            f'expected numbers from 1 to {MAX_BATCH}, as in 1,4,8 (got {text!r})'
+        )
+    return tuple(dict.fromkeys(sizes))
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    """Return width and height of ``WIDTHxHEIGHT``."""
+    sides = [int(side) for side in text.lower().split('x') if side.isdecimal()]
+    is_pair = text.lower().count('x') == 1 and len(sides) == 2
+    if not (is_pair and all(1 <= side <= MAX_SIDE for side in sides)):
+        raise argparse.ArgumentTypeError(
+            f'expected WIDTHxHEIGHT, each from 1 to {MAX_SIDE}, as in 1920x1080 (got {text!r})'
+        )
+    return sides[0], sides[1]
+
+
+def _parse_integers(text: str) -> tuple[int, ...]:
+    parts = text.split(',')
+    if not all(part.strip().isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f'expected numbers, as in 1,2,3 (got {text!r})')
+    return tuple(int(part) for part in parts)
 
 
 if __name__ == '__main__':

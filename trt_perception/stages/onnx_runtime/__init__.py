@@ -22,12 +22,12 @@ from trt_perception.stages.onnx_runtime.providers import (
     provider_error,
 )
 
-# Tensors are NumPy arrays, and NumPy has no bfloat16.
 # An ONNX model of one Identity node with opset 17, without the field of the IR version.
 _IDENTITY_MODEL: Final = (
     b':7\n\x10\n\x01x\x12\x01y"\x08Identity\x12\x01gZ\x0f\n\x01x\x12\n\n\x08\x08\x01\x12\x04\n\x02'
     b'\x08\x01b\x0f\n\x01y\x12\n\n\x08\x08\x01\x12\x04\n\x02\x08\x01B\x04\n\x00\x10\x11'
 )
+# Tensors are NumPy arrays, and NumPy has no bfloat16.
 _DTYPES_BY_ONNX_RUNTIME_NAME: Final = {
     f'tensor({name})': name for name in BYTES_BY_DTYPE if name != 'bfloat16'
 }

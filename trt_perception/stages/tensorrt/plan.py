@@ -36,7 +36,9 @@ class LoadedPlan:
     """A deserialised plan.
 
     Attributes:
+        module: name of the Python module that loaded the plan.
         runtime: the module's Runtime, which must outlive the engine.
+        engine: the module's ICudaEngine.
     """
 
     module: str

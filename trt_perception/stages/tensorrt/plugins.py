@@ -75,6 +75,7 @@ def load_plugins(
     """Register TensorRT's own plugins, and load plugin libraries that are not loaded yet.
 
     Args:
+        engine: name of the engine that will be loaded, for messages.
         needed: the libraries that this engine was built with.
 
     Returns:

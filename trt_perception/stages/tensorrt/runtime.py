@@ -22,7 +22,6 @@ from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.manifest import rebuild_command
 from trt_perception.model.tensors import TensorSpec, parse_tensorrt_dtype, tensors_text
 from trt_perception.process.tool_command import tool_command
-from trt_perception.stages.batch_sizes import batch_sizes
 from trt_perception.stages.tensorrt.plan import load_plan
 
 _LOG: Final = logging.getLogger('trt_perception.tensorrt')
@@ -335,6 +334,30 @@ class TensorRtContext:
         self._context = None
         if self._owns:
             self.memory.close()
+
+
+def batch_sizes(ranges: Sequence[tuple[int, int]], max_frames: int) -> tuple[int, ...]:
+    """Return the batch sizes to prepare. Each size gets a context and a CUDA graph.
+
+    A profile with a fixed size gives this size. A profile with a range gives both ends and the
+    powers of two between them. So a batch above the smallest size fills more than half of its
+    prepared size.
+
+    Args:
+        ranges: smallest and largest batch of each profile.
+        max_frames: largest number of frames that arrive together. Sizes above the smallest
+            sufficient size are left out.
+
+    Returns:
+        The sizes, smallest first.
+    """
+    sizes: set[int] = set()
+    for low, high in ranges:
+        powers = {2**power for power in range(high.bit_length())}
+        sizes |= {each for each in powers | {low, high} if low <= each <= high}
+    ordered = sorted(sizes)
+    enough = next((at for at, each in enumerate(ordered, 1) if each >= max_frames), len(ordered))
+    return tuple(ordered[:enough])
 
 
 def _with_open_batch(tensor: TensorSpec) -> TensorSpec:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-__all__ = ['MAX_FIELDS', 'parse_bounded']
-
 #: Largest number of fields in a message and its inner messages. A number in a packed list counts
 #: as one field. Texts and tensors count as one field, whatever their size.
 MAX_FIELDS: Final = 20_000

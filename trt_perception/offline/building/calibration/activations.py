@@ -107,21 +107,15 @@ def collect_histograms(
             raise EngineError('the model', f'fails on {path}: {error}') from error
         for key, value in zip([name, *outputs], [tensor, *values], strict=True):
             if key in found:
-                _add_values(found[key], value, key, str(path))
+                try:
+                    found[key].add(value)
+                except ValueError as error:
+                    raise EngineError(
+                        f'the tensor {key!r}',
+                        f'holds {error} for {path}',
+                        fix='check the export of the model and the preprocessing',
+                    ) from error
     return found
-
-
-def _add_values(
-    magnitudes: MagnitudeHistogram, value: npt.NDArray[np.floating], tensor: str, path: str
-) -> None:
-    try:
-        magnitudes.add(value)
-    except ValueError as error:
-        raise EngineError(
-            f'the tensor {tensor!r}',
-            f'holds {error} for {path}',
-            fix='check the export of the model and the preprocessing',
-        ) from error
 
 
 def _with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:

@@ -91,14 +91,11 @@ class MagnitudeHistogram:
         if method == 'minmax' or not self.top:
             return self.largest
         if method == 'percentile':
-            bins = self._bins_below(PERCENTILE / 100)
+            sums = np.cumsum(self.counts)
+            bins = int(np.searchsorted(sums, PERCENTILE / 100 * sums[-1])) + 1
         else:
             bins = self._bins_of_least_divergence()
         return min(bins * self.top / _BIN_COUNT, self.largest)
-
-    def _bins_below(self, share: float) -> int:
-        sums = np.cumsum(self.counts)
-        return int(np.searchsorted(sums, share * sums[-1])) + 1
 
     def _bins_of_least_divergence(self) -> int:
         counts = self.counts.astype(np.float64)

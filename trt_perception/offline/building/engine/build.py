@@ -50,6 +50,7 @@ class BuiltPlan:
     Attributes:
         content: the plan's bytes.
         flavour: ``tensorrt`` or ``tensorrt_rtx``.
+        version: version of TensorRT's Python module that built the plan.
         gpu: GPU of the building machine; None without a GPU.
         inputs: input tensors; a dynamic dimension is -1.
         outputs: output tensors; a dynamic dimension is -1.

@@ -16,6 +16,8 @@ class Hint:
     """The explanation of one message of TensorRT.
 
     Attributes:
+        pattern: regular expression that finds the message.
+        action: remedy, as an instruction.
         rtx_action: remedy if TensorRT-RTX wrote the message; empty if it does not differ.
     """
 

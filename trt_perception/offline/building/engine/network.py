@@ -29,6 +29,7 @@ def parse_onnx(
 
     Args:
         network: an empty network.
+        content: the ONNX model with embedded weights.
 
     Raises:
         EngineError: the model is damaged, or TensorRT cannot use it. The message lists all

@@ -42,7 +42,9 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     kept = [n for n in graph.node if n.op_type not in ('QuantizeLinear', 'DequantizeLinear')]
     for node in kept:
         for position, name in enumerate(node.input):
-            node.input[position] = _final_name(renamed, name)
+            while name in renamed:
+                name = renamed[name]
+            node.input[position] = name
     del graph.node[:]
     graph.node.extend(kept)
     used = {name for node in kept for name in node.input}
@@ -50,12 +52,6 @@ def dequantise(model: onnx.ModelProto) -> onnx.ModelProto:
     del graph.initializer[:]
     graph.initializer.extend(initializers)
     return copied
-
-
-def _final_name(renamed: dict[str, str], name: str) -> str:
-    while name in renamed:
-        name = renamed[name]
-    return name
 
 
 def _dequantised_weights(index: GraphIndex, node: onnx.NodeProto) -> npt.NDArray[np.generic]:

@@ -129,7 +129,11 @@ class _HalfPrecisionConverter:
             want_wide.update(tensors_read_by_subgraphs(node))
         narrow = {name for name in want_narrow if self.is_float(name)}
         self._convert_initializers(narrow, want_wide)
-        nodes = list(self._input_cast_nodes(narrow))
+        nodes = [
+            self._cast_node(entry.name, entry.name + self.suffix, self.kind)
+            for entry in self.graph.input
+            if entry.name in narrow and entry.name not in self.index.initializers
+        ]
         for node in self.graph.node:
             nodes += self._rewrite_node(node, narrow, want_wide)
         del self.graph.node[:]
@@ -249,11 +253,6 @@ class _HalfPrecisionConverter:
             self.result.notes.append(
                 f'{lost.size} of {values.size} numbers in {name!r} become 0 in FP16'
             )
-
-    def _input_cast_nodes(self, narrow: set[str]) -> Iterable[onnx.NodeProto]:
-        for entry in self.graph.input:
-            if entry.name in narrow and entry.name not in self.index.initializers:
-                yield self._cast_node(entry.name, entry.name + self.suffix, self.kind)
 
     def _cast_node(self, source: str, target: str, kind: int) -> onnx.NodeProto:
         self.result.casts += 1

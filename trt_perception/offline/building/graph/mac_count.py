@@ -78,7 +78,10 @@ def count_layer_macs(
         input_shapes: shapes of inputs, by input name. An input that is not listed gets batch size
             1 if its batch is dynamic.
     """
-    inferred = infer_shapes(model, {**_shape_prefixes_of_batch_one(model), **(input_shapes or {})})
+    sides = {entry.name: entry.type.tensor_type.shape.dim for entry in model.graph.input}
+    # The shape prefix [1] sets a dynamic batch to 1.
+    prefixes = {name: [1] for name, dims in sides.items() if dims and not dims[0].dim_value}
+    inferred = infer_shapes(model, {**prefixes, **(input_shapes or {})})
     graph = inferred.graph
     index = GraphIndex(graph)
     types = tensor_types(graph)
@@ -101,12 +104,6 @@ def mac_shares_by_precision(work: Sequence[LayerWork]) -> dict[str, float]:
         if total:
             found[layer.precision] = found.get(layer.precision, 0.0) + layer.macs / total
     return found
-
-
-def _shape_prefixes_of_batch_one(model: onnx.ModelProto) -> dict[str, list[int]]:
-    """Map the name of each input with a dynamic batch to the shape prefix [1]: batch size 1."""
-    sides = {entry.name: entry.type.tensor_type.shape.dim for entry in model.graph.input}
-    return {name: [1] for name, dims in sides.items() if dims and not dims[0].dim_value}
 
 
 def _node_macs(node: onnx.NodeProto, shapes: Mapping[str, tuple[int, ...]]) -> int:

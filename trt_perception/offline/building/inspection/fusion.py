@@ -120,9 +120,10 @@ class Fusion:
         ]
         if self.operators:
             named = sum(name in self.operators for name in self.layer_counts)
-            folded = Counter(self.folded.values()).most_common()
+            counts = Counter(self.folded.values()).most_common()
+            folded = ', '.join(f'{count} {name}' for name, count in counts)
             rows.append(('nodes in the file', f'{len(self.operators)}; {named} named by layers'))
-            rows.append(('folded', _counts_text(folded)))
+            rows.append(('folded', folded or 'none'))
             rows.append(('name lost', _names_text(self.lost)))
             rows.append(('added', _names_text(self.added)))
         rows.append(('in several layers', _names_text(self.repeated)))
@@ -207,10 +208,6 @@ def compare_layers(
 def _layer_text(layer: LayerInfo, times_ms: Mapping[str, float], nodes: str) -> str:
     ms = f'{times_ms[layer.name]:.4f} ms ' if layer.name in times_ms else ''
     return f'{ms}{layer.precision or "?"} [{nodes}]'
-
-
-def _counts_text(counts: Sequence[tuple[str, int]]) -> str:
-    return ', '.join(f'{count} {name}' for name, count in counts) or 'none'
 
 
 def _names_text(names: Sequence[str] | Mapping[str, str]) -> str:

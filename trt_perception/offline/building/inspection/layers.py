@@ -60,10 +60,12 @@ class LayerInfo:
     """One layer of an engine.
 
     Attributes:
+        name: TensorRT's name, also used by its profiler.
         kind: TensorRT's layer type; empty if not reported.
         inputs: data type of each input; an unknown type is empty.
         outputs: data type of each output; an unknown type is empty.
         tactic: name of the kernel; empty if not reported.
+        nodes: names of the ONNX nodes that the layer was made from.
     """
 
     name: str

@@ -130,7 +130,13 @@ def quantise(
     index = GraphIndex(source.graph)
     chosen = _layers_to_quantise(index, kept)
     ranges, cache = _find_ranges(source, chosen, images, method, cache_dir)
-    unusable = _unusable_layers(chosen, ranges, index)
+    unusable = unquantisable_layers(chosen, ranges, index)
+    if len(unusable) == len(chosen):
+        raise EngineError(
+            'the model',
+            f'no layer can be quantised: {_list_reasons(unusable)}',
+            fix='check the images, and use the --scale, --mean and --std of the training',
+        )
     images.progress('quantising', 0, 1)
     result = _quantise_layers(
         source, [n.name for n in chosen if n.name not in unusable], ranges, target
@@ -187,24 +193,6 @@ def _layers_to_quantise(index: GraphIndex, kept: Mapping[str, str]) -> list[onnx
         )
     check_weights(chosen, index)
     return chosen
-
-
-def _unusable_layers(
-    layers: Sequence[onnx.NodeProto], ranges: Mapping[str, float], index: GraphIndex
-) -> dict[str, str]:
-    """Return the layers with unusable ranges, each with the reason.
-
-    Raises:
-        EngineError: all layers have unusable ranges.
-    """
-    unusable = unquantisable_layers(layers, ranges, index)
-    if len(unusable) == len(layers):
-        raise EngineError(
-            'the model',
-            f'no layer can be quantised: {_list_reasons(unusable)}',
-            fix='check the images, and use the --scale, --mean and --std of the training',
-        )
-    return unusable
 
 
 def _list_reasons(found: Mapping[str, str]) -> str:

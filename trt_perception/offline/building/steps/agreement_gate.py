@@ -54,8 +54,12 @@ class AgreementResult:
     """The agreement of the built model with the original.
 
     Attributes:
+        images: number of compared images.
+        given: number of images from which the compared images were chosen.
         files: the compared images if they are a selection; empty otherwise.
         images_of: purpose of the images, ``validation`` or ``calibration``.
+        runtime: description of the runtime that ran the built model.
+        original: description of the original.
     """
 
     agreement: Agreement | ImageAgreement

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.engine.python_plugins import registered_creators
-from trt_perception.offline.building.engine.release import TensorRt
-from trt_perception.offline.building.graph.onnx_model import OnnxSource
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.output_files import check_output_paths, write_outputs
 from trt_perception.offline.building.report import BuildLog, BuildReport, Step, StepProgress
@@ -56,31 +54,27 @@ def _build(options: BuildOptions, log: BuildLog) -> None:
     source = model_steps.read_model(options, log)
     tensorrt = model_steps.choose_release(options, log)
     with registered_creators(tensorrt.module, options.plugin_modules):
-        _build_model(options, source, tensorrt, replaces, log)
+        options = model_steps.with_stated_size(options, source)
+        calibration, validation = model_steps.find_images(options, source, log.report)
+        inputs = BuildInputs(options, source, tensorrt, calibration, validation)
 
+        entry = None if options.store is None else StoreEntry(inputs)
+        stored = None if entry is None else entry.load(log)
+        if stored is not None:
+            write_outputs(stored, None, replaces, log)
+            return
 
-def _build_model(
-    options: BuildOptions, source: OnnxSource, tensorrt: TensorRt, replaces: str, log: BuildLog
-) -> None:
-    options = model_steps.with_stated_size(options, source)
-    calibration, validation = model_steps.find_images(options, source, log.report)
-    inputs = BuildInputs(options, source, tensorrt, calibration, validation)
+        model_steps.check_source(inputs, log)
+        model = model_steps.recognise(inputs, log)
+        slimmed = model_steps.slim(source.model, model.other_shapes, log)
+        converted = model_steps.convert(inputs, model, slimmed, log)
+        engine = engine_steps.build(inputs, model, converted, log)
+        verified = engine_steps.verify(inputs, model, converted, engine, log)
+        engine_steps.compare_with_fp16(inputs, model, slimmed, engine, verified, log)
+        engine = validate(inputs, model, converted, engine, verified, log)
 
-    entry = None if options.store is None else StoreEntry(inputs)
-    stored = None if entry is None else entry.load(log)
-    if stored is not None:
-        write_outputs(stored, None, replaces, log)
-        return
-
-    model_steps.check_source(inputs, log)
-    model = model_steps.recognise(inputs, log)
-    slimmed = model_steps.slim(source.model, model.other_shapes, log)
-    converted = model_steps.convert(inputs, model, slimmed, log)
-    engine = engine_steps.build(inputs, model, converted, log)
-    verified = engine_steps.verify(inputs, model, converted, engine, log)
-    engine_steps.compare_with_fp16(inputs, model, slimmed, engine, verified, log)
-    engine = validate(inputs, model, converted, engine, verified, log)
-
-    write_outputs(engine, engine_steps.quantised_model(inputs, model, converted), replaces, log)
-    if entry is not None:
-        entry.save(engine, log.report)
+        write_outputs(
+            engine, engine_steps.quantised_model(inputs, model, converted), replaces, log
+        )
+        if entry is not None:
+            entry.save(engine, log.report)

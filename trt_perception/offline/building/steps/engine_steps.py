@@ -28,7 +28,7 @@ from trt_perception.offline.building.graph.dequantise import dequantise
 from trt_perception.offline.building.precision.convert import convert_precision
 from trt_perception.offline.building.precision.prepare_precision import ConvertedModel
 from trt_perception.offline.building.precision.quantise_check import is_quantised
-from trt_perception.offline.building.report import BuildLog, BuildReport, Step
+from trt_perception.offline.building.report import BuildLog
 from trt_perception.offline.building.steps.prepare import RecognisedModel, check_loadable
 
 
@@ -121,14 +121,21 @@ def compare_with_fp16(
             step.skip('switched off (--no-compare-fp16)')
             return
         fp16 = _fp16_engine(inputs, model, slimmed, log)
-        _compare_sizes(inputs.options.precision, engine, fp16, step, log.report)
+        precision = inputs.options.precision
+        log.report.performance['fp16_size_bytes'] = len(fp16.content)
+        size, fp16_size = size_text(len(engine.content)), size_text(len(fp16.content))
+        step.outcome = f'{precision} {size}, fp16 {fp16_size}'
+        if len(engine.content) > len(fp16.content):
+            log.report.warn(
+                f'{precision} is larger than fp16 ({size} against {fp16_size}); use it only '
+                'if benchmark_engine shows that it is faster on the target'
+            )
         if verified is None:
             step.outcome += '; comparing the speed needs a GPU'
             return
         latency = measure_latency(fp16, Device(0), model.image_shape)
         log.report.performance['fp16_latency_ms'] = latency.as_dict()
         ours, others = verified.latency.p50, latency.p50
-        precision = inputs.options.precision
         step.outcome += f'; {precision} {ours:.2f} ms, fp16 {others:.2f} ms'
         if ours >= others:
             log.report.warn(
@@ -154,16 +161,3 @@ def _fp16_engine(
     content = converted.model.SerializeToString()
     plan = build_plan(content, options, inputs.tensorrt, progress=log.progress)
     return model_file_in_memory(options.engine_path(), plan.content)
-
-
-def _compare_sizes(
-    precision: str, engine: ModelFile, fp16: ModelFile, step: Step, report: BuildReport
-) -> None:
-    report.performance['fp16_size_bytes'] = len(fp16.content)
-    ours, others = size_text(len(engine.content)), size_text(len(fp16.content))
-    step.outcome = f'{precision} {ours}, fp16 {others}'
-    if len(engine.content) > len(fp16.content):
-        report.warn(
-            f'{precision} is larger than fp16 ({ours} against {others}); use it only '
-            'if benchmark_engine shows that it is faster on the target'
-        )

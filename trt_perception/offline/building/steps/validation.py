@@ -141,17 +141,10 @@ def validate(
             step.outcome = f'{report.accuracy["summary"]}\n{step.outcome}'
         report.warn(record.warning)
         was_good = verified is not None and record.f1 is not None and not record.warning
-        if not was_good:
-            report.warn(_query_advice(converted, options.precision))
+        queries = converted.queries
+        if queries and not was_good and not queries.is_kept_in_fp32(converted.kept_nodes):
+            report.warn(queries.advice(options.precision))
     return with_measurements(engine, verified, accuracy, record)
-
-
-def _query_advice(converted: ConvertedModel, precision: str) -> str:
-    """Return advice on the query decoder; empty if it is missing or stays in FP32."""
-    queries = converted.queries
-    if queries is None or queries.is_kept_in_fp32(converted.kept_nodes):
-        return ''
-    return queries.advice(precision)
 
 
 def _compare_on_validation_images(

@@ -1,7 +1,7 @@
 """Reads and checks COCO annotation files.
 
 Guarantee: annotations are consistent. Ids are unique. Each box is finite and refers to a listed
-image and category. ``annotated_shapes`` reads segmentations and keypoints.
+image and category. ``read_shapes`` reads segmentations and keypoints.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class AnnotatedObject:
         area: square pixels, from the file; if missing, of the box, mask or oriented box.
         crowd: whether the box contains many objects. A crowd is never found or missed, and
             detections inside it are not mistakes.
-        mask: run lengths; None if ``annotated_shapes`` read no masks.
+        mask: run lengths; None if ``read_shapes`` read no masks.
         keypoints: x, y and visibility of each keypoint; visibility 0 means unlabelled.
-            None if ``annotated_shapes`` read no keypoints.
-        oriented: centre x, centre y, width, height and angle; None if ``annotated_shapes`` read
+            None if ``read_shapes`` read no keypoints.
+        oriented: centre x, centre y, width, height and angle; None if ``read_shapes`` read
             no oriented boxes.
     """
 

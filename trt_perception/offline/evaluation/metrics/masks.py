@@ -85,7 +85,8 @@ class Masks(Measure):
 
     def overlaps(self, one: Shapes, other: Shapes) -> Floats:
         """Return the IoU of masks, or of the boxes if both masks are empty."""
-        own, others = (_mask_areas(side.masks) for side in (one, other))
+        area = pycocotools_module('mask').area
+        own, others = (np.array(area(list(side.masks)), np.float64) for side in (one, other))
         empty = own[:, None] + others == 0
         iou = _mask_iou(one.masks, other.masks, relative_to_first=False)
         return np.where(empty, box_iou(one.xyxy, other.xyxy), iou) if empty.any() else iou
@@ -93,10 +94,6 @@ class Masks(Measure):
     def share_inside(self, one: Shapes, regions: Shapes) -> Floats:
         """Return the share of each mask's pixels inside each region."""
         return _mask_iou(one.masks, regions.masks, relative_to_first=True)
-
-
-def _mask_areas(masks: Sequence[RunLengths]) -> Floats:
-    return np.array(pycocotools_module('mask').area(list(masks)), np.float64)
 
 
 def _mask_iou(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,18 +15,16 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder, write_atomically, write_json
-from trt_perception.images.detections import Detections
+from trt_perception.images.detections import Detections, oriented_corners
+from trt_perception.images.drawing import draw_box
 from trt_perception.images.text import drawable_name, put_text
 from trt_perception.offline.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.offline.evaluation.coco.images import read_image
+from trt_perception.offline.evaluation.coco.library import pycocotools_module
+from trt_perception.offline.evaluation.coco.run_lengths import RunLengthDetections, RunLengths
 from trt_perception.offline.evaluation.coco.section import read_json
 from trt_perception.offline.evaluation.dataset import DatasetImage
 from trt_perception.offline.evaluation.metrics.mistakes import ImageMatches
-from trt_perception.offline.evaluation.report.outlines import (
-    detection_outline,
-    draw_outline,
-    ground_truth_outline,
-)
 
 _Image = npt.NDArray[np.uint8]
 
@@ -44,6 +43,79 @@ _LIST_FILE: Final = 'pictures.json'
 _LIST_MAX_BYTES: Final = 4 * 1024**2
 _OUTPUT_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
 _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
+
+
+@dataclass(frozen=True)
+class _Outline:
+    """Drawable shapes of an object, in pixels of the image.
+
+    Attributes:
+        corners: float32 (4, 2), corners of an oriented box; None for other objects.
+        mask: run lengths; None without masks.
+        points: x and y of the labelled keypoints, (k, 2); empty without keypoints.
+    """
+
+    xyxy: tuple[float, ...]
+    corners: npt.NDArray[np.float32] | None = None
+    mask: RunLengths | None = None
+    points: Sequence[Sequence[float]] = ()
+
+
+def _detection_outline(found: Detections, index: int) -> _Outline:
+    """Return the drawable shapes of a detection."""
+    return _Outline(
+        tuple(map(float, found.xyxy[index])),
+        None if found.oriented is None else oriented_corners(found.oriented[index : index + 1])[0],
+        found.runs[index] if isinstance(found, RunLengthDetections) else None,
+        () if found.keypoints is None else found.keypoints[index, :, :2].tolist(),
+    )
+
+
+def _ground_truth_outline(box: AnnotatedObject) -> _Outline:
+    """Return the drawable shapes of an annotated object."""
+    left, top, width, height = box.xywh
+    turned = None if box.oriented is None else np.array([box.oriented], np.float32)
+    points = np.array(box.keypoints or (), np.float64).reshape(-1, 3)
+    return _Outline(
+        (left, top, left + width, top + height),
+        None if turned is None else oriented_corners(turned)[0],
+        box.mask,
+        points[points[:, 2] > 0, :2].tolist(),
+    )
+
+
+def _draw_outline(
+    canvas: _Image,
+    outline: _Outline,
+    scale: float,
+    label: str,
+    color: tuple[int, int, int],
+    weight: int = 1,
+) -> None:
+    """Draw one object into a canvas.
+
+    Args:
+        canvas: uint8 (height, width, 3), BGR, contiguous.
+        scale: canvas pixels per image pixel.
+        label: text as in ``draw_box``.
+        color: BGR.
+        weight: line width in pixels.
+    """
+    if outline.mask is not None:
+        size = canvas.shape[1], canvas.shape[0]
+        inside = pycocotools_module('mask').decode(outline.mask)
+        mask = cv2.resize(inside, size, interpolation=cv2.INTER_NEAREST)
+        # Draw only contours, so that two masks of one object remain visible.
+        borders, _ = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
+        cv2.drawContours(canvas, borders, -1, color, weight)
+    corners = None if outline.corners is None else outline.corners * np.float32(scale)
+    box = [side * scale for side in outline.xyxy]
+    draw_box(canvas, box, label, color, weight, corners)
+    # OpenCV uses 32-bit coordinates. The limit is outside any image.
+    places = np.rint(np.array(outline.points).reshape(-1, 2) * scale).clip(-(2**20), 2**20)
+    for x, y in places.astype(int).tolist():
+        cv2.circle(canvas, (x, y), 2 + 2 * weight, color, cv2.FILLED, cv2.LINE_AA)
+        cv2.circle(canvas, (x, y), weight, (255, 255, 255), cv2.FILLED, cv2.LINE_AA)
 
 
 def draw_mistakes(
@@ -67,18 +139,20 @@ def draw_mistakes(
         class_id = int(found.class_ids[index])
         name = drawable_name(class_names[class_id], class_id)
         label = f'{name} {found.scores[index]:.2f}{more}'
-        draw_outline(canvas, detection_outline(found, index), scale, label, LEGEND_COLORS[kind], 2)
+        _draw_outline(
+            canvas, _detection_outline(found, index), scale, label, LEGEND_COLORS[kind], 2
+        )
 
     for index, _ in mistakes.right:  # no label, because the mistakes must stand out
-        draw_outline(canvas, detection_outline(found, index), scale, '', LEGEND_COLORS['right'])
+        _draw_outline(canvas, _detection_outline(found, index), scale, '', LEGEND_COLORS['right'])
 
     def category(index: int) -> str:
         category_id = truth[index].category_id
         return drawable_name(categories[category_id], category_id)
 
     for missed in mistakes.missed:
-        outline = ground_truth_outline(truth[missed])
-        draw_outline(canvas, outline, scale, category(missed), LEGEND_COLORS['missed'], 2)
+        outline = _ground_truth_outline(truth[missed])
+        _draw_outline(canvas, outline, scale, category(missed), LEGEND_COLORS['missed'], 2)
     for index in mistakes.false:
         detection(index, 'false')
     for index, partner in mistakes.wrong_class:
@@ -125,7 +199,10 @@ def write_worst_images(
         for number, (image, *_) in enumerate(worst, 1)
     ]
     montage = folder / 'montage.jpg'
-    _write_file_list(folder, [montage, *targets])
+    make_folder(folder)
+    # Write the list before the images, so that it is complete even after a failure.
+    names = [path.name for path in (montage, *targets)]
+    write_json(folder / _LIST_FILE, {'files': names}, indent=2)
     cells = []
     for target, (image, mistakes, found, truth) in zip(targets, worst, strict=True):
         bgr = read_image(image.path, image.size_wh)
@@ -134,12 +211,6 @@ def write_worst_images(
         cells.append(_montage_cell(drawn, image.path.name))
     _write_jpeg(montage, _cell_grid(cells))
     return [montage, *targets]
-
-
-def _write_file_list(folder: Path, files: Sequence[Path]) -> None:
-    """Write the list before the images, so that the list is complete even after a failure."""
-    make_folder(folder)
-    write_json(folder / _LIST_FILE, {'files': [path.name for path in files]}, indent=2)
 
 
 def _remove_earlier(folder: Path) -> None:

@@ -107,12 +107,6 @@ def _with_box_metrics(report: AccuracyReport) -> AccuracyReport:
     return replace(report, models=models)
 
 
-def _table_title(report: AccuracyReport) -> str:
-    """Return the title of the metrics table; empty if only boxes are measured."""
-    metrics = report.models[0].metrics
-    return '' if metrics is None or report.measure == BOXES else metrics.measure.title
-
-
 def _angle_table(report: AccuracyReport) -> str:
     errors = [model.mistakes.angle_error for model in report.models if model.mistakes]
     rows = [
@@ -123,8 +117,10 @@ def _angle_table(report: AccuracyReport) -> str:
 
 
 def _metrics_table(report: AccuracyReport) -> str:
-    most = list(report.models[0].metrics.figures)[-1] if report.models[0].metrics else ''
-    head = [_table_title(report), 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', most]
+    metrics = report.models[0].metrics
+    most = list(metrics.figures)[-1] if metrics else ''
+    title = '' if metrics is None or report.measure == BOXES else metrics.measure.title
+    head = [title, 'mAP', 'mAP50', 'mAP75', 'small', 'medium', 'large', most]
     first = _figure_values(report.models[0])
     rows = []
     for model in report.models:
