@@ -21,6 +21,7 @@ from trt_perception.files.regular_files import read_user_file
 from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 from trt_perception.offline.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.offline.building.options.rows import Option
+from trt_perception.process.foreign_names import foreign_names
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
@@ -78,13 +79,24 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
         except ConfigError as error:
             mistakes.append(f'{places.get(row.name, "")}{error}')
     for name in section.unread_keys():
-        near = closest_words(name.replace('-', '_'), _OPTIONS_BY_NAME)
-        fix = f"did you mean '{near[0]}'?" if near else ''
-        unknown = ConfigError(section.subject(name), 'is not an option', fix=fix)
+        unknown = ConfigError(section.subject(name), 'is not an option', fix=_unknown_fix(name))
         mistakes.append(f'{places.get(name, "")}{unknown}')
     if mistakes:
         raise ValuesError(mistakes)
     return BuildOptions(given=frozenset(values), **found)
+
+
+def _unknown_fix(name: str) -> str:
+    """Return what to write instead of an unknown key; '' if nothing is similar."""
+    foreign = foreign_names(name)
+    if foreign and (not foreign.ours or _option_name(foreign.ours) in _OPTIONS_BY_NAME):
+        return foreign.fix(lambda known: f"'{_option_name(known)}'?", _option_name)
+    near = closest_words(name.replace('-', '_'), _OPTIONS_BY_NAME, cutoff=0.8)
+    return f"did you mean '{near[0]}'?" if near and not foreign else ''
+
+
+def _option_name(parameter: str) -> str:
+    return parameter.removeprefix('model.')
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
