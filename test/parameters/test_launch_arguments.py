@@ -206,6 +206,23 @@ def test_topic_is_refused_if_ros_refuses_the_remapping(topic):
         assert image_remappings(topic, []) == [('image', topic)]
 
 
+@pytest.mark.parametrize(
+    ('name', 'text', 'expected'),
+    [
+        ('model.scale', '1/255', 1 / 255),
+        ('model.mean', '123.675/255,0.5,1/2', (123.675 / 255, 0.5, 0.5)),
+        ('autostart', 'yes', True),
+        ('use_cuda_graph', 'No', False),
+        ('model.antialias', 'yes', 1),
+        ('model.antialias', 'false', 0),
+        ('model.antialias', '-1', -1),
+    ],
+)
+def test_fractions_and_yes_or_no_are_read(name, text, expected):
+    given = parameter_values({name: text})[name]
+    assert (tuple(given) if isinstance(given, list | tuple) else given) == expected
+
+
 # Names.
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import short_repr, split_list
+from trt_perception.files.plain_text import read_fraction, read_yes_no, short_repr, split_list
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import (
@@ -57,10 +57,22 @@ def _read_names(text: str) -> list[str]:
     return [str(item) for item in read_yaml(text, 'list')[0]]
 
 
+def _read_number(text: str) -> float:
+    number = read_fraction(text.strip())
+    return float(text) if number is None else number
+
+
+def _read_yes_no(text: str) -> bool:
+    answer = read_yes_no(text)
+    if answer is None:
+        raise ValueError(text)
+    return answer
+
+
 _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
-    'bool': (lambda text: {'true': True, 'false': False}[text.lower()], 'true or false'),
+    'bool': (_read_yes_no, 'true or false'),
     'integer': (int, 'a whole number'),
-    'double': (float, 'a number'),
+    'double': (_read_number, 'a number'),
     'string': (str, 'text'),
     'string[]': (_read_names, 'names separated by commas'),
     'integer[]': (
@@ -68,7 +80,7 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
         'whole numbers separated by commas',
     ),
     'double[]': (
-        lambda text: [float(word) for word in split_list(text)],
+        lambda text: [_read_number(word) for word in split_list(text)],
         'numbers separated by commas',
     ),
 }
@@ -263,8 +275,9 @@ def _similar_names(name: str, declared: Collection[str]) -> list[str]:
 def _value_from_text(parameter: Parameter, text: str) -> Any:
     reader, expected = _READERS[parameter.kind]
     try:
-        value = reader(text)
-    except (KeyError, ValueError) as error:
+        answer = read_yes_no(text) if parameter.is_yes_no else None
+        value = reader(text) if answer is None else int(answer)
+    except ValueError as error:
         raise ConfigError(parameter.name, short_repr(text), expected=expected) from error
     check_value(parameter, parameter_value(parameter, value))
     return value
