@@ -195,6 +195,11 @@ def read_yes_no(text: str) -> bool | None:
     return _YES_NO.get(text.lower()) if len(text) <= _MAX_YES_NO_LENGTH else None
 
 
+def counted(number: int, noun: str, plural: str = '') -> str:
+    """Return a number with its noun, such as ``1 image`` or ``2 images``."""
+    return f'{number} {noun if number == 1 else plural or noun + "s"}'
+
+
 def split_list(text: str) -> list[str]:
     """Return the items of a list as typed: ``cat,dog`` or ``[cat, dog]``. Quotes are removed."""
     inside = text.strip().removeprefix('[').removesuffix(']')
