@@ -77,7 +77,7 @@ def check_arguments(context):
     declared = {argument.name for argument in launched.get_launch_arguments()}
     # Arguments of a file that includes this file are in the launch configurations.
     names = context.argv if alone else context.launch_configurations
-    near, far = unknown_arguments(names, declared | set(ARGUMENTS))
+    near, far = unknown_arguments(names, declared | set(ARGUMENTS), includes_others=not alone)
     if alone and near:
         raise ValueError('\n'.join(near))
     for sentence in (*near, *far) if alone else near:

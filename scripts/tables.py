@@ -25,6 +25,7 @@ from trt_perception.model.preprocessing import Preprocessing, pad_value_text
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.launch_arguments import launch_arguments
+from trt_perception.process.foreign_names import FOREIGN_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 YAML = 'config/detect.yaml'
@@ -93,6 +94,17 @@ def parameters():
                 parameter.description,
             )
             for parameter in PARAMETERS
+        ],
+    )
+
+
+def foreign_names():
+    """Return the names of other packages, with the parameter here."""
+    return table(
+        ('elsewhere', 'here', 'difference'),
+        [
+            (', '.join(f'`{name}`' for name in row.names), row.ours and f'`{row.ours}`', row.note)
+            for row in FOREIGN_NAMES
         ],
     )
 
@@ -302,7 +314,7 @@ def preprocessing():
 PARTS = {
     part.__name__: part
     for part in (
-        *(parameters, topics, encodings, detect_launch, demo_launch),
+        *(parameters, foreign_names, topics, encodings, detect_launch, demo_launch),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing),
     )
 }

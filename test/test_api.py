@@ -137,6 +137,18 @@ def test_load_refuses_parameters_that_only_nodes_use(name, golden_messages):
         tp.load(DIGITS, **{name: 1})
 
 
+@pytest.mark.parametrize('name', ['conf', 'model', 'imgsz', 'classes', 'half', 'quux'])
+def test_load_names_the_parameter_for_a_name_of_another_package(name, golden_messages):
+    with golden_messages.raises(tp.TrtPerceptionError):
+        tp.load(DIGITS, **{name: 1})
+
+
+@pytest.mark.parametrize('name', ['conf', 'iou', 'verbose', 'max_detections'])
+def test_call_names_the_keyword_for_an_unknown_one(model, images, name, golden_messages):
+    with golden_messages.raises(tp.TrtPerceptionError):
+        model(images[0], **{name: 0.5})
+
+
 def test_load_applies_valid_parameters_and_refuses_invalid_values(images, golden_messages):
     names = [f'digit {index}' for index in range(10)]
     with tp.load(str(DIGITS), max_detections=2, model_class_names=names) as strict:

@@ -25,7 +25,12 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import (
+    NODE_ONLY_PARAMETERS,
+    PARAMETERS,
+    DetectorConfig,
+    unknown_parameter,
+)
 from trt_perception.parameters.spelling import parameter_named
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
@@ -125,6 +130,7 @@ class Model:
         confidence_threshold: float | None = None,
         iou_threshold: float | None = None,
         class_filter: Sequence[str] | None = None,
+        **unknown: Any,
     ) -> TaskResult | list[TaskResult]:
         """Run the model on one image or on several.
 
@@ -139,6 +145,7 @@ class Model:
                 the lower score is removed. None: the value given to ``load``.
             class_filter: names of the classes to report; empty for all classes. None: the value
                 given to ``load``.
+            unknown: no other keyword is accepted; the error names the right one.
 
         Returns:
             the result of the image, or a list of results in the order of the sequence. The task
@@ -146,8 +153,8 @@ class Model:
 
         Raises:
             ValueError: an image has another shape or type, or the model was closed.
-            ConfigError: a threshold is out of range or has no effect on the task, or the model
-                lacks a class of the filter.
+            ConfigError: a threshold is out of range or has no effect on the task, a keyword is
+                unknown, or the model lacks a class of the filter.
             ImageError: an image is too large.
             EngineError: the model's outputs are invalid.
             CudaError: a CUDA call failed.
@@ -157,6 +164,8 @@ class Model:
             'iou_threshold': iou_threshold,
             'class_filter': class_filter,
         }
+        for name in unknown:
+            raise _unknown_keyword(name)
         given = {key: _as_python(value) for key, value in changes.items() if value is not None}
         task = self._pipeline.spec.task
         if given and not task.finds_objects:
@@ -228,6 +237,14 @@ def _parameters_by_name(path: str | Path, given: Mapping[str, Any]) -> dict[str,
             raise ConfigError(f'parameter {name!r}', 'given twice', fix='give it once')
         values[name] = _as_python(value)
     return {'triton.timeout_ms': OFFLINE_TIMEOUT_MS, **values}
+
+
+def _unknown_keyword(key: str) -> ConfigError:
+    """Return the error for a keyword that a call of a model does not accept."""
+    name = parameter_named(key)
+    if name in {row.name for row in PARAMETERS}:
+        return ConfigError(f'parameter {name!r}', 'is not one of a call', fix='give it to load')
+    return unknown_parameter(name)
 
 
 def _as_python(value: Any) -> Any:

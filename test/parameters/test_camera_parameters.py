@@ -85,6 +85,8 @@ def test_description_of_a_camera_parameter_has_the_name_of_its_camera(golden_mes
         ('camera.front', True),
         ('camera.', True),
         ('camera.rear.x', 1),
+        ('camera.rear.conf', 0.5),
+        ('camera.rear.iou', 0.5),
     ],
 )
 def test_invalid_camera_parameters_are_refused(name, value, golden_messages):

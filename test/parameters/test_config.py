@@ -159,20 +159,21 @@ def test_table_starts_with_engine_path_and_frame_parameters():
 ACCEPTED = {
     'string': [('', ''), ('raw', 'raw')],
     'integer': [(0, 0), (-3, -3), (2**62, 2**62)],
-    'bool': [(True, True), (False, False)],
-    'double': [(0.5, 0.5), (3, 3.0)],
+    'bool': [(True, True), (False, False), ('yes', True), ('No', False), ('true', True)],
+    'double': [(0.5, 0.5), (3, 3.0), ('1/255', 1 / 255), ('-1.5/4', -0.375), ('0/7', 0.0)],
     'string[]': [([], ()), (['a'], ('a',)), (('a', 'b'), ('a', 'b'))],
     'integer[]': [([], ()), ([64, 48], (64, 48)), (array.array('q', [64, 48]), (64, 48))],
     'double[]': [
         ([], ()),
         ([1, 0.5, 2], (1.0, 0.5, 2.0)),
+        (['123.7/255', 0.5, '1/2'], (123.7 / 255, 0.5, 0.5)),
         (array.array('d', [1, 2, 3]), (1.0, 2.0, 3.0)),
     ],
 }
 MISTYPED = {
     'string': [None, 1, 1.5, True, ['raw'], b'raw', {}],
     'integer': [None, '1', 1.5, 1.0, True, [1], {}],
-    'bool': [None, 'true', 0, 1, 1.0, [True], {}],
+    'bool': [None, 'on', 'yess', '', 0, 1, 1.0, [True], {}],
     'double': [None, '1', True, [1.0], {}],
     'string[]': [None, 'cat', b'cat', 1, ['cat', 1], [None], [['cat']], [True]],
     'integer[]': [None, 64, '64', [64.0, 48], ['64', '48'], [True, True], [None], [[64, 48]]],
@@ -183,6 +184,8 @@ MISTYPED = {
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
 def test_values_of_another_type_are_refused(row, golden_messages):
     for value in MISTYPED[row.kind]:
+        if row.is_yes_no and value is True:
+            continue
         message = refusal({row.name: value})
         golden_messages.add(message)
         assert row.kind.removesuffix('[]') in message
@@ -196,6 +199,31 @@ def test_values_of_the_right_type_are_accepted(row):
         assert type(result) is type(expected)
         if isinstance(expected, tuple):
             assert [type(item) for item in result] == [type(item) for item in expected]
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        *('1/0', '0/0', '1/2/3', '2*3', '1//2', '1/-2', '1e0/2', '(1)/2', 'x/2', '1/', '/2', '1'),
+        *('1 / 2 ', '1/\n2', '1/0x2', '1_0/2', '١/2', '__import__("os")/1', f'1/{"9" * 200}'),
+        '9' * 10**6 + '/1',
+    ],
+    ids=lambda text: text[:12],
+)
+def test_text_other_than_a_fraction_of_two_numbers_is_refused(text):
+    assert refusal({'model.scale': text})
+    assert refusal({'model.mean': [text, 1.0, 1.0]})
+
+
+@pytest.mark.parametrize(
+    ('value', 'expected'),
+    [(True, 1), (False, 0), ('yes', 1), ('NO', 0), ('true', 1), ('false', 0), (1, 1), (-1, -1)],
+)
+def test_antialias_accepts_yes_and_no(value, expected):
+    config = DetectorConfig.from_values({'model.antialias': value})
+    assert config.model_antialias == expected
+    assert type(config.model_antialias) is int
+    assert refusal({'model.antialias': 'perhaps'})
 
 
 def test_unknown_name_is_refused_with_a_suggestion(golden_messages):

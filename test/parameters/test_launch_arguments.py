@@ -206,6 +206,23 @@ def test_topic_is_refused_if_ros_refuses_the_remapping(topic):
         assert image_remappings(topic, []) == [('image', topic)]
 
 
+@pytest.mark.parametrize(
+    ('name', 'text', 'expected'),
+    [
+        ('model.scale', '1/255', 1 / 255),
+        ('model.mean', '123.675/255,0.5,1/2', (123.675 / 255, 0.5, 0.5)),
+        ('autostart', 'yes', True),
+        ('use_cuda_graph', 'No', False),
+        ('model.antialias', 'yes', 1),
+        ('model.antialias', 'false', 0),
+        ('model.antialias', '-1', -1),
+    ],
+)
+def test_fractions_and_yes_or_no_are_read(name, text, expected):
+    given = parameter_values({name: text})[name]
+    assert (tuple(given) if isinstance(given, list | tuple) else given) == expected
+
+
 # Names.
 
 
@@ -214,7 +231,7 @@ def test_topic_is_refused_if_ros_refuses_the_remapping(topic):
     [
         *('engine_pth', 'model', 'model_path', 'model.keypoints', 'confidence', 'threshold'),
         *('Image-Topic', 'input_image_topic', 'image_qos_reliability', 'reliability', 'decoder'),
-        *('device', 'param_file', 'name_space', 'sim_time', 'camera', 'devices'),
+        *('device', 'param_file', 'name_space', 'sim_time', 'camera', 'devices', 'half', 'depth'),
     ],
 )
 def test_name_similar_to_an_argument_is_a_mistake(name, golden_messages):
@@ -228,6 +245,13 @@ def test_name_unlike_all_arguments_gives_a_warning(name, golden_messages):
     near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert not near
     golden_messages.add(sentence)
+
+
+def test_own_arguments_of_an_including_file_are_no_mistakes():
+    near, far = unknown_arguments(['half', 'use_3d'], ARGUMENTS, includes_others=True)
+    assert (near, len(far)) == ([], 2)
+    near, _ = unknown_arguments(['threshold'], ARGUMENTS, includes_others=True)
+    assert len(near) == 1
 
 
 def test_camera_parameter_is_refused_with_the_file_to_copy(golden_messages):

@@ -43,6 +43,7 @@ class FakeNode:
         self.opened = []  # Opened models: (engine_path, pipeline).
         self.attempts = []  # Texts of `show_attempt`.
         self.logged = []
+        self.reported = []  # Errors of transitions that were news.
         self.time_s = 0.0
         self.timers = []
         self.may_open = threading.Event()
@@ -79,6 +80,8 @@ class FakeNode:
                 raise self.errors['configure']
             model = self.autostart.pop_opened_model()
         except (ConfigError, CudaError, EngineError) as error:
+            if self.autostart.is_news(str(error)):
+                self.reported.append(str(error))
             self.needs_parameter = isinstance(error, ConfigError)
             self.is_gpu_lost = isinstance(error, CudaError)
             return TransitionCallbackReturn.FAILURE
@@ -157,14 +160,61 @@ def test_delays_grow_after_each_failure(node, step):
 
     assert [node.attempt() for _ in range(8)] == [0, 1, 2, 5, 10, 30, 30, 30]
 
-    assert len([text for text in node.logged if 'loading' in text]) == 7
-    assert node.attempts[-1].endswith('attempt 8 follows in 30 s')
+    assert node.attempts[-1] == 'unconfigured after 8 attempts; the next follows in 30 s'
+    assert [text for text in node.attempts if '1 attempt;' in text]
     assert all(pipeline.is_closed for _, pipeline in node.opened)
     node.errors.clear()
     node.attempt()
     assert node.state_label == 'active'
     assert not node.timers
     assert node.attempts[-1] == ''
+
+
+def fail_for(node, seconds):
+    """Let attempts fail for some time. Each takes 1 s of it."""
+    end_s = node.time_s + seconds
+    while node.time_s < end_s:
+        node.time_s += 1 + node.attempt()
+
+
+def test_one_error_is_logged_once_and_summarised_at_growing_intervals(node):
+    node.errors['open'] = EngineError('wrong.onnx', 'cannot be opened')
+    node.autostart.start()
+
+    fail_for(node, 50)
+    assert (len(node.reported), len(node.logged)) == (1, 1)
+    attempts = len(node.attempts)
+    fail_for(node, 4 * 3600)
+
+    assert len(node.reported) == 1
+    # After 1, 2, 4, … 64 minutes, then each hour: ten summaries in four hours.
+    assert 8 <= len(node.logged) - 1 <= 11
+    assert all('wrong.onnx' in text for text in node.logged[1:])
+    assert len(node.attempts) - attempts > 4 * 3600 / 31
+
+
+@pytest.mark.parametrize('change', ['error', 'parameter', 'fault', 'transition'])
+def test_error_is_logged_again_after_a_change(node, change):
+    node.errors['open'] = EngineError('wrong.onnx', 'cannot be opened')
+    node.autostart.start()
+    fail_for(node, 100)
+    assert len(node.reported) == 1
+
+    if change == 'error':
+        node.errors['open'] = EngineError('wrong.onnx', 'is not an ONNX model')
+    elif change == 'parameter':
+        node.autostart.on_parameters_changed()
+    elif change == 'transition':
+        node.autostart.on_transition()
+        node.autostart.start()
+    else:
+        node.errors.clear()
+        node.attempt()
+        node.errors['open'] = EngineError('wrong.onnx', 'cannot be opened')
+        node.break_down()
+    fail_for(node, 10)
+
+    assert len(node.reported) == 2
 
 
 @pytest.mark.parametrize(('active_s', 'expected'), [(59, [1, 2, 5]), (60, [1, 1, 1])])

@@ -36,6 +36,14 @@ _MAX_COMPARISON_COST: Final = 10**6
 _MAX_COMPARED_LENGTH: Final = 100
 
 
+_FRACTION: Final = re.compile(
+    r'([-+]?[0-9]{1,19}(?:\.[0-9]{0,19})?) ?/ ?([0-9]{1,19}(?:\.[0-9]{0,19})?)'
+)
+_MAX_FRACTION_LENGTH: Final = 100
+_YES_NO: Final = {'yes': True, 'no': False, 'true': True, 'false': False}
+_MAX_YES_NO_LENGTH: Final = 5
+
+
 class Mistake(TypedDict):
     """Why a value is invalid, as arguments of an error: ``ConfigError(subject, **mistake)``."""
 
@@ -169,6 +177,27 @@ def escape_controls(text: object, longest: int | None = 8000) -> str:
             lambda found: repr(found[0])[1:-1], part
         )
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
+
+
+def read_fraction(text: str) -> float | None:
+    """Return the value of a fraction of two plain numbers, such as ``1/255``; else None.
+
+    Nothing else is calculated. A number has at most 19 digits before and after its point.
+    """
+    found = _FRACTION.fullmatch(text) if len(text) <= _MAX_FRACTION_LENGTH else None
+    if found is None or not float(found[2]):
+        return None
+    return float(found[1]) / float(found[2])
+
+
+def read_yes_no(text: str) -> bool | None:
+    """Return the value of yes, no, true or false in any case; None for other texts."""
+    return _YES_NO.get(text.lower()) if len(text) <= _MAX_YES_NO_LENGTH else None
+
+
+def counted(number: int, noun: str, plural: str = '') -> str:
+    """Return a number with its noun, such as ``1 image`` or ``2 images``."""
+    return f'{number} {noun if number == 1 else plural or noun + "s"}'
 
 
 def split_list(text: str) -> list[str]:

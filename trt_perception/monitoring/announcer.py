@@ -12,6 +12,10 @@ _REPEAT_S: Final = 30.0
 _QUIET_S: Final = 10.0
 
 
+# What ended, for kinds whose names do not say this.
+_WORDS: Final = {'engine_slower': 'the camera was faster than the model'}
+
+
 class Announcer:
     """Makes log lines for new problems, lasting problems, and recovery from a problem."""
 
@@ -30,7 +34,7 @@ class Announcer:
                 return None
             (kind, since_s), self._current = self._current, None
             seconds = time_s - since_s
-            words = kind.replace('_', ' ')
+            words = _WORDS.get(kind, kind.replace('_', ' '))
             now = '' if state.kind else f': {state.message}'
             return Level.OK, f'recovered after {seconds:.1f} s ({words}){now}'
         since_logged_s = time_s - self._logged_s.get(state.kind, float('-inf'))

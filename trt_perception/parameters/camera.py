@@ -16,10 +16,16 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
 from trt_perception.model.files.triton_address import is_triton_address, parse_triton_address
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
+from trt_perception.parameters.config import (
+    PARAMETERS,
+    DetectorConfig,
+    closest_parameters,
+    manifest_only_fix,
+)
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.parameters.spelling import assignment_text, parameter_named, yaml_value
+from trt_perception.process.foreign_names import ForeignNames, foreign_names
 
 #: Returns what the user pastes to set the parameter of a given name.
 LineOf: TypeAlias = Callable[[str], str]
@@ -47,14 +53,28 @@ def is_camera_parameter(name: str) -> bool:
 def suggest_parameter(word: str) -> str:
     """Return the node's parameter with this or a similar name; empty if there is none.
 
-    The word may also be an option, such as ``class-names``, without its dashes.
+    A name of another package counts if its value can stay. The word may also be an option, such as
+    ``class-names``, without its dashes.
     Names of the node's topics and services give no parameter: they are not similar enough.
     """
     names = [*_ROWS, 'use_sim_time']
     if word in names or is_camera_parameter(word):
         return word
     name = parameter_named(word.replace('-', '_'))
-    return name if name in _ROWS else next(iter(closest_words(word, names, cutoff=0.85)), '')
+    if name in _ROWS:
+        return name
+    if foreign := foreign_names(word):
+        return foreign.ours if foreign.ours in _ROWS and not foreign.note else ''
+    return next(iter(closest_parameters(word, names)), '')
+
+
+def foreign_parameter(word: str) -> ForeignNames | None:
+    """Return the row of another package's name for a parameter of the node; else None.
+
+    Names for topics give None, because ROS accepts NAME:=TOPIC as a remapping.
+    """
+    foreign = foreign_names(word)
+    return foreign if foreign and foreign.ours in _ROWS else None
 
 
 def suggest_assignment(word: str, values: Sequence[str]) -> str:
@@ -76,19 +96,26 @@ def unknown_parameter(name: str, cameras: Sequence[str], line: LineOf) -> Config
         if meant not in of_cameras:
             meant = parameter_named(name)  # such as model.task for task
         known = [*_ROWS, *of_cameras]
-        close = [meant] if meant in known else closest_words(name, known)
+        foreign = None if meant in known else foreign_names(name)
+        close = [meant] if meant in known else closest_parameters(name, known)
         near = f'did you mean {line(close[0])}' if close else 'see the list in docs/parameters.md'
-        fix = manifest_only_fix(name) or _LAUNCH_ARGUMENT_FIXES.get(name) or near
+        fix = (
+            manifest_only_fix(name)
+            or _LAUNCH_ARGUMENT_FIXES.get(foreign.ours if foreign else name)
+            or (foreign.fix(line) if foreign else near)
+        )
         return ConfigError(subject, 'not known', fix=fix)
     camera, _, end = name.removeprefix(_PREFIX).partition('.')
     own = [row.name for row in CAMERA_PARAMETERS]
-    ends = [end] if end in own else closest_words(end, own)
+    foreign = foreign_names(end)
+    meant = foreign.ours if foreign and not foreign.note else parameter_named(end)
+    ends = [meant] if meant in own else [] if foreign else closest_parameters(end, own)
     if camera in cameras:
         found, fix = 'not known', f'the parameters of a camera are {", ".join(own)}'
         close = [camera]
-        if end in _ROWS:
+        if meant in _ROWS and meant not in own:
             ends = []
-            fix = f"'{end}' applies to the whole node; {fix}"
+            fix = f"'{meant}' applies to the whole node; {fix}"
     else:
         found = f'there is no camera {short_repr(camera)}'
         fix = f'the cameras are {join_first_items(cameras, MAX_CAMERAS)} (parameter cameras)'

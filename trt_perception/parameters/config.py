@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,10 @@ from trt_perception.parameters.rules import (
     rate_mistake,
 )
 from trt_perception.parameters.triton import TritonParameters
+from trt_perception.process.foreign_names import foreign_names
+
+# Lowest similarity of a name and a slip of it, such as confidence_treshold.
+_SLIP_CUTOFF: Final = 0.85
 
 #: Parameters without effect if the images come from files or a program.
 NODE_ONLY_PARAMETERS: Final = frozenset(
@@ -73,6 +77,14 @@ def manifest_only_fix(name: str) -> str:
     """Return the fix for a parameter name that is only a key of manifests, otherwise ''."""
     is_key = name.removeprefix('model.').replace('model_', '') in TASK_KEYS
     return 'set this value in a manifest (docs/manifest.md) instead' if is_key else ''
+
+
+def closest_parameters(word: str, known: Iterable[str]) -> list[str]:
+    """Return the parameter whose name a user mistyped as this word; empty if there is none.
+
+    A word that is only a part of a name is no slip: ``threshold`` is not ``iou_threshold``.
+    """
+    return closest_words(word, known, cutoff=_SLIP_CUTOFF)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,10 +310,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         fields = {}
         for name, value in values.items():
             if name not in rows:
-                close = closest_words(name, rows)
-                meant = f"did you mean '{rows[close[0]].field}'? " if close else ''
-                fix = manifest_only_fix(name) or f'{meant}known: {", ".join(rows)}'
-                raise ConfigError(f'parameter {short_repr(name)}', 'unknown', fix=fix)
+                raise unknown_parameter(name)
             fields[rows[name].field] = parameter_value(rows[name], value)
         return cls(**fields)
 
@@ -366,6 +375,30 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
             ),
             **{name: getattr(self, name) for name in names},
         )
+
+
+def unknown_parameter(name: str) -> ConfigError:
+    """Return the error for an unknown name in a Python program or a tool."""
+    return ConfigError(f'parameter {short_repr(name)}', 'unknown', fix=_unknown_name_fix(name))
+
+
+def _unknown_name_fix(name: str) -> str:
+    """Return the fix for an unknown name in a Python program or a tool."""
+    rows = {parameter.name: parameter for parameter in PARAMETERS}
+
+    def spell(known: str) -> str:
+        return rows[known].field
+
+    if fix := manifest_only_fix(name):
+        return fix
+    foreign = foreign_names(name)
+    if foreign and foreign.ours and foreign.ours not in rows:
+        return 'leave it out: only a node uses it'
+    if foreign:
+        return foreign.fix(lambda known: f'{spell(known)}=VALUE', spell)
+    close = closest_parameters(name, rows)
+    meant = f'did you mean {spell(close[0])}=VALUE? ' if close else ''
+    return f'{meant}known: {", ".join(rows)}'
 
 
 _KINDS: Final = {

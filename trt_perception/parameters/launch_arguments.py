@@ -15,12 +15,18 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import closest_words, short_repr, split_list
+from trt_perception.files.plain_text import read_fraction, read_yes_no, short_repr, split_list
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig, manifest_only_fix
+from trt_perception.parameters.config import (
+    PARAMETERS,
+    DetectorConfig,
+    closest_parameters,
+    manifest_only_fix,
+)
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.rules import MAX_CAMERAS
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.transport.advice import CAMERA_PROFILE, NODE_PROFILE
 
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
@@ -51,10 +57,22 @@ def _read_names(text: str) -> list[str]:
     return [str(item) for item in read_yaml(text, 'list')[0]]
 
 
+def _read_number(text: str) -> float:
+    number = read_fraction(text.strip())
+    return float(text) if number is None else number
+
+
+def _read_yes_no(text: str) -> bool:
+    answer = read_yes_no(text)
+    if answer is None:
+        raise ValueError(text)
+    return answer
+
+
 _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
-    'bool': (lambda text: {'true': True, 'false': False}[text.lower()], 'true or false'),
+    'bool': (_read_yes_no, 'true or false'),
     'integer': (int, 'a whole number'),
-    'double': (float, 'a number'),
+    'double': (_read_number, 'a number'),
     'string': (str, 'text'),
     'string[]': (_read_names, 'names separated by commas'),
     'integer[]': (
@@ -62,7 +80,7 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
         'whole numbers separated by commas',
     ),
     'double[]': (
-        lambda text: [float(word) for word in split_list(text)],
+        lambda text: [_read_number(word) for word in split_list(text)],
         'numbers separated by commas',
     ),
 }
@@ -70,9 +88,6 @@ _READERS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
 _CAMERA_PLACEHOLDER: Final = '{camera}'
 # The topic names that rcl accepts in a remapping.
 _TOPIC_NAME: Final = re.compile(r'(?!.*__)(~?/)?[A-Za-z_]\w*(/[A-Za-z_]\w*)*', re.ASCII)
-
-# Names in other packages, and the arguments here with the same meaning.
-_SYNONYMS: Final = {'model': 'engine_path', 'model_path': 'engine_path', 'weights': 'engine_path'}
 
 
 def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
@@ -207,18 +222,20 @@ def parameter_file_text(values: Mapping[str, Any]) -> str:
 
 
 def unknown_arguments(
-    typed: Iterable[str], declared: Collection[str]
+    typed: Iterable[str], declared: Collection[str], *, includes_others: bool = False
 ) -> tuple[list[str], list[str]]:
     """Return sentences about typed arguments that do not exist.
 
     Args:
         typed: ``name:=value`` as in ``context.argv`` of launch, or only names.
+        includes_others: whether names may be arguments of another launch file.
 
     Returns:
-        Sentences about names that are surely mistakes, because they resemble an argument or are
-        parameters; and sentences about all other names.
+        Sentences about names that are surely mistakes, because they resemble an argument, are
+        parameters or have a meaning in other packages; and sentences about all other names.
     """
-    near, far = [], []
+    near: list[str] = []
+    far: list[str] = []
     for name, word in {word.partition(':=')[0]: word for word in typed}.items():
         if name in declared or name in _LAUNCH_CONFIGURATIONS:
             continue
@@ -229,12 +246,19 @@ def unknown_arguments(
                 'of config/cameras.yaml, and pass this file as params_file:=/path/to/my.yaml'
             )
             continue
+        given = word.removeprefix(name)
+
+        def line(known: str, given: str = given) -> str:
+            return shlex.quote(known + given)
+
+        foreign = foreign_names(name)
         close = _similar_names(name, declared)
-        if fix := manifest_only_fix(name):
-            near.append(f"there is no argument '{name}': {fix}")
+        if fix := manifest_only_fix(name) or (foreign.fix(line) if foreign else ''):
+            # Another launch file may use such a name for an own purpose, such as device.
+            is_other = includes_others and foreign is not None and not foreign.ours
+            (far if is_other else near).append(f"there is no argument '{name}': {fix}")
         elif close:
-            given = word.removeprefix(name)
-            meant = ' or '.join(shlex.quote(each + given) for each in close)
+            meant = ' or '.join(map(line, close))
             near.append(f"there is no argument '{name}': did you mean {meant}?")
         else:
             far.append(f"there is no argument '{name}': it changes nothing; see --show-args")
@@ -243,19 +267,17 @@ def unknown_arguments(
 
 def _similar_names(name: str, declared: Collection[str]) -> list[str]:
     """Return the argument names that a user probably meant, best first."""
-    ends = [known for known in declared if known.rpartition('.')[2] == name.lower()]
-    names = [*declared, *(word for word, known in _SYNONYMS.items() if known in declared)]
-    close = closest_words(name.lower(), names, cutoff=0.85) or closest_words(
-        name.lower(), names, count=2
-    )
-    return ends or list(dict.fromkeys(_SYNONYMS.get(match, match) for match in close))
+    word = name.lower()
+    ends = [known for known in declared if known.rpartition('.')[2] == word]
+    return ends or closest_parameters(word, declared)
 
 
 def _value_from_text(parameter: Parameter, text: str) -> Any:
     reader, expected = _READERS[parameter.kind]
     try:
-        value = reader(text)
-    except (KeyError, ValueError) as error:
+        answer = read_yes_no(text) if parameter.is_yes_no else None
+        value = reader(text) if answer is None else int(answer)
+    except ValueError as error:
         raise ConfigError(parameter.name, short_repr(text), expected=expected) from error
     check_value(parameter, parameter_value(parameter, value))
     return value

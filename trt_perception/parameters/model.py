@@ -55,11 +55,12 @@ class ModelParameters:
     )
     model_antialias: int = parameter_field(
         -1,
-        'Whether downscaling filters the image, as PIL and Hugging Face do: 1 yes, 0 no. -1: '
-        'from the manifest, else from the model.',
+        'Whether downscaling filters the image, as PIL and Hugging Face do: 1 or yes, 0 or no. '
+        '-1: from the manifest, else from the model.',
         name='model.antialias',
         minimum=-1,
         maximum=1,
+        is_yes_no=True,
     )
     model_pad_value: int = parameter_field(
         -1,
@@ -76,8 +77,8 @@ class ModelParameters:
     )
     model_scale: float = parameter_field(
         0.0,
-        'Factor on the pixel values, at least 1e-6, often 1/255 = 0.00392156862745098. 0: from '
-        'the manifest, else from the model.',
+        'Factor on the pixel values, at least 1e-6, often 1/255. 0: from the manifest, else from '
+        'the model.',
         name='model.scale',
         minimum=0.0,
         maximum=1000.0,

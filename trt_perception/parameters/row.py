@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import MAX_CLASSES, MAX_PATH_LENGTH, Mistake, short_repr
+from trt_perception.files.plain_text import (
+    MAX_CLASSES,
+    MAX_PATH_LENGTH,
+    Mistake,
+    read_fraction,
+    read_yes_no,
+    short_repr,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Parameter:
         start_only: whether the parameter keeps the value of the node's start. Such a parameter
             names files or servers, which others on the ROS graph must not choose.
         per_camera: whether a camera may override the value, as ``camera.<name>.<parameter>``.
+        is_yes_no: whether an integer parameter accepts yes and no for 1 and 0.
         find_mistake: function that returns why a value of the right type is invalid, or None if
             the value is valid; None if the parameter has no such rule.
     """
@@ -47,6 +55,7 @@ class Parameter:
     live: bool = False
     start_only: bool = False
     per_camera: bool = False
+    is_yes_no: bool = False
     find_mistake: Callable[[Any], Mistake | None] | None = None
 
     @property
@@ -83,8 +92,9 @@ _SCALAR_TYPES: Final[dict[str, set[type]]] = {
 def parameter_value(parameter: Parameter, value: Any) -> Any:
     """Return a value in the type of its parameter.
 
-    A double also accepts an integer. A choice ``nan`` also accepts NaN, because rcl reads an
-    unquoted nan as a number.
+    A double also accepts an integer, and a fraction as text, such as ``1/255``. A bool also
+    accepts ``yes``, ``no``, ``true`` and ``false`` as text. A choice ``nan`` also accepts NaN,
+    because rcl reads an unquoted nan as a number.
 
     Raises:
         ConfigError: the value has another type, or too many items.
@@ -96,7 +106,9 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if several and len(value) > MAX_CLASSES:
         raise _wrong_value_error(parameter, str(len(value)), f'at most {MAX_CLASSES} values')
-    items = list(value) if several and is_list else [value]
+    items = [_converted(parameter, item) for item in value] if several and is_list else [value]
+    if not several and not is_list:
+        items = [_converted(parameter, value)]
     if several != is_list or not set(map(type, items)) <= _SCALAR_TYPES[kind]:
         article = 'an' if kind == 'integer' else 'a'
         shape = f'a list of {kind} values' if is_list else f'{article} {kind}'
@@ -117,6 +129,19 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
         except OverflowError as error:
             raise _wrong_value_error(parameter, short_repr(value), 'a finite double') from error
     return tuple(items) if is_list else items[0]
+
+
+def _converted(parameter: Parameter, item: Any) -> Any:
+    """Return a single value, with fractions and yes or no in the type of the parameter."""
+    kind = parameter.kind.removesuffix('[]')
+    if kind == 'double' and isinstance(item, str):
+        number = read_fraction(item)
+        return item if number is None else number
+    if kind == 'bool' or parameter.is_yes_no:
+        answer = read_yes_no(item) if isinstance(item, str) else item
+        if isinstance(answer, bool):
+            return int(answer) if parameter.is_yes_no else answer
+    return item
 
 
 def check_value(parameter: Parameter, value: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from trt_perception.files.plain_text import closest_words, escape_controls, split_list
+from trt_perception.process.foreign_names import ForeignNames
 
 # Matches options, launch arguments and ROS parameters, but not topics with a namespace.
 _NAMED_VALUE: Final = re.compile(r'(?s)(-*)([A-Za-z_][\w.-]*)(?:(:=|=)(.*))?')
@@ -42,6 +43,8 @@ class OptionParser(argparse.ArgumentParser):
         assignment: takes a word and its values. Returns ``NAME:=VALUE`` of the ROS parameter whose
             name equals or resembles the word; empty if there is none.
         before: the shell arguments to print before a suggested assignment.
+        other_name: returns the row of a name that other packages use; None for other words. The
+            default knows no such names.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class OptionParser(argparse.ArgumentParser):
         usage: str | None = None,
         assignment: Callable[[str, Sequence[str]], str] = lambda _name, _values: '',
         before: str = '--ros-args -p',
+        other_name: Callable[[str], ForeignNames | None] = lambda _word: None,
     ) -> None:
         super().__init__(
             prog=program,
@@ -63,6 +67,7 @@ class OptionParser(argparse.ArgumentParser):
         self._given: Sequence[str] = ()
         self._assignment = assignment
         self._before = before
+        self._other_name = other_name
         self._model_options: Sequence[str] = ()
 
     def add_model(self, text: str, dest: str = 'model', **facts: Any) -> None:
@@ -137,16 +142,14 @@ class OptionParser(argparse.ArgumentParser):
             return ''
         dashes, name, colon, value = named.groups()
         options = [*self._model_options, *self._option_string_actions]
-        if (
-            dashes == '--'
-            and colon != ':='
-            and any(option.startswith(f'--{name}') for option in options)
-        ):
+        if dashes == '--' and colon != ':=' and self._accepts(f'--{name}', options):
             return ''
         option = f'--{name.replace("_", "-")}'
         values = [value] if value else self._words_after(word)
         if colon and not dashes and option in options:
             meant = [self._option_text(option, values)]
+        elif (dashes == '--' or colon) and (other := self._other_name(name)):
+            return f'{word} is not an option; {self._foreign_fix(other, values)}'
         elif (dashes or colon) and (assignment := self._assignment(name, values)):
             meant = [f'the parameter, {self._before} {shlex.quote(assignment)}']
             close = closest_words(option, options, cutoff=0.8)
@@ -155,3 +158,25 @@ class OptionParser(argparse.ArgumentParser):
             close = closest_words(f'--{name}', options) if dashes == '--' else []
             meant = [self._option_text(each, values) for each in close]
         return f'{word} is not an option; did you mean {", or ".join(meant)}?' if meant else ''
+
+    def _accepts(self, word: str, options: Sequence[str]) -> bool:
+        """Return whether a word is an option, or an abbreviation of options if allowed."""
+        return word in options or (
+            self.allow_abbrev and any(option.startswith(word) for option in options)
+        )
+
+    def _foreign_fix(self, other: ForeignNames, values: Sequence[str]) -> str:
+        """Return what to type instead of a name of another package."""
+        if not other.ours:
+            return f'no such option here: {other.note}'
+        has_option = other.option in (*self._model_options, *self._option_string_actions)
+        if has_option and other.note:
+            return f'use {other.option} instead: {other.note}'
+        if has_option:
+            return f'did you mean {self._option_text(other.option, values)}?'
+        assignment = self._assignment(other.ours, [] if other.note else values)
+        note = f': {other.note}' if other.note else ''
+        if assignment:
+            parameter = f'{self._before} {shlex.quote(assignment)}'
+            return f'use the parameter instead, {parameter}{note}'
+        return f"the node's parameter for this is {other.ours}{note}"

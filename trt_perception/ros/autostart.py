@@ -25,10 +25,15 @@ from trt_perception.parameters.camera import NodeConfig
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
 from trt_perception.process.interruption import is_interrupted
+from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.timers import steady_timer
 
 # Seconds before each attempt after a failure. The last value repeats.
 _DELAYS_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
+# Seconds from the first failure to the first summary of failures with one error. Each following
+# interval is twice as long, up to the second value.
+_FIRST_SUMMARY_S: Final = 60.0
+_LONGEST_SUMMARY_S: Final = 3600.0
 # After this time of activity without a fault, the delays start at the first value again.
 _STABLE_S: Final = 60.0
 
@@ -137,22 +142,46 @@ class Autostart:
         self._is_own_transition = False
         self._waits_for_parameter = False
         self._failures = 0  # since the delays last started at the first value
+        # The error of the last attempt; empty if the next error must be logged.
+        self._error = ''
+        self._is_repeated = False  # whether the last two attempts failed with one error
+        self._failing_since_s = self._summary_due_s = 0.0
         self._active_since_s: float | None = None
 
     def start(self) -> None:
         """Make the first attempt as soon as the executor runs."""
         self._start_timer(0.0)
 
+    @property
+    def repeats_an_error(self) -> bool:
+        """Whether the next attempt follows a failure, and nothing has changed since then."""
+        return bool(self._error)
+
+    def is_news(self, error: str) -> bool:
+        """Return whether to log the error of a transition, and remember the error.
+
+        Attempts that fail with one error log this error once.
+        """
+        self._is_repeated = self._is_own_transition and error == self._error
+        if not self._is_repeated:
+            self._error = error if self._is_own_transition else ''
+            self._failing_since_s = self._clock()
+            self._summary_due_s = self._failing_since_s + _FIRST_SUMMARY_S
+        return not self._is_repeated
+
     def on_fault(self) -> None:
         """Start the attempts after a fault, if the parameter autostart is true."""
+        self._forget_error()
         if self._owner.node_config.node.autostart:
             self._schedule()
 
     def on_parameters_changed(self) -> None:
         """Attempt again if the attempts wait for a changed parameter.
 
-        If autostart was switched off, end the attempts.
+        If autostart was switched off, end the attempts. The next error is logged, even if it is
+        the same.
         """
+        self._forget_error()
         if not self._owner.node_config.node.autostart:
             if self._opening is None:  # otherwise `_on_opened` ends them when the thread is done
                 self.stop()
@@ -168,6 +197,7 @@ class Autostart:
     def stop(self) -> None:
         """End the attempts, and free a model that was opened for them. May be called again."""
         self._waits_for_parameter = False
+        self._forget_error()
         self._failures, self._active_since_s = 0, None
         self._stop_timer()
         self._owner.show_attempt('')
@@ -204,10 +234,7 @@ class Autostart:
             self._activate()
         if self._owner.state_label != 'unconfigured':
             return
-        if self._failures:
-            self._show(f'attempt {self._failures}: loading the model')
-        else:
-            self._owner.show_attempt('loading the model')
+        self._owner.show_attempt('loading the model')
         opening = self._opening = _Opening(self._owner.node_config)
         thread = threading.Thread(
             target=self._open_model, args=(opening,), name='open_model', daemon=True
@@ -249,6 +276,7 @@ class Autostart:
             result = self._node.trigger_activate()
         if result == TransitionCallbackReturn.SUCCESS:
             self._active_since_s = self._clock()
+            self._forget_error()
             self._owner.show_attempt('')
         else:
             self._schedule()
@@ -260,16 +288,32 @@ class Autostart:
             return
         if self._owner.needs_parameter:
             self._waits_for_parameter = True
-            self._show(f'{state} until a parameter changes: ros2 param set {name} NAME VALUE')
-        else:
-            delay_s = self._next_delay_s()
-            self._start_timer(delay_s)
-            self._show(f'{state}; attempt {self._failures} follows in {delay_s:g} s')
+            text = f'{state} until a parameter changes: ros2 param set {name} NAME VALUE'
+            self._owner.show_attempt(text)
+            self._node.get_logger().warning(text)
+            return
+        delay_s = self._next_delay_s()
+        self._start_timer(delay_s)
+        count = '1 attempt' if self._failures == 1 else f'{self._failures} attempts'
+        self._owner.show_attempt(f'{state} after {count}; the next follows in {delay_s:g} s')
+        if not self._is_repeated:
+            self._node.get_logger().warning(
+                f'{state}; the next attempt follows in {delay_s:g} s. '
+                'Attempts that fail with the same error are not logged'
+            )
+        elif self._clock() >= self._summary_due_s:
+            self._log_summary(f'{state} after {count}')
 
-    def _show(self, text: str) -> None:
-        """Log and show how the node reacts to its error."""
-        self._owner.show_attempt(text)
-        self._node.get_logger().warning(text)
+    def _log_summary(self, state: str) -> None:
+        now_s = self._clock()
+        failing_s = now_s - self._failing_since_s
+        self._summary_due_s = now_s + min(failing_s, _LONGEST_SUMMARY_S)
+        self._node.get_logger().warning(
+            log_text(f'{state} with the same error, since {failing_s:.0f} s: {self._error}')
+        )
+
+    def _forget_error(self) -> None:
+        self._error, self._is_repeated = '', False
 
     def _next_delay_s(self) -> float:
         """Return the seconds until the next attempt, and count the failure."""

@@ -58,7 +58,8 @@ def _guarded(
                 self._autostart.on_transition()
                 return transition(self, state)
             except Exception as error:
-                self._report_failure(transition.__name__, error)
+                is_news = self._autostart.is_news(str(error))
+                self._report_failure(transition.__name__, error, is_logged=is_news)
             if undo is not None:
                 undo(self)
             self._health.publish_soon()
@@ -287,7 +288,8 @@ class DetectorNode(LifecycleNode):
 
     def open_model(self, node_config: NodeConfig) -> OpenModel:
         """Open the model with these parameters. Any thread may call this method."""
-        self._log.clear_shown_warnings()
+        if not self._autostart.repeats_an_error:
+            self._log.clear_shown_warnings()
         return open_model(node_config, self._open_pipeline)
 
     def close_model(self, model: OpenModel) -> None:
@@ -312,15 +314,22 @@ class DetectorNode(LifecycleNode):
         self._fault = None
         self.needs_parameter = False
 
-    def _report_failure(self, what: str, error: Exception) -> None:
-        """Report the exception of a transition, or of one of its steps."""
+    def _report_failure(self, what: str, error: Exception, *, is_logged: bool = True) -> None:
+        """Report the exception of a transition, or of one of its steps.
+
+        Args:
+            is_logged: whether to log an error; the diagnostics show the error in any case.
+        """
         self.needs_parameter = isinstance(error, ConfigError)
         if isinstance(error, InterruptionError):
             self.get_logger().info(f'{what} {error}')
+            return
+        if isinstance(error, CudaError) and error.sticky:
+            self._fault = error
+        if not is_logged:
+            self._health.error = self._health.error or escape_controls(str(error).strip())
         elif isinstance(error, TrtPerceptionError):
             self.report(str(error))
-            if isinstance(error, CudaError) and error.sticky:
-                self._fault = error
         else:
             self._report_with_traceback(f'{what} failed', error)
 

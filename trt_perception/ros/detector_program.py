@@ -9,7 +9,7 @@ from typing import Final
 
 from ament_index_python.packages import get_package_share_directory
 
-from trt_perception.parameters.camera import suggest_assignment
+from trt_perception.parameters.camera import foreign_parameter, suggest_assignment
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
@@ -63,4 +63,6 @@ def main(
 def _parser() -> OptionParser:
     what = 'Runs the lifecycle node: camera images in, results of the model out.'
     usage = 'detector_node --ros-args [-p NAME:=VALUE] [-r FROM:=TO] [--params-file FILE]'
-    return OptionParser('detector_node', what, _HELP_END, usage, suggest_assignment)
+    return OptionParser(
+        'detector_node', what, _HELP_END, usage, suggest_assignment, other_name=foreign_parameter
+    )

@@ -20,6 +20,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import counted
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
@@ -108,7 +109,7 @@ class ReplayImages(Node):
         seconds = time.monotonic() - self._started if self._started else 0.0
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
         if self._unreadable:
-            self.get_logger().error(f'{len(self._unreadable)} images could not be read')
+            self.get_logger().error(f'{counted(len(self._unreadable), "image")} could not be read')
         if self._log is not None:
             with contextlib.suppress(OSError):  # the write has already reported the error
                 self._log.close()

@@ -33,12 +33,12 @@ def test_node_works_again_after_a_fault(start_detector, number):
         lambda status, values: (
             status.level == ERROR
             and values['state'] == 'unconfigured'
-            and 'attempt 1' in status.message
+            and '1 attempt' in status.message
         ),
         'an ERROR status that announces an attempt',
     )
 
-    detector.wait_for_log('WARN', 'attempt 1: loading the model')
+    detector.wait_for_log('WARN', 'the next attempt follows')
     wait_for_state(detector, 'active')
     detector.connect(command_image(0, frame_id=HANDSHAKE))
     assert len(detector.ask(command_image(0)).detections) == 1

@@ -77,6 +77,23 @@ def test_nan_that_arrives_as_a_number_is_accepted_for_a_choice(detector):
     detector.set_or_fail(**{'depth.sky': 'far'})
 
 
+def test_fraction_as_text_is_accepted_for_a_double(detector):
+    """`ros2 param set` sends 1/3 as text. The parameter stays a double."""
+    assert detector.set({'confidence_threshold': '1/3'}, None) == [(True, '')]
+    value = detector.get('confidence_threshold')
+    assert isinstance(value, float)
+    assert value == 1 / 3
+    [(successful, _)] = detector.set({'confidence_threshold': '1/0'}, None)
+    assert not successful
+
+
+def test_yes_and_no_as_text_are_accepted(detector):
+    assert detector.set({'enabled': 'no'}, None) == [(True, '')]
+    assert detector.get('enabled') is False
+    assert detector.set({'enabled': 'yes'}, None) == [(True, '')]
+    assert detector.get('enabled') is True
+
+
 def test_integer_is_accepted_for_a_double(detector):
     assert detector.set({'confidence_threshold': 1}, Parameter.Type.INTEGER) == [(True, '')]
     value = detector.get('confidence_threshold')

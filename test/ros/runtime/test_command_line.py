@@ -9,6 +9,7 @@ import rclpy
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
+    foreign_parameter,
     suggest_assignment,
     unknown_parameter,
 )
@@ -25,7 +26,9 @@ TOPICS = (*topics._CAMERA_TOPICS, *ROS_TOPICS)
 
 def error_output(*words):
     """Return the error output for these command-line words, empty if they are accepted."""
-    parser = OptionParser('program', None, '', 'program ...', suggest_assignment)
+    parser = OptionParser(
+        'program', None, '', 'program ...', suggest_assignment, other_name=foreign_parameter
+    )
     parser.add_argument('--rate', type=float)
     parser.add_argument('--class-names')
     output = io.StringIO()
@@ -80,6 +83,8 @@ def test_camera_parameter_before_ros_args_is_refused(row, golden_messages):
         ['--ros-args', '-p', 'autostart:=true', '--', 'engine_path:=x'],
         ['rate:=30'],
         ['class_names:=a'],
+        ['threshold:=0.3'],
+        ['device:=cpu'],
     ],
     ids=' '.join,
 )

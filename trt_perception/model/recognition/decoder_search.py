@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from trt_perception.errors import EngineError
+from trt_perception.files.plain_text import counted
 from trt_perception.model.decoder import DecoderPreset
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.grids import cell_count
@@ -195,7 +196,7 @@ def add_task_of_outputs(
         spec = KeypointSpec(tuple(map(str, range(count))), 3)
         if count == len(COCO_KEYPOINTS.names) and 'person' in class_names:
             spec = COCO_KEYPOINTS
-        sentence = f'{tensors_text(points)} -> {count} keypoints'
+        sentence = f'{tensors_text(points)} -> {counted(count, "keypoint")}'
         return replace(info, task=Pose(spec), evidence=(*info.evidence, sentence))
     return info
 
@@ -346,7 +347,8 @@ def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSynt
         meanings += row_meanings
     extra = min(rows, columns) - 4 - classes
     if extra > 0:
-        surpluses.append(f'{extra} more channels than a box (4) and {classes} classes')
+        known = counted(classes, 'class', 'classes')
+        surpluses.append(f'{extra} more channels than a box (4) and {known}')
         meanings += _possible_meanings(extra)
         if extra == 1:
             decoder = syntax.arguments({'decoder': 'dense_objectness'})

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trt_perception.files.plain_text import MAX_CLASSES, repair_names
+from trt_perception.files.plain_text import MAX_CLASSES, counted, repair_names
 from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
@@ -85,7 +85,7 @@ def read_class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
     remark = f' ({remark})' if remark else ''
     if isinstance(value, Mapping) and len(name_by_id) < len(value):
         remark += f' ({len(value) - len(name_by_id)} keys are no class id)'
-    return found, f'{source} -> {len(found)} classes{remark}'
+    return found, f'{source} -> {counted(len(found), "class", "classes")}{remark}'
 
 
 def _class_id(key: object) -> int:

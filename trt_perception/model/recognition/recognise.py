@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
+from trt_perception.files.plain_text import counted
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import (
     PRESETS,
@@ -184,7 +185,8 @@ def recognise(
         )
     evidence, sentence_count = list(info.evidence), len(info.evidence)
     if overrides.class_names:
-        evidence.append(f'{overrides.syntax.name("class_names")} -> {len(class_names)} classes')
+        count = counted(len(class_names), 'class', 'classes')
+        evidence.append(f'{overrides.syntax.name("class_names")} -> {count}')
     info = _with_task(model, info, class_names, size, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
-from trt_perception.files.plain_text import join_first_items
+from trt_perception.files.plain_text import counted, join_first_items
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
@@ -241,7 +241,8 @@ def _class_names_text(
 ) -> str:
     given_count = state.class_count
     listed = ' or '.join(
-        f'{"any number of" if count is None else count} classes with {fit}'
+        f'{"any number of classes" if count is None else counted(count, "class", "classes")} '
+        f'with {fit}'
         for fit, count in class_counts.items()
     )
     wrong = f', not {given_count}: correct the class names' if given_count else ''

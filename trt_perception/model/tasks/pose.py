@@ -15,6 +15,7 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.literals import parse_literal
 from trt_perception.files.plain_text import (
     Mistake,
+    counted,
     name_mistake,
     names_mistake,
     repair_names,
@@ -129,7 +130,7 @@ class Pose(Task):
 
     def __str__(self) -> str:
         """Return the task with the number of keypoints."""
-        return f'{self.name} ({len(self.keypoints.names)} keypoints)'
+        return f'{self.name} ({counted(len(self.keypoints.names), "keypoint")})'
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task for reports, with the keypoints' names."""
@@ -171,7 +172,9 @@ class Pose(Task):
             )
         count, values = shape
         spec, source = _named_keypoints(count, values, metadata, class_names)
-        return cls(spec), (f'metadata "kpt_shape" {list(shape)} -> {count} keypoints; {source}',)
+        return cls(spec), (
+            f'metadata "kpt_shape" {list(shape)} -> {counted(count, "keypoint")}; {source}',
+        )
 
     def detection_fields(
         self,

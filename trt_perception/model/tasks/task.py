@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import Mistake
+from trt_perception.files.plain_text import Mistake, counted
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
@@ -120,7 +120,11 @@ class Task:
 
     def summary(self, class_names: Sequence[str]) -> str:
         """Return the task for messages, with its number of classes if it has classes."""
-        return f'{self}, {len(class_names)} classes' if self.has_classes else str(self)
+        return (
+            f'{self}, {counted(len(class_names), "class", "classes")}'
+            if self.has_classes
+            else str(self)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return the task for reports."""

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from tqdm import tqdm
 
+from trt_perception.files.plain_text import counted
+
 # Maximum duration of a warm-up as a share of the measurement's time limit.
 _WARM_UP_SHARE: Final = 0.2
 # Time between progress reports on a terminal, and in other outputs. A report takes as long as a
@@ -66,7 +68,7 @@ class BenchmarkProgress:
         if now < self._next_report_s:
             return
         self._next_report_s = now + self._interval_s
-        text = f'{self._name}: {what}, {done} of {count} frames, {seconds:.0f} s'
+        text = f'{self._name}: {what}, {done} of {counted(count, "frame")}, {seconds:.0f} s'
         if self._bar is not None:
             self._bar.set_description(text)
         else:

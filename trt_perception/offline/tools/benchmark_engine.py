@@ -52,6 +52,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     suggest_tool_assignment,
 )
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.transport.advice import keep_freed_memory
 
@@ -288,6 +289,7 @@ def _parser() -> argparse.ArgumentParser:
         _HELP_END,
         assignment=suggest_tool_assignment,
         before='--param',
+        other_name=foreign_names,
     )
     text = 'engine or ONNX file; each further model is compared with the first'
     parser.add_model(text, 'models', nargs='+')

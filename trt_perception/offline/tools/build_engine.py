@@ -19,6 +19,7 @@ from trt_perception.errors import ConfigError, EngineError, MissingFileError, Tr
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.interruption import Interruption, ending_signals
 from trt_perception.process.option_parser import OptionParser
 
@@ -151,7 +152,7 @@ def _build(options: Any, report: Any) -> None:
 def _parser() -> argparse.ArgumentParser:
     from trt_perception.offline.building.options.sources import add_arguments
 
-    parser = OptionParser('build_engine', __doc__, _HELP_END)
+    parser = OptionParser('build_engine', __doc__, _HELP_END, other_name=foreign_names)
     parser.allow_abbrev = False
     parser.add_model('ONNX model to build from', 'onnx', nargs='?', default=argparse.SUPPRESS)
     parser.add_argument('--config', type=Path, metavar='YAML', help='read options from this file')

@@ -53,6 +53,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 from trt_perception.pipelines.warm_up import warm_up
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 
 _HELP_END: Final = """\
@@ -284,7 +285,12 @@ def _summary_text(headline: str, summary: dict[str, Any]) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'detect_images', __doc__, _HELP_END, assignment=suggest_tool_assignment, before='--param'
+        'detect_images',
+        __doc__,
+        _HELP_END,
+        assignment=suggest_tool_assignment,
+        before='--param',
+        other_name=foreign_names,
     )
     parser.add_model('engine or ONNX file')
     add = parser.add_argument

@@ -62,6 +62,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 
 _HELP_END: Final = """\
@@ -328,7 +329,12 @@ def _save_worst_images(folder: Path, model: ModelAccuracy, dataset: Dataset, cou
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'evaluate_engine', __doc__, _HELP_END, assignment=suggest_tool_assignment, before='--param'
+        'evaluate_engine',
+        __doc__,
+        _HELP_END,
+        assignment=suggest_tool_assignment,
+        before='--param',
+        other_name=foreign_names,
     )
     text = 'engine or ONNX file; each further model is compared with the first'
     parser.add_model(text, 'models', nargs='+')

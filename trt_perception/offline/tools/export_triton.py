@@ -34,6 +34,7 @@ from trt_perception.offline.tools.write_manifest import (
     read_description_options,
     recognised_manifest,
 )
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 
 _NAME: Final = re.compile(r'[A-Za-z0-9_][A-Za-z0-9._-]{0,254}')
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OptionParser('export_triton', __doc__, _HELP_END)
+    parser = OptionParser('export_triton', __doc__, _HELP_END, other_name=foreign_names)
     parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
     add(

@@ -49,6 +49,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
 )
 from trt_perception.offline.tools.write_manifest import recognised_manifest
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 
 _HELP_END: Final = """\
@@ -222,7 +223,7 @@ def _inspect_loaded_engine(report: EngineReport, options: argparse.Namespace) ->
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OptionParser('inspect_engine', __doc__, _HELP_END)
+    parser = OptionParser('inspect_engine', __doc__, _HELP_END, other_name=foreign_names)
     parser.add_model('engine or ONNX file', type=parse_path)
     add = parser.add_argument
     add(

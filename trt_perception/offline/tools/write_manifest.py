@@ -39,6 +39,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.warm_up import warm_up
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 
 _HELP_END: Final = """\
@@ -62,7 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
-        'write_manifest', 'Writes the manifest of a model, without building an engine.', _HELP_END
+        'write_manifest',
+        'Writes the manifest of a model, without building an engine.',
+        _HELP_END,
+        other_name=foreign_names,
     )
     parser.add_model('engine or ONNX file', type=parse_path)
     add_description_options(parser)

@@ -32,6 +32,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.spelling import split_assignment
+from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.doctor.trial import trial_run
 from trt_perception.ros.runtime.arguments import number_between, text_matching
@@ -333,7 +334,14 @@ def _parse_parameter(text: str) -> str:
 
 def _parser() -> OptionParser:
     what = 'Checks machine, shell, model and cameras, and says what to do.'
-    parser = OptionParser('doctor', what, _HELP_END, assignment=suggest_assignment, before='-p')
+    parser = OptionParser(
+        'doctor',
+        what,
+        _HELP_END,
+        assignment=suggest_assignment,
+        before='-p',
+        other_name=foreign_names,
+    )
     parser.add_model('engine or ONNX file to check', nargs='?', default='')
     name = r'[A-Za-z_][A-Za-z0-9_]*'
     part = r'([A-Za-z_]|\{camera\})([A-Za-z0-9_]|\{camera\})*'

@@ -10,7 +10,8 @@ import pytest
 from support import golden
 from support.building.given_options import make_options, refusal_text
 from trt_perception.offline.building.options.build_options import OPTIONS
-from trt_perception.offline.building.options.sources import load_options
+from trt_perception.offline.building.options.sources import given_options, load_options
+from trt_perception.offline.tools import build_engine
 
 
 def yaml_file(folder, text):
@@ -155,6 +156,22 @@ def test_error_of_a_refused_yaml_gives_reason_and_line(tmp_path):
 def test_numbers_follow_yaml_1_2(tmp_path, text, value):
     found = load_options(yaml_file(tmp_path, f'onnx: a.onnx\n{text}\n'), {})
     assert getattr(found, text.partition(':')[0]) == value
+
+
+def test_fractions_and_quoted_yes_or_no_are_read(tmp_path):
+    text = "onnx: m.onnx\nscale: 1/255\nmean: [1/2, 0, 0.25]\nantialias: 'yes'\nsparsity: no\n"
+    found = load_options(yaml_file(tmp_path, text), {})
+    assert found.scale == 1 / 255
+    assert found.mean == (0.5, 0.0, 0.25)
+    assert found.antialias is True
+    assert found.sparsity is False
+
+
+def test_fractions_of_options_are_read():
+    words = ['m.onnx', '--scale', '1/255', '--std', '58/255', '57/255', '1']
+    given = given_options(build_engine._parser().parse_args(words))
+    assert given['scale'] == 1 / 255
+    assert given['std'] == [58 / 255, 57 / 255, 1.0]
 
 
 def test_unreadable_yaml_is_refused(tmp_path, golden_messages):

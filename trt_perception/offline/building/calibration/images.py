@@ -170,7 +170,7 @@ class CalibrationImages:
                 fix='give more images, because ranges would fit only these images',
             )
         self.warnings = (
-            [f'{count} images are few: {USUAL_MIN_IMAGES} to 500 are usual']
+            [f'few images ({count}): {USUAL_MIN_IMAGES} to 500 are usual']
             if count < USUAL_MIN_IMAGES
             else []
         )

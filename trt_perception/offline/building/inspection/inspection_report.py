@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from trt_perception.files.plain_text import size_text
+from trt_perception.files.plain_text import counted, size_text
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
@@ -224,7 +224,10 @@ def _tensor_text(tensor: TensorSpec) -> str:
 
 
 def _layer_count_text(counts: Mapping[str, int]) -> str:
-    return ', '.join(f'{count} layers {kind}' for kind, count in counts.items()) or 'not reported'
+    return (
+        ', '.join(f'{counted(count, "layer")} {kind}' for kind, count in counts.items())
+        or 'not reported'
+    )
 
 
 def _engine_rows(engine_info: EngineInfo) -> list[tuple[str, str]]:

@@ -16,11 +16,19 @@ from typing import Any, Final
 
 from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.json_section import JsonSection
-from trt_perception.files.plain_text import MAX_CLASSES, closest_words, repair_names, short_repr
+from trt_perception.files.plain_text import (
+    MAX_CLASSES,
+    closest_words,
+    read_fraction,
+    read_yes_no,
+    repair_names,
+    short_repr,
+)
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 from trt_perception.offline.building.options.build_options import OPTIONS, BuildOptions
 from trt_perception.offline.building.options.rows import Option
+from trt_perception.process.foreign_names import foreign_names
 
 _LOG: Final = logging.getLogger(__name__)
 _MAX_NAMES_BYTES: Final = 4 * 1024 * 1024
@@ -78,13 +86,24 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
         except ConfigError as error:
             mistakes.append(f'{places.get(row.name, "")}{error}')
     for name in section.unread_keys():
-        near = closest_words(name.replace('-', '_'), _OPTIONS_BY_NAME)
-        fix = f"did you mean '{near[0]}'?" if near else ''
-        unknown = ConfigError(section.subject(name), 'is not an option', fix=fix)
+        unknown = ConfigError(section.subject(name), 'is not an option', fix=_unknown_fix(name))
         mistakes.append(f'{places.get(name, "")}{unknown}')
     if mistakes:
         raise ValuesError(mistakes)
     return BuildOptions(given=frozenset(values), **found)
+
+
+def _unknown_fix(name: str) -> str:
+    """Return what to write instead of an unknown key; '' if nothing is similar."""
+    foreign = foreign_names(name)
+    if foreign and (not foreign.ours or _option_name(foreign.ours) in _OPTIONS_BY_NAME):
+        return foreign.fix(lambda known: f"'{_option_name(known)}'?", _option_name)
+    near = closest_words(name.replace('-', '_'), _OPTIONS_BY_NAME, cutoff=0.8)
+    return f"did you mean '{near[0]}'?" if near and not foreign else ''
+
+
+def _option_name(parameter: str) -> str:
+    return parameter.removeprefix('model.')
 
 
 def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -113,7 +132,7 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     for name, value in found.items():
         if name not in given:
             try:
-                values[name] = _resolve_paths(path, name, value)
+                values[name] = _converted(path, name, value)
             except ConfigError as error:
                 mistakes.append(f'{places[name]}{error}')
     if mistakes:
@@ -121,16 +140,25 @@ def _read_yaml(path: Path, given: Collection[str]) -> tuple[dict[str, Any], dict
     return values, {name: places[name] for name in values}
 
 
-def _resolve_paths(config: Path, name: str, value: Any) -> Any:
-    """Make paths relative to the file. Raise ConfigError if a path leaves the file's folder."""
+def _converted(config: Path, name: str, value: Any) -> Any:
+    """Convert fractions and quoted yes or no, and make paths relative to the file.
+
+    Raises:
+        ConfigError: a path leaves the folder of the file, or a list is too long.
+    """
     most = MAX_CLASSES if name == 'class_names' else _MAX_LIST_LENGTH
     if isinstance(value, list) and len(value) > most:
         raise ConfigError(short_repr(name), str(len(value)), expected=f'at most {most} values')
     row = _OPTIONS_BY_NAME.get(name)
+    if row is not None and row.kind == 'float':
+        return [*map(_number, value)] if isinstance(value, list) else _number(value)
+    if row is not None and row.kind == 'bool' and isinstance(value, str):
+        answer = read_yes_no(value)
+        return value if answer is None else answer
     if row is None or row.kind != 'path' or value in row.words:
         return value
     if isinstance(value, list):
-        return [_resolve_paths(config, name, item) for item in value]
+        return [_converted(config, name, item) for item in value]
     if not isinstance(value, str) or not value:
         return value
     try:
@@ -226,9 +254,15 @@ def help_text(option: Option) -> str:
     return text.replace('%', '%%')
 
 
+def _number(value: Any) -> Any:
+    """Return a fraction as a number, and other values unchanged."""
+    number = read_fraction(value) if isinstance(value, str) else None
+    return value if number is None else number
+
+
 def _number_type(kind: type[int] | type[float]) -> Any:
     def number(text: str) -> int | float:
-        return kind(text)
+        return kind(_number(text) if kind is float else text)
 
     number.__name__ = 'whole number' if kind is int else 'number'
     return number

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import onnx
 
-from trt_perception.files.plain_text import join_first_items, size_text
+from trt_perception.files.plain_text import counted, join_first_items, size_text
 from trt_perception.gpu import Device
 from trt_perception.model.build_record import QUANTISED_PRECISIONS
 from trt_perception.model.files.model_file import ModelFile
@@ -101,7 +101,9 @@ def verify(
                 'convolutions and matrix products that were not built in '
                 f'{options.precision}: {join_first_items(others)}'
             )
-        step.outcome = f'loaded, {len(verified.layers)} layers, {verified.latency.p50:.2f} ms'
+        step.outcome = (
+            f'loaded, {counted(len(verified.layers), "layer")}, {verified.latency.p50:.2f} ms'
+        )
     return verified
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from trt_perception.files.plain_text import counted
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, image_size
 from trt_perception.model.model_spec import resolve_model_spec
@@ -159,7 +160,7 @@ def _evidence_sentences(manifest: str, given: ModelOverrides) -> tuple[str, ...]
     else:
         rest.append('decoder')
     if given.class_names:
-        evidence.append(f'--class-names -> {len(given.class_names)} classes')
+        evidence.append(f'--class-names -> {counted(len(given.class_names), "class", "classes")}')
     else:
         rest.append('class names')
     return *evidence, f'{manifest} -> {", ".join(rest)}'

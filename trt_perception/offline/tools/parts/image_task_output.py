@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.files.atomic_files import make_folder, write_atomically
+from trt_perception.files.plain_text import counted
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
@@ -81,7 +82,7 @@ class ImageTaskResults:
 
     def headline(self) -> str:
         """Return the first line of the printed summary, above the classes."""
-        count = f'{len(self._rows)} images'
+        count = counted(len(self._rows), 'image')
         if not self._rows:
             return count
         if 'classes' in self._rows[0]:

@@ -19,6 +19,7 @@ from trt_perception.parameters.camera import suggest_assignment, suggest_paramet
 from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
+from trt_perception.process.foreign_names import OURS_OUTSIDE_THE_TABLE, foreign_names
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
 _PARAMETERS_SET_ELSEWHERE: Final = {
@@ -181,13 +182,12 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
     for given in words:
         name, text = split_assignment(given) or ('', '')
         if name not in known:
-            meant = suggest_tool_assignment(name, [text] if text else [])
             raise ConfigError(
                 '--param',
                 given,
                 expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
                 'model.decoder=dense',
-                fix=f'did you mean --param {shlex.quote(meant)}?' if meant else '',
+                fix=_unknown_parameter_fix(name, text),
             )
         if name in values:
             raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')
@@ -197,6 +197,19 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
             )
         values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
     return values
+
+
+def _unknown_parameter_fix(name: str, text: str) -> str:
+    """Return what to type instead of ``--param NAME=TEXT``; '' if nothing is similar."""
+    foreign = foreign_names(name)
+    meant = suggest_tool_assignment(name, [text] if text else [])
+    if foreign and foreign.ours in _PARAMETERS_SET_ELSEWHERE:
+        return _PARAMETERS_SET_ELSEWHERE[foreign.ours]
+    if foreign and foreign.ours in OURS_OUTSIDE_THE_TABLE:
+        return 'leave it out: only a node uses it'
+    if foreign and not meant:
+        return foreign.fix(str)
+    return f'did you mean --param {shlex.quote(meant)}?' if meant else ''
 
 
 def share_input_size(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
