@@ -51,6 +51,13 @@ _PYTORCH_SUFFIXES: Final = ('.pt', '.pth')
 _PLAN_MAGICS: Final = (b'ftrt', b'vtrt')
 # A config.json with deeper nesting is ignored, because later code recurses to write the content.
 _MAX_CONFIG_DEPTH: Final = 32
+# A config.json of transformers or timm has all keys of one of these sets.
+_CONFIG_KEYS: Final = (
+    {'id2label'},
+    {'model_type'},
+    {'architecture', 'pretrained_cfg'},
+    {'architecture', 'input_size'},
+)
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,9 @@ class ModelFile:
         content: content of the file. For an engine, only the plan.
         sha256: SHA-256 of the whole file, lower-case hex.
         manifest: the manifest next to the file; None if the model has no manifest.
-        config: content of the Hugging Face config.json next to a model without manifest. The key
-            ``preprocessor_config`` has the content of preprocessor_config.json. None if the file
-            is missing.
+        config: content of the config.json that transformers or timm wrote, next to a model without
+            manifest. The key ``preprocessor_config`` has the content of preprocessor_config.json.
+            None if the file is missing.
         metadata: maps keys to texts, which the exporter of Ultralytics writes before an engine's
             plan. Empty for ONNX files, because their metadata are part of the content.
         address: address of a model on a Triton server, which has no content; None for a file.
@@ -198,7 +205,7 @@ def _read_huggingface_config(model_path: Path, resolved: Path) -> dict[str, Any]
     for folder in dict.fromkeys(folders):
         config = _read_optional_json_object(folder / 'config.json')
         # Other programs also write files of this name, without these keys.
-        if config is not None and ('id2label' in config or 'model_type' in config):
+        if config is not None and any(keys <= config.keys() for keys in _CONFIG_KEYS):
             processor = _read_optional_json_object(folder / 'preprocessor_config.json')
             return {**config, 'preprocessor_config': processor or {}}
     return None

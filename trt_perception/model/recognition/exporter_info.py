@@ -23,8 +23,8 @@ class ExporterInfo:
     Attributes:
         class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         input_size: width and height in pixels; None if unknown.
-        exporter: `ultralytics`, `yolov5`, `libreyolo`, `huggingface`, or `unknown` if metadata
-            do not show the exporter; empty without metadata.
+        exporter: `ultralytics`, `yolov5`, `libreyolo`, `huggingface`, `timm`, or `unknown` if
+            metadata do not show the exporter; empty without metadata.
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
             first set that has a decoder for the output shapes.
         task: the model's task, such as ``detect`` or ``pose``.

@@ -48,7 +48,7 @@ def read_huggingface_config(
         task, reason = found
         decoder = 'pixel_logits'
         if task == Classify():
-            decoder, why = _classifier_decoder(config, outputs, len(class_names))
+            decoder, why = classifier_decoder(config, outputs, len(class_names))
             reason += f' with {why}'
             unsupported = '' if decoder else f'config.json {why}, so the output is no score'
         evidence.append(f'{reason} -> task {task}{f", {decoder}" if decoder else ""}')
@@ -127,7 +127,7 @@ def _has_unknown_unit(config: Mapping[str, Any]) -> bool:
     return config.get('model_type') == 'dpt' and isinstance(name, str) and 'dino' in name
 
 
-def _classifier_decoder(
+def classifier_decoder(
     config: Mapping[str, Any], outputs: Sequence[TensorSpec], label_count: int
 ) -> tuple[str, str]:
     """Return the decoder of a classifier, and the reason; empty if the output is no score.

@@ -101,7 +101,7 @@ def _read_colors(processor: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     scale = processor.get('rescale_factor', 1 / 255)
     if not flag('do_rescale', True, 'scale'):
         scale = 1.0
-    elif not _valid_numbers('scale', [scale]):
+    elif not valid_numbers('scale', [scale]):
         problems['scale'] = f'{_FILE} "rescale_factor" is {short_json(scale)}'
     fields['scale'] = scale
     # Without this key, the default of the processor's class applies. Assume normalisation if the
@@ -116,7 +116,7 @@ def _read_colors(processor: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
         for field, key in (('mean', 'image_mean'), ('std', 'image_std')):
             value = processor.get(key)
             # The processors accept one number for all channels.
-            fields[field] = _valid_numbers(
+            fields[field] = valid_numbers(
                 field, [value] * 3 if isinstance(value, int | float) else value, 3
             )
             if not fields[field]:
@@ -164,7 +164,7 @@ def _resizes_bytes(processor: Mapping[str, Any], model_type: str) -> bool:
     return not name.startswith(_PREFIXES_THAT_RESIZE_FLOATS)
 
 
-def _valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:
+def valid_numbers(key: str, value: object, count: int = 1) -> tuple[float, ...]:
     """Return `count` numbers for a field of Preprocessing; empty if the value is invalid."""
     if not isinstance(value, list) or len(value) != count:
         return ()

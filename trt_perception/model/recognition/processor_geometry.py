@@ -8,7 +8,7 @@ problem: it must not become a default.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from trt_perception.files.json_section import short_json
@@ -90,18 +90,24 @@ def class_prefix(processor: Mapping[str, Any]) -> str:
     return _SUFFIX.sub('', name) if isinstance(name, str) else ''
 
 
-def unread_keys(processor: Mapping[str, Any], *, of_colors: bool) -> str:
+def unread_keys(
+    processor: Mapping[str, Any],
+    *,
+    of_colors: bool,
+    known: Set[str] = _READ_KEYS | _OTHER_KEYS,
+) -> str:
     """Return the keys that are not read and change the pixels, with their values; may be empty.
 
     Args:
         of_colors: whether to return keys that change colours. Otherwise, return the keys that
             change size or position.
+        known: keys that are read, or that change nothing.
     """
     keys = [
         key
         for key, value in processor.items()
         if value not in (None, False, '', [], {})
-        and key not in _READ_KEYS | _OTHER_KEYS
+        and key not in known
         and _WORDS.search(key)
         and bool(_COLOR_WORDS.search(key)) == of_colors
     ]

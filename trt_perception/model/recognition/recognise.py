@@ -56,6 +56,7 @@ from trt_perception.model.recognition.refusal import (
     refuse_missing_info,
 )
 from trt_perception.model.recognition.requested_task import requested_task
+from trt_perception.model.recognition.timm_config import is_timm_config, read_timm_config
 from trt_perception.model.recognition.ultralytics_metadata import (
     is_ultralytics,
     read_metadata_of_unknown_exporter,
@@ -168,13 +169,14 @@ def recognise(
         EngineError: the model is not a detector of boxes, no decoder fits, or the shapes cannot be
             found.
     """
-    info = _read_exporter_info(model)
     image, _ = split_inputs(model.name, model.inputs)
+    known_size = overrides.preprocessing.get('input_size') or image_size(image)
+    info = _read_exporter_info(model, known_size)
     class_names = overrides.class_names or info.class_names
-    size = overrides.preprocessing.get('input_size') or image_size(image) or info.input_size
+    size = known_size or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
-        info = _read_exporter_info(model)  # the shapes may show the task
+        info = _read_exporter_info(model, known_size)  # the shapes may show the task
     if info.unsupported and not overrides.decoder:
         raise EngineError(
             model.name,
@@ -368,11 +370,14 @@ def stated_input_size(model: ModelInfo) -> tuple[int, int] | None:
     Raises:
         EngineError: the metadata name an unsupported task or lack a value that the task needs.
     """
-    return _read_exporter_info(model).input_size
+    return _read_exporter_info(model, None).input_size
 
 
-def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
+def _read_exporter_info(model: ModelInfo, size: tuple[int, int] | None) -> ExporterInfo:
     """Return the information in the metadata of the model, or else in its config.json.
+
+    Args:
+        size: width and height of the network's input in pixels; None if dynamic.
 
     Raises:
         EngineError: the metadata name an unsupported task or lack a value that the task needs.
@@ -384,6 +389,8 @@ def _read_exporter_info(model: ModelInfo) -> ExporterInfo:
         if is_ultralytics(model.metadata):
             read = read_ultralytics_metadata
         return read(model.name, model.metadata)
+    if model.config and is_timm_config(model.config):
+        return read_timm_config(model.config, model.outputs, size)
     if model.config:
         return read_huggingface_config(model.config, model.outputs)
     return ExporterInfo()
