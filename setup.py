@@ -7,20 +7,29 @@ from setuptools import find_packages, setup
 PACKAGE = 'trt_perception'
 
 
+# Files that are installed below share/. Of the models and scenes, only those of demo.launch.py,
+# with their licences: all others would take 12 MB on each robot. scripts/demo uses the checkout's.
+SHARED_FILES = (
+    'package.xml',
+    'launch/*.py',
+    'config/*',
+    'models/README.md',
+    'models/digits.onnx*',
+    'demo/README.md',
+    'demo/scenes/scene_00?.jpg',
+)
+
+
 def data_files():
     """Return (target, sources) of all files that are installed besides the Python modules."""
-    share = f'share/{PACKAGE}'
-    files = [
+    return [
         ('share/ament_index/resource_index/packages', [f'resource/{PACKAGE}']),
-        (share, ['package.xml']),
+        *(
+            (f'share/{PACKAGE}/{path.parent}', [str(path)])
+            for pattern in SHARED_FILES
+            for path in sorted(Path().glob(pattern))
+        ),
     ]
-    for folder in ('launch', 'config', 'models', 'demo'):
-        files += [
-            (f'{share}/{path.parent}', [str(path)])
-            for path in sorted(Path(folder).rglob('*'))
-            if path.is_file() and '__pycache__' not in path.parts
-        ]
-    return files
 
 
 setup(

@@ -32,6 +32,7 @@ from trt_perception.transport.advice import CAMERA_PROFILE, transport_environmen
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'test'))
 from support.ties import tie
 
+ROOT = Path(__file__).resolve().parents[1]
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
 EXAMPLES = """\
@@ -365,12 +366,12 @@ def parse_arguments():
     )
     options = parser.parse_args()
     options.rate = options.rate or (2.0 if options.cameras else 8.0)
-    options.scenes = SHARE / 'demo' / 'scenes'
-    options.truth = SHARE / 'demo' / 'truth.json'
+    options.scenes = ROOT / 'demo' / 'scenes'
+    options.truth = ROOT / 'demo' / 'truth.json'
     if options.model is None:
         names = {'detect': 'digits', 'depth': 'depth_tiny'}
         name = names.get(options.task, f'digits_{options.task}')
-        options.model = SHARE / 'models' / f'{name}.onnx'
+        options.model = ROOT / 'models' / f'{name}.onnx'
     if options.size and options.task != 'detect':
         parser.error(f'--size needs --task detect (got --task {options.task})')
     if options.triton and options.model.suffix != '.onnx':

@@ -307,11 +307,11 @@ def test_batches_in_half_precision_find_the_same_objects(tmp_path):
     assert min(scores) >= 0.99
 
 
-def check_two_gpus(path):
+def check_two_gpus(path, open_pipeline=open_pipeline, turns=200):
     """Run the same batches on both GPUs from shared buffers. Return the number of boxes."""
     rng, thresholds = np.random.default_rng(21), [Thresholds(0.3)] * 8
     batches = [[blocks(640, 360, int(rng.integers(10**6))) for _ in range(8)] for _ in '012']
-    with open_pipeline(path) as first, open_pipeline(path, device_ids=(1,)) as second:
+    with open_pipeline(path) as first, open_pipeline(path, device_id=1) as second:
         pipelines = first, second
         expected = [
             [detect_one(first, frame, Thresholds(0.3)).detections for frame in frames]
@@ -332,7 +332,7 @@ def check_two_gpus(path):
                 copy_to_pipeline_memory(first, batches[0]) as one,
                 copy_to_pipeline_memory(second, batches[1]) as other,
             ):
-                for turn in range(200):
+                for turn in range(turns):
                     index = turn % 2
                     pipeline.enqueue(index, (one, other)[index], thresholds)
                     found = pipeline.collect(index)

@@ -131,6 +131,31 @@ def test_batch_is_not_polled_before_its_shortest_time(naps, compute_s, gpu_s):
     assert run.published == [0, 1, 2]  # the stop waits for frames in the pipeline
 
 
+@pytest.mark.parametrize(
+    ('batches_s', 'shortest_s'),
+    [
+        ([100.0], 100.0),
+        ([100.0, 60.0], 60.0),
+        ([100.0, 110.0], 110.0),
+        # A slow batch raises the shortest time by at most a quarter.
+        ([100.0, 900.0], 125.0),
+        ([100.0, 900.0, 900.0], 156.25),
+        ([100.0, 900.0, 60.0], 60.0),
+    ],
+)
+def test_wait_before_the_second_poll_follows_the_shortest_recent_time(naps, batches_s, shortest_s):
+    pipeline = FakePipeline(3)
+    with Recorder(pipeline, clock=lambda: 0.0) as run:
+        for number, batch_s in enumerate(batches_s):
+            pipeline.gpu_s = batch_s
+            run.submit(number)
+            run.settled()
+        pipeline.automatic = False
+        run.submit_into_slots(len(batches_s))
+        wait_until(lambda: 0.0 < naps[0] < math.inf)
+        assert naps[0] == pytest.approx(0.95 * shortest_s)
+
+
 def submit_second(run, now, enqueue_s):
     """Finish number 0, which shows the time of a batch. Submit 1; its enqueue takes seconds."""
     (pipeline,) = run.pipelines

@@ -95,7 +95,7 @@ def test_message_is_released_as_soon_as_it_was_published():
     assert alive[10] == {10, 20, 11, 22}
     assert alive[20] == {20, 11, 22}
     assert alive[11] == {11, 22}
-    assert alive[22] == {22}, 'the first of a batch is free before the second is published'
+    assert alive[22] == {22}, 'the first of a batch was held while the second was published'
 
 
 def test_dropped_or_invalid_message_is_released():
@@ -116,7 +116,7 @@ def test_dropped_or_invalid_message_is_released():
     assert submitted(detector, 0, 3)() is None
     detector.stop()
     assert submitted(detector, 0, 4)() is None
-    assert len(kept) == 2, 'a stored error keeps a message'
+    assert len(kept) == 2, 'the camera was not told of both bad images'
     assert faults == []
 
 

@@ -1,17 +1,15 @@
 """Test scripts/demo.py over DDS, also with several cameras and with unsuitable models."""
 
 import json
-from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
-from ament_index_python.packages import get_package_share_directory
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from rcl_interfaces.msg import ParameterEvent
 
-from support.demo_runs import demo_command, run_demo
+from support.demo_runs import ROOT, demo_command, run_demo
 from support.models.image_models import tool_arguments
 from support.models.task_models import write_task_model
 from support.models.tiny_model import write_tiny_model
@@ -23,8 +21,7 @@ from trt_perception.offline.tools import write_manifest
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.ros
 
-SHARE = Path(get_package_share_directory('trt_perception'))
-DIGITS = SHARE / 'models' / 'digits.onnx'
+DIGITS = ROOT / 'models' / 'digits.onnx'
 
 
 def demo(folder, *arguments, in_step=False):
@@ -167,12 +164,12 @@ def test_class_maps_arrive_without_changes(tmp_path):
     assert 'mean IoU of the classes' in process.stdout
     assert (tmp_path / 'out' / 'overview.jpg').is_file()
     # The digits 3 to 9 are not classes of this model, so their pixels do not count.
-    truth = COCO(str(SHARE / 'demo' / 'truth.json'))
+    truth = COCO(str(ROOT / 'demo' / 'truth.json'))
     right = pixels = 0
     with load(file) as model:
         for image_id in range(1, 21):
             name = truth.imgs[image_id]['file_name']
-            found = model(cv2.imread(str(SHARE / 'demo' / 'scenes' / name))).class_ids()
+            found = model(cv2.imread(str(ROOT / 'demo' / 'scenes' / name))).class_ids()
             true = np.zeros_like(found)
             for one in truth.imgToAnns[image_id]:
                 true[coco_masks.decode(one.get('visible', one['segmentation'])) > 0] = (

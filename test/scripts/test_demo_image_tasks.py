@@ -2,13 +2,11 @@
 
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
-from ament_index_python.packages import get_package_share_directory
 from pycocotools import mask as coco_masks
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Classification, ObjectHypothesis
@@ -22,7 +20,6 @@ import demo
 
 pytestmark = pytest.mark.ros
 
-SHARE = Path(get_package_share_directory('trt_perception'))
 CATEGORIES = [{'id': 4, 'name': 'four'}, {'id': 7, 'name': 'seven'}]
 
 
@@ -131,7 +128,7 @@ def test_accuracy_without_results_is_not_measured(tmp_path, task):
 
 
 def test_crops_show_a_whole_digit_of_each_scene(tmp_path):
-    scenes, truth = SHARE / 'demo' / 'scenes', SHARE / 'demo' / 'truth.json'
+    scenes, truth = ROOT / 'demo' / 'scenes', ROOT / 'demo' / 'truth.json'
     options = SimpleNamespace(scenes=scenes, truth=truth, output=tmp_path)
     demo_image_tasks.write_crops(options)
     original, content = (json.loads(one.read_text()) for one in (truth, options.truth))

@@ -2,13 +2,11 @@
 
 import json
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
 import numpy as np
 import pytest
-from ament_index_python.packages import get_package_share_directory
 from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from rclpy.serialization import deserialize_message
@@ -32,8 +30,7 @@ import demo
 pytestmark = pytest.mark.ros
 
 # test_demo.py tests the parts of the demo that depend on ROS.
-SHARE = Path(get_package_share_directory('trt_perception'))
-ALL_TRUTH = json.loads((SHARE / 'demo' / 'truth.json').read_text())
+ALL_TRUTH = json.loads((ROOT / 'demo' / 'truth.json').read_text())
 #: The first 20 of the 60 scenes. They contain more than 100 digits.
 SCENES = {
     one['id']: one['file_name'] for one in ALL_TRUTH['images'] if one['file_name'] < 'scene_02'
@@ -62,8 +59,8 @@ def report_of_model(folder, task, file):
     """
     options = SimpleNamespace(
         task=task,
-        truth=SHARE / 'demo' / 'truth.json',
-        scenes=SHARE / 'demo' / 'scenes',
+        truth=ROOT / 'demo' / 'truth.json',
+        scenes=ROOT / 'demo' / 'scenes',
         output=folder,
         cameras=(),
     )
@@ -165,7 +162,7 @@ def correct_upright_corners():
 
 def test_scene_without_a_detections_message_counts_as_no_detections():
     masks = Image(height=48, width=64, step=128, encoding='mono16', data=bytes(48 * 128))
-    options = SimpleNamespace(task='segment', truth=SHARE / 'demo' / 'truth.json')
+    options = SimpleNamespace(task='segment', truth=ROOT / 'demo' / 'truth.json')
     camera = SimpleNamespace(classes=['0'], results={}, task_messages={7: masks})
     found = demo_results.detections_of(options, camera, 7)
     assert len(found) == 0
@@ -174,7 +171,7 @@ def test_scene_without_a_detections_message_counts_as_no_detections():
 
 
 def test_shipped_oriented_model_is_accurate(tmp_path):
-    summary, _ = report_of_model(tmp_path, 'obb', SHARE / 'models' / 'digits_obb.onnx')
+    summary, _ = report_of_model(tmp_path, 'obb', ROOT / 'models' / 'digits_obb.onnx')
     assert summary['precision'] > 0.8
     assert summary['recall'] > 0.8
     assert summary['angle_error_deg'] < 6  # upright boxes have a median error of 12 degrees
@@ -192,13 +189,13 @@ def parse_with(monkeypatch, *arguments):
 
 
 def test_default_model_is_the_shipped_model_of_the_task(monkeypatch):
-    assert parse_with(monkeypatch, '--task', 'obb').model == SHARE / 'models' / 'digits_obb.onnx'
+    assert parse_with(monkeypatch, '--task', 'obb').model == ROOT / 'models' / 'digits_obb.onnx'
     assert (
         parse_with(monkeypatch, '--task', 'semantic').model
-        == SHARE / 'models' / 'digits_semantic.onnx'
+        == ROOT / 'models' / 'digits_semantic.onnx'
     )
-    assert parse_with(monkeypatch, '--task', 'depth').model == SHARE / 'models/depth_tiny.onnx'
-    assert parse_with(monkeypatch).model == SHARE / 'models' / 'digits.onnx'
+    assert parse_with(monkeypatch, '--task', 'depth').model == ROOT / 'models/depth_tiny.onnx'
+    assert parse_with(monkeypatch).model == ROOT / 'models' / 'digits.onnx'
 
 
 @pytest.mark.parametrize(

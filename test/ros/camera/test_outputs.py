@@ -1,6 +1,7 @@
 """Tests of published detections, and of label_info if the middleware refuses it at first."""
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import DetectorConfig
+from trt_perception.ros.camera import outputs as outputs_module
 from trt_perception.ros.camera import task_topics
 from trt_perception.ros.camera.map_topics import TASK_TOPICS
 from trt_perception.ros.camera.outputs import DetectorOutputs
@@ -220,6 +222,43 @@ def test_detections_do_not_wait_for_a_mask_image(client, node):
     outputs.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)
+
+
+class CountedTopic:
+    """A topic on demand that counts how often it was asked for its subscribers."""
+
+    name = 'masks'
+
+    def __init__(self):
+        self.is_wanted, self.asked = False, 0
+
+    @property
+    def has_subscriber(self):
+        self.asked += 1
+        return self.is_wanted
+
+    def close(self):
+        pass
+
+
+def test_subscribers_are_counted_once_in_a_tenth_of_a_second(node, monkeypatch):
+    """Counting takes 10 µs for each topic, and the worker needs the answer for each image."""
+    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
+    [masks] = outputs._on_demand
+    masks.close()
+    topic = CountedTopic()
+    outputs._on_demand = [topic]
+    now_s = [50.0]
+    monkeypatch.setattr(outputs_module, 'time', SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert not outputs.wanted_topics()
+    topic.is_wanted = True
+    for now_s[0] in (50.0, 50.05, 50.099):
+        assert not outputs.wanted_topics()
+    assert topic.asked == 1
+    for now_s[0] in (50.101, 50.15, 50.2):
+        assert outputs.wanted_topics() == {'masks'}
+    assert topic.asked == 2
+    outputs.close()
 
 
 def refuse(outputs, *errors):

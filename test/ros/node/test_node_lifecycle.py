@@ -147,6 +147,30 @@ def test_parameters_replace_a_missing_manifest(start_detector, model, tmp_path, 
     assert not [line for line in lines if '[WARN]' in line and 'detector]: ' in line]
 
 
+@pytest.mark.parametrize(
+    ('parameters', 'source'),
+    [
+        ({}, 'manifest says'),
+        ({'confidence_threshold': 0.4}, 'manifest says'),  # no value of the model
+        ({'model.scale': 0.5}, 'manifest and the parameters say'),
+    ],
+)
+def test_log_says_whether_parameters_describe_the_model(client, capfd, parameters, source):
+    node = DetectorNode(
+        open_pipeline=scripted_node.ScriptedPipeline,
+        context=client.context,
+        namespace='described',
+        parameter_overrides=[
+            Parameter(name, value=value)
+            for name, value in {'engine_path': 'none', **parameters}.items()
+        ],
+    )
+    node.trigger_configure()
+    node.close()
+    [line] = [line for line in capfd.readouterr().err.splitlines() if 'configured: ' in line]
+    assert line.endswith(f'(as the {source})')
+
+
 def test_node_answers_after_a_failed_autostart(start_detector, model):
     detector = start_detector({'engine_path': '/missing.onnx', 'autostart': True})
     detector.wait_for_status(
