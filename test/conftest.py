@@ -92,9 +92,12 @@ def difference(package):
 
 leave_source_folder()
 gc.disable()  # pytest_collection_finish enables it again
-# A shell starts a background job with SIGINT ignored, and its child processes inherit that.
+# A shell starts a background job with SIGINT ignored, and nohup a program with SIGHUP ignored.
+# Child processes inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Each test process has its own domain, because several run at the same time.
 if 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID'):
     os.environ['ROS_DOMAIN_ID'] = free_domain()

@@ -78,7 +78,6 @@ def test_map_of_one_class_has_a_background():
     [
         ('ConvNextForImageClassification', {}, (1, 80), 'classify'),
         ('UperNetForSemanticSegmentation', {}, (1, 80, 224, 224), 'semantic'),
-        ('ViTModel', {}, None, None),
         (['ViTForImageClassification'] * 2, {}, None, None),
         (7, {}, None, None),
     ],

@@ -16,6 +16,8 @@ from trt_perception.errors import EngineError, MissingFileError
 from trt_perception.files.regular_files import open_regular
 
 MODEL_MAX_BYTES: Final = 16 * 1024**3
+#: A protobuf message, such as an ONNX model, cannot be larger.
+ONNX_MAX_BYTES: Final = 2 * 1024**3 - 1
 _OWNERSHIP_REASON: Final = 'because loading the file can run code'
 
 

@@ -104,6 +104,9 @@ class ClassLogitsDecoder(ImageDecoder):
         OutputTensor('logits', ('B', Axis(), 'rows', 'columns'), tensor_names=('out', 'logits')),
     )
 
+    def has_constant_scores(self, class_count: int) -> bool:
+        return class_count == 1  # the largest of one logit is always the first
+
     def map_layout(self) -> MapLayout:
         # As post_process_semantic_segmentation of transformers does.
         return MapLayout('logits', 'bilinear')

@@ -20,6 +20,7 @@ from typing import Any, Final
 from trt_perception.errors import EngineError, ManifestError
 from trt_perception.files.checked_files import (
     MODEL_MAX_BYTES,
+    ONNX_MAX_BYTES,
     open_checked,
     read_checked,
     read_exactly,
@@ -129,7 +130,8 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
             'export it to ONNX: docs/building.md' if model_path.suffix in _PYTORCH_SUFFIXES else ''
         )
         raise EngineError(str(model_path), repr(model_path.suffix), expected=expected, fix=fix)
-    file, size, resolved = open_checked(model_path, MODEL_MAX_BYTES)
+    limit = ONNX_MAX_BYTES if is_onnx(model_path) else MODEL_MAX_BYTES
+    file, size, resolved = open_checked(model_path, limit)
     with file:
         # Look next to the given path first, then next to the file behind a link. A broken link
         # counts as a manifest, and read_checked refuses it.

@@ -52,7 +52,12 @@ _FORMATS: Final = (
     _format(rb'.{4}TFL3', 'a TensorFlow Lite model', _EXPORT_FIX),
     _format(rb'\x7fELF', 'a program or library', 'name the model file'),
 )
-_PLAN: Final = _format(rb'[fv]trt', 'a TensorRT engine', 'give it the suffix .engine')
+_PLAN: Final = _format(
+    rb'[fv]trt',
+    'a TensorRT engine',
+    'build_engine needs the ONNX model that it was built from. To load the engine, give it the '
+    'suffix .engine',
+)
 
 
 def refuse_other_format(path: str, content: bytes, *, is_onnx: bool) -> None:

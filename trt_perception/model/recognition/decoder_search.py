@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -41,6 +42,9 @@ _STRIDE_SETS: Final = (
 )
 # Words in the names of outputs that belong to another task than boxes.
 _NAMES_OF_OTHER_TASKS: Final = re.compile(r'mask|proto|keypoint', re.IGNORECASE)
+# A value of a map stands for at most this many network pixels on each axis.
+_MAX_MAP_CELL: Final = 16
+_GRID_STRIDES: Final = (4, 8, 16, 32, 64, 128)
 # Maximum number of queries and final boxes. A coarse grid may have fewer anchors than this.
 _MAX_QUERIES: Final = 1000
 
@@ -139,7 +143,12 @@ def find_decoders_by_shape(
         known: decoders whose outputs the exporter of the model writes.
     """
     _, auxiliary_inputs = split_inputs(model.name, model.inputs)
-    class_count = max((tensor.shape[-1] for tensor in model.outputs if tensor.shape), default=0)
+    counts = [
+        tensor.shape[1 if len(tensor.shape) == 4 else -1]
+        for tensor in model.outputs
+        if tensor.shape
+    ]
+    class_count = max(counts, default=0)
     return [
         name
         for name, preset in PRESETS.items()
@@ -257,7 +266,8 @@ def _refuse_other_networks(
             f'{tensors_text(outputs)}, which is either semantic segmentation with {channels} '
             'classes or an undecoded grid of a detector head',
             fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
-            f'names of {channels} classes; otherwise export the detector with decoding inside',
+            f'names of {channels} classes; export a detector with decoding inside; no task reads '
+            'other maps, such as features or optical flow',
         )
     if len(masks) == len(outputs) == 2 and masks[0].shape == masks[1].shape:
         raise EngineError(
@@ -266,6 +276,8 @@ def _refuse_other_networks(
             expected='one output, or the names "out" and "aux"',
             fix='export only the output "out", or give the outputs these names',
         )
+    if outputs and len(masks) == len(outputs):
+        _refuse_maps(model, input_size, syntax)
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         raise EngineError(
             model.name,
@@ -273,6 +285,57 @@ def _refuse_other_networks(
             expected='one decoded output, such as (1, N, 5 + C)',
             fix='export the model with decoding inside (YOLOv7: --grid)',
         )
+
+
+def _refuse_maps(
+    model: ModelInfo, input_size: tuple[int, int] | None, syntax: ParameterSyntax
+) -> None:
+    """Refuse outputs with four axes that are no grids of a detector.
+
+    Raises:
+        EngineError: the outputs have one channel, or the shape of no detector's grids.
+    """
+    outputs = model.outputs
+    if all(tensor.shape[1] == 1 and _is_map(tensor, input_size) for tensor in outputs):
+        add = f'add {syntax.arguments({"task": "depth"})}'
+        depth = f'{add} if it is a depth'
+        if len(outputs) > 1:
+            depth = f'if one of them is a depth, export only this output, and {add}'
+        raise EngineError(
+            model.name,
+            f'one value for each pixel, which may be a depth, a mask, a matte or a map of text: '
+            f'{tensors_text(outputs)}',
+            expected='outputs that docs/decoders.md lists',
+            fix=f'{depth}; no task reads other maps of one channel',
+        )
+    if input_size and not all(_may_be_grid(tensor, input_size) for tensor in outputs):
+        raise EngineError(
+            model.name,
+            f'outputs that no task reads: {tensors_text(outputs)}',
+            expected='outputs that docs/decoders.md lists',
+            fix='export a model of a task in docs/decoders.md',
+        )
+
+
+def _is_map(tensor: TensorSpec, input_size: tuple[int, int] | None) -> bool:
+    """Return whether an output (B, C, rows, columns) may have a value for pixels of the image."""
+    rows, columns = tensor.shape[2:]
+    if input_size is None or min(rows, columns) < 0:
+        return True
+    width, height = input_size
+    return rows * width == columns * height and width <= _MAX_MAP_CELL * columns
+
+
+def _may_be_grid(tensor: TensorSpec, input_size: tuple[int, int]) -> bool:
+    """Return whether an output may be a grid of a detector, with channels before or after it."""
+    return any(
+        all(
+            cells in (-1, math.ceil(side / stride))
+            for cells, side in zip(tensor.shape[first : first + 2], input_size[::-1], strict=True)
+        )
+        for first in (1, 2)
+        for stride in _GRID_STRIDES
+    )
 
 
 def _refuse_anchor_outputs(model: ModelInfo, decoders: list[str], syntax: ParameterSyntax) -> None:

@@ -32,6 +32,8 @@ class ExporterInfo:
             or unsupported.
         unsupported: why no decoder reads these outputs as the exporter's own code does; empty if
             one does, or if the exporter does not say.
+        other_model: what the files say the model is, if no decoder reads such models; empty
+            otherwise. The files may belong to another model.
         evidence: one sentence for each value found.
     """
 
@@ -43,6 +45,7 @@ class ExporterInfo:
     task: Task = DETECT
     problems: Mapping[str, str] = field(default_factory=dict)
     unsupported: str = ''
+    other_model: str = ''
     evidence: tuple[str, ...] = ()
 
     @property

@@ -12,6 +12,7 @@ from trt_perception.model.recognition.exporter_info import ExporterInfo, read_cl
 from trt_perception.model.recognition.image_processor import read_image_processor
 from trt_perception.model.recognition.image_tasks import task_of_preset
 from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
@@ -26,6 +27,9 @@ _TASKS_BY_ARCHITECTURE: Final[Mapping[str, Task]] = {
     'ForImageClassification': Classify(),
     'ForSemanticSegmentation': Semantic(),
 }
+
+#: Parts of class names in "architectures" whose outputs a decoder may read, whatever the type is.
+_READ_BY_SHAPE: Final = ('ForObjectDetection', 'ForInstanceSegmentation')
 
 
 def read_huggingface_config(
@@ -62,13 +66,16 @@ def read_huggingface_config(
         evidence.append(
             f'config.json -> {decoder if not decoders else "unknown unit"}, task {task}'
         )
+    elif model_type and not decoder and 'ForDepthEstimation' in _architecture(config):
+        task, decoders = Depth(), ('relative_depth', 'metric_depth')
+        evidence.append(f'config.json "architectures" {_architecture(config)} -> unknown unit')
     elif model_type and not decoder:
         # The file may belong to another network, so its classes and preprocessing are not used.
         reason = 'is unsupported'
         if not config.get('architectures'):
             reason = f'without "architectures", with {len(class_names)} labels, fits no output'
         ignored = f'config.json "model_type" {model_type!r} {reason} -> file ignored'
-        return ExporterInfo(evidence=(ignored,))
+        return ExporterInfo(evidence=(ignored,), other_model=_other_model(config))
     if not task.has_classes:
         class_names = ()
     elif 'id2label' in config:
@@ -99,15 +106,11 @@ def _task_of_whole_image(
     Programs that save only the configuration write no "architectures". Then the only output
     decides, if the number of its classes is the number of labels.
     """
-    classes = config.get('architectures')
-    if isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str):
-        if name_mistake(classes[0]):
-            return None
-        for part, task in _TASKS_BY_ARCHITECTURE.items():
-            if part in classes[0]:
-                return task, f'config.json "architectures" {classes[0]}'
-        return None
-    if classes or len(outputs) != 1 or outputs[0].dtype not in FLOAT_DTYPES:
+    name = _architecture(config)
+    for part, task in _TASKS_BY_ARCHITECTURE.items():
+        if part in name:
+            return task, f'config.json "architectures" {name}'
+    if config.get('architectures') or len(outputs) != 1 or outputs[0].dtype not in FLOAT_DTYPES:
         return None
     shape = outputs[0].shape
     # A configuration without "id2label" has two labels.
@@ -115,6 +118,21 @@ def _task_of_whole_image(
         return None
     task = Classify() if len(shape) == 2 else Semantic()
     return task, f'config.json without "architectures", and {tensors_text(outputs)}'
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
+    """Return the only class name in "architectures"; empty if there is none."""
+    classes = config.get('architectures')
+    name = classes[0] if isinstance(classes, list) and len(classes) == 1 else ''
+    return name if isinstance(name, str) and name and not name_mistake(name) else ''
+
+
+def _other_model(config: Mapping[str, Any]) -> str:
+    """Return what a model of an unsupported type is; empty if a decoder may read it."""
+    name = _architecture(config)
+    if not name or any(part in name for part in _READ_BY_SHAPE):
+        return ''
+    return f'config.json "architectures" {name}, a model that no decoder reads'
 
 
 def _has_unknown_unit(config: Mapping[str, Any]) -> bool:

@@ -172,7 +172,6 @@ def recognise(
     image, _ = split_inputs(model.name, model.inputs)
     known_size = overrides.preprocessing.get('input_size') or image_size(image)
     info = _read_exporter_info(model, known_size)
-    class_names = overrides.class_names or info.class_names
     size = known_size or info.input_size
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
@@ -185,6 +184,38 @@ def recognise(
             fix=f'set {overrides.syntax.name("decoder")} if another decoder reads the outputs, or '
             'write a manifest (docs/manifest.md)',
         )
+    try:
+        return _describe(model, info, size, overrides)
+    except EngineError as error:
+        if not info.other_model or overrides.decoder or overrides.task:
+            raise
+        # Advice about values that are unknown would not help.
+        raise EngineError(
+            model.name,
+            info.other_model,
+            expected='a model of a task in docs/decoders.md',
+            fix='if the file belongs to another model, move it to another folder, or set '
+            + overrides.syntax.name('decoder'),
+        ) from error
+
+
+def _describe(
+    model: ModelInfo,
+    info: ExporterInfo,
+    size: tuple[int, int] | None,
+    overrides: ModelOverrides,
+) -> ModelDescription:
+    """Describe a model whose outputs and exporter are known.
+
+    Args:
+        size: width and height of the network's input in pixels; None if dynamic.
+
+    Raises:
+        MissingModelInfoError: a value is unknown that parameters can set.
+        EngineError: no decoder fits.
+    """
+    image, _ = split_inputs(model.name, model.inputs)
+    class_names = overrides.class_names or info.class_names
     evidence, sentence_count = list(info.evidence), len(info.evidence)
     if overrides.class_names:
         count = counted(len(class_names), 'class', 'classes')
