@@ -81,6 +81,8 @@ def find_decoders(
     Args:
         input_size: width and height in pixels; None if dynamic.
         classes: number of class names; None if unknown.
+        info: information from metadata or config.json.
+        syntax: how the user sets parameters, for messages.
 
     Raises:
         EngineError: the outputs belong to another kind of network.

@@ -23,6 +23,8 @@ class ExporterInfo:
     Attributes:
         class_names: names of the classes, in the order of the network's outputs; empty if unknown.
         input_size: width and height in pixels; None if unknown.
+        preprocessing: maps fields of Preprocessing to the exporter's values; unknown ones are
+            missing.
         exporter: `ultralytics`, `yolov5`, `libreyolo`, `huggingface`, `timm`, or `unknown` if
             metadata do not show the exporter; empty without metadata.
         decoder_candidates: sets of decoder names, the smallest set first. Recognition uses the
@@ -71,6 +73,7 @@ def read_class_names(source: str, value: object) -> tuple[tuple[str, ...], str]:
     several times.
 
     Args:
+        source: where the value is from, for the sentence.
         value: a list of names, or a mapping from class ids to names.
     """
     names: Sequence[object] = ()

@@ -87,6 +87,7 @@ class ModelOverrides:
     """Values of the user, which replace the values of a model's files.
 
     Attributes:
+        preprocessing: maps fields of Preprocessing to values; fields that are not set are missing.
         decoder: a name in PRESETS; empty if not set.
         class_names: names of the classes, in the order of the network's outputs; empty if not set.
         task: a name in TASKS; empty if not set.
@@ -94,6 +95,7 @@ class ModelOverrides:
             set. Only for the task ``pose``.
         image_wh: width and height of the images in pixels, for models that derive the size of
             their input from them; None if unknown.
+        syntax: how the user sets parameters, for messages.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)

@@ -59,6 +59,7 @@ class RecognitionState:
     """The known and unknown values of a model at the end of recognition.
 
     Attributes:
+        decoders: names of the decoders that fit, or the decoder that the user set.
         decoders_with_other_names: if none fits, the decoders that fit another number of class
             names.
         class_count: number of class names; 0 if unknown.
@@ -67,6 +68,7 @@ class RecognitionState:
         problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
             or unsupported, unless the user has set the field.
         task: the model's task, such as ``detect`` or ``pose``.
+        is_task_given: whether the user has set the task.
     """
 
     decoders: tuple[str, ...]
