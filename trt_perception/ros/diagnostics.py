@@ -28,6 +28,8 @@ class CameraFacts:
 
     Attributes:
         name: name of the camera; empty if the node has only one camera.
+        statistics: counts and stage times since the last activation.
+        published_hz: rate of published frames over the same time.
         received_hz: rate of received frames over the last second, or since the last message.
         not_delivered: number of images that were sent but never arrived; None if unknown.
         masks_skipped: number of published images without a mask image, map or debug image that a
@@ -60,12 +62,14 @@ class Health:
     """The facts of one diagnostic message.
 
     Attributes:
+        state: label of the lifecycle state.
         error: the first error since the last transition; empty if there was none.
         engine: path of the model; empty before configure.
         task: task of the model; None before configure.
         cameras: one camera without a name, or named cameras.
         health_state: health state of the node with named cameras; None while inactive.
         gpus: statistics of the pipeline of each GPU, by device index; empty before activate.
+        batches: number of batches that the pipelines have run.
         runtime_values: keys and values about the model's runtime; empty before configure.
     """
 

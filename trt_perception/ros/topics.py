@@ -133,6 +133,11 @@ def unused_remappings(
 
     Absolute names, with a leading slash, are ignored: they may be for another node that was
     started together with this one.
+
+    Args:
+        arguments: ROS arguments as rcl received them.
+        node: resolves names.
+        cameras: names of the cameras.
     """
     own = {topic_name(camera, name) for camera in cameras for name in _CAMERA_TOPICS}
     full = {node.resolve_topic_name(name, only_expand=True) for name in own}

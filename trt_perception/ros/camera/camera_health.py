@@ -112,6 +112,8 @@ class CameraHealth:
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
         masks_skipped: number of published images of the last activation without a mask image, map
             or debug image that a subscriber expects; see `CameraFacts`.
+        decoder_warnings: number of published images of the last activation with a report about
+            their file.
         candidates_limited: number of published images of the last activation with boxes above
             the threshold that did not enter NMS.
     """
@@ -222,7 +224,11 @@ class CameraHealth:
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:
-        """Update the age of output after publishing detections. The worker calls this method."""
+        """Update the age of output after publishing detections. The worker calls this method.
+
+        Args:
+            stamp: stamp of the image.
+        """
         # rclpy's Time refuses negative stamps, which a camera may send, and creating a Time takes
         # much longer than reading the clock.
         with self._clock:
@@ -241,9 +247,12 @@ class CameraHealth:
         """Check the camera, and subscribe again if the subscription is lost.
 
         Args:
+            counts: counts since the activation.
+            pipeline: counts of the camera's pipeline.
             now_s: time of the monotonic clock in seconds.
             same_name_note: a sentence about other nodes with this node's name; empty if the name
                 is unique.
+            notes: sentences about other problems of the node.
 
         Returns:
             Whether the kind of problem has changed since the last check.

@@ -39,6 +39,10 @@ def scaled_camera_info(info: CameraInfo, size_wh: tuple[int, int]) -> CameraInfo
     Size, region of interest, K and P are multiplied by the ratio of the sizes. Distortion,
     rectification and binning stay.
 
+    Args:
+        info: the calibration for the image.
+        size_wh: width and height of the scaled image.
+
     Returns:
         None if the calibration has no size.
     """

@@ -45,6 +45,7 @@ class DebugImage:
     the topic has no subscriber. Errors in the thread are logged, and the thread continues.
 
     Args:
+        class_names: names by class id.
         max_rate_hz: largest rate in Hz; 0 disables the topic.
         camera: name of the camera; empty if the node has only one camera.
     """

@@ -62,6 +62,7 @@ class ImageInput:
 
     Attributes:
         camera_name: empty if the node has only one camera.
+        topic: resolved name of the topic.
         reliability: the requested reliability, ``reliable`` or ``best_effort``.
         message_bytes: size of the last message in bytes; 0 before the first.
         transport_ns: sum of the times from publication to reception by the middleware.

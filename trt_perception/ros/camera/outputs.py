@@ -37,6 +37,8 @@ class DetectorOutputs:
     """The publishers of one camera for a configured model.
 
     Args:
+        class_names: names by class id.
+        task: task of the model, which determines the topics.
         camera: name of the camera; empty if the node has only one camera.
     """
 

@@ -51,7 +51,11 @@ def wait_for_turn(size_wh: tuple[int, int], is_closed: Callable[[], bool]) -> It
 
 
 class SizeLimit:
-    """Refuses images above MAX_RESULT_PIXELS on one topic, and logs the first one."""
+    """Refuses images above MAX_RESULT_PIXELS on one topic, and logs the first one.
+
+    Args:
+        fix: what a user can do about large images.
+    """
 
     def __init__(self, topic: str, fix: str, log: RcutilsLogger) -> None:
         self._topic = topic

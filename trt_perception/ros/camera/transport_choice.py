@@ -25,6 +25,7 @@ class TransportChoice(NamedTuple):
     """The transport that *activate* chose for a camera.
 
     Attributes:
+        transport: `raw` or `compressed`.
         reason: the reason of the choice if the parameter is `auto`; otherwise empty.
         may_change: whether another activation may choose the other transport.
     """
@@ -59,6 +60,7 @@ def choose_transports(
 
     Args:
         plans: plans of the cameras. Their topics are not used.
+        decodes_jpeg: whether the pipeline decodes JPEG on the GPU.
 
     Returns:
         The choice for each plan, in the same order.

@@ -25,6 +25,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
     """Return the parameters that a node would have.
 
     Args:
+        name: full name of the node.
         arguments: arguments after ``--ros-args``.
 
     Returns:

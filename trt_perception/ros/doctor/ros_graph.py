@@ -115,6 +115,7 @@ def _look_at_graph(topics: Sequence[str], seconds: float) -> _Graph:
     """Listen to all topics of images and to /diagnostics.
 
     Args:
+        topics: full names of the detector's topics of raw images.
         seconds: how long to listen after the topics were found.
     """
     statuses: dict[str, Any] = {}

@@ -18,6 +18,9 @@ def trial_run(values: Mapping[str, Any]) -> str:
 
     Parameters that have no effect with the model cause warnings in the log.
 
+    Args:
+        values: maps the names of the node's parameters to their values.
+
     Raises:
         TrtPerceptionError: the model cannot be used; the message gives the reason.
     """

@@ -96,6 +96,7 @@ class IntakeSubscription:
     The thread writes each message into memory of the source's `MessageBuffers`.
 
     Args:
+        source: the subscription and its buffers, from `make_source`.
         running_intake: returns an intake whose thread runs.
         resources: destroys `source`. This object closes it, after the intake has removed `source`.
 
@@ -132,6 +133,7 @@ def make_source(
 
     Args:
         receiver: its methods are called in the intake's thread.
+        buffers: provide the memory for the messages.
         resources: the caller must close it after the intake has removed the source.
     """
     resources.callback(buffers.close)

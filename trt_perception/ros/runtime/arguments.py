@@ -28,7 +28,12 @@ def number_between(lowest: Number, highest: Number) -> Callable[[str], Number]:
 
 
 def text_matching(pattern: str, expected: str) -> Callable[[str], str]:
-    """Return an argparse type for texts that match a pattern completely."""
+    """Return an argparse type for texts that match a pattern completely.
+
+    Args:
+        pattern: regular expression.
+        expected: description of a valid text, for the error message.
+    """
 
     def read(text: str) -> str:
         if re.fullmatch(pattern, text):

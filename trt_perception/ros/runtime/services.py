@@ -30,6 +30,7 @@ def answer_every_request(node: Node, report: Callable[[Service, Exception], None
     """Let all current services of a node answer with a refusal if their handler raises.
 
     Args:
+        node: a node whose services all exist.
         report: called with the service and the exception of its handler.
     """
     for service in node.services:

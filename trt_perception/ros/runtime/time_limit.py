@@ -27,6 +27,7 @@ def time_limit(what: str, seconds: float) -> Iterator[None]:
     thread of faulthandler, which needs no lock, ends the process without the error message.
 
     Args:
+        what: name of the block in the error message.
         seconds: longest allowed duration of the block.
     """
     done = threading.Event()

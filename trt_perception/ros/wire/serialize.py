@@ -51,6 +51,7 @@ class DetectionsSerializer:
     with many cameras.
 
     Args:
+        class_names: names by class id.
         array_from: use NumPy from this number of detections on. At 64, both ways take equally
             long.
     """
