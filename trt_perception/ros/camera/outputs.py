@@ -18,11 +18,9 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.ros.camera.camera_info import CameraInfoTopic
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
-from trt_perception.ros.camera.map_topics import TASK_TOPICS
 from trt_perception.ros.camera.on_demand import OnDemandPublisher
-from trt_perception.ros.camera.task_topics import TaskTopic
+from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
