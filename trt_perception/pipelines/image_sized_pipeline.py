@@ -140,7 +140,13 @@ class ImageSizedPipeline:
         if self._first_wh is None:
             failure = self._follow(frame)
             if failure is not None:
-                return self._refusal(image_wh, failure)
+                return ImageError(
+                    'too_large' if isinstance(failure, GpuMemoryError) else 'changed_size',
+                    f'an image of {_text(image_wh)} pixels',
+                    'the model fails with an input of '
+                    f'{_text(self._original.size_for(image_wh))}: {failure.statement}',
+                    fix=failure.fix or f'set {name}',
+                )
             self._first_wh = image_wh
         wanted, size = self._original.size_for(image_wh), self.spec.preprocessing.input_size
         if not self.spec.derives_size or wanted == size:
@@ -152,18 +158,6 @@ class ImageSizedPipeline:
             expected=f'images for an input of {_text(size)}, like the first image, '
             f'{_text(self._first_wh)}',
             fix=f'use another node for images of another size, or set {name}',
-        )
-
-    def _refusal(
-        self, image_wh: tuple[int, int], failure: EngineError | GpuMemoryError
-    ) -> ImageError:
-        """Return the error of an image whose size makes the model fail."""
-        return ImageError(
-            'too_large' if isinstance(failure, GpuMemoryError) else 'changed_size',
-            f'an image of {_text(image_wh)} pixels',
-            f'the model fails with an input of {_text(self._original.size_for(image_wh))}: '
-            f'{failure.statement}',
-            fix=failure.fix or f'set {self._options.overrides.syntax.name("input_size")}',
         )
 
     def _follow(self, frame: Frame) -> EngineError | GpuMemoryError | None:

@@ -292,7 +292,11 @@ class Autostart:
             self._owner.show_attempt(text)
             self._node.get_logger().warning(text)
             return
-        delay_s = self._next_delay_s()
+        since_s, self._active_since_s = self._active_since_s, None
+        if since_s is not None and self._clock() - since_s >= _STABLE_S:
+            self._failures = 0
+        self._failures += 1
+        delay_s = _DELAYS_S[min(self._failures, len(_DELAYS_S)) - 1]
         self._start_timer(delay_s)
         count = '1 attempt' if self._failures == 1 else f'{self._failures} attempts'
         self._owner.show_attempt(f'{state} after {count}; the next follows in {delay_s:g} s')
@@ -301,27 +305,14 @@ class Autostart:
                 f'{state}; the next attempt follows in {delay_s:g} s. '
                 'Attempts that fail with the same error are not logged'
             )
-        elif self._clock() >= self._summary_due_s:
-            self._log_summary(f'{state} after {count}')
-
-    def _log_summary(self, state: str) -> None:
-        now_s = self._clock()
-        failing_s = now_s - self._failing_since_s
-        self._summary_due_s = now_s + min(failing_s, _LONGEST_SUMMARY_S)
-        self._node.get_logger().warning(
-            log_text(f'{state} with the same error, since {failing_s:.0f} s: {self._error}')
-        )
+        elif (now_s := self._clock()) >= self._summary_due_s:
+            failing_s = now_s - self._failing_since_s
+            self._summary_due_s = now_s + min(failing_s, _LONGEST_SUMMARY_S)
+            summary = f'{state} after {count} with the same error, since {failing_s:.0f} s'
+            self._node.get_logger().warning(log_text(f'{summary}: {self._error}'))
 
     def _forget_error(self) -> None:
         self._error, self._is_repeated = '', False
-
-    def _next_delay_s(self) -> float:
-        """Return the seconds until the next attempt, and count the failure."""
-        since_s, self._active_since_s = self._active_since_s, None
-        if since_s is not None and self._clock() - since_s >= _STABLE_S:
-            self._failures = 0
-        self._failures += 1
-        return _DELAYS_S[min(self._failures, len(_DELAYS_S)) - 1]
 
     def _start_timer(self, seconds: float) -> None:
         self._stop_timer()

@@ -158,7 +158,7 @@ class NodeHealth:
             self._node.get_logger().warning(log_text(change))
         self._logged_change = change
         notes = tuple(note for note in (change, *self._log.shown_warnings) if note)
-        if self._has_named_cameras:
+        if self._cameras[0].name:  # each named camera has a status
             enabled = [
                 counts
                 for camera, counts in zip(self._cameras, parts, strict=True)
@@ -179,11 +179,6 @@ class NodeHealth:
             changed |= camera.check(counts, pipeline, now, same_name_note=of_name, notes=notes)
         if changed:
             self.publish()
-
-    @property
-    def _has_named_cameras(self) -> bool:
-        """Whether the cameras have names. Each named camera has a status."""
-        return bool(self._cameras[0].name)
 
     def publish(self) -> None:
         """Publish the health of the node and its cameras on /diagnostics now."""

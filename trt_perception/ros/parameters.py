@@ -173,22 +173,19 @@ class NodeParameters:
         if self._is_updating:
             return SetParametersResult(successful=True)
         try:
-            node_config = self._with_changes(changes)
+            rows = self._declared
+            values = {
+                change.name: parameter_value(rows[change.name], change.value)
+                for change in changes
+                if change.name in rows
+            }
+            node_config = self.node_config.with_changes(values, self._start_values)
             self._check_fixed(node_config)
             node_config.check(self._check)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
         self._accepted = node_config
         return SetParametersResult(successful=True)
-
-    def _with_changes(self, changes: list[RosParameter]) -> NodeConfig:
-        rows = self._declared
-        values = {
-            change.name: parameter_value(rows[change.name], change.value)
-            for change in changes
-            if change.name in rows
-        }
-        return self.node_config.with_changes(values, self._start_values)
 
     def _check_fixed(self, node_config: NodeConfig) -> None:
         """Refuse changes that the state of the node does not allow. Equal values are allowed."""

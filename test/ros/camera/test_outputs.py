@@ -19,8 +19,8 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.ros.camera import outputs as outputs_module
 from trt_perception.ros.camera import task_topics
-from trt_perception.ros.camera.map_topics import TASK_TOPICS
 from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.task_topics import TASK_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro

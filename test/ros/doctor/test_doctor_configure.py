@@ -32,7 +32,7 @@ from trt_perception.checks.software import import_modules
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.ros.doctor import doctor
-from trt_perception.ros.doctor.trial import trial_run
+from trt_perception.ros.doctor.doctor import trial_run
 
 MODELS = Path(__file__).parents[3] / 'models'
 TINY = {

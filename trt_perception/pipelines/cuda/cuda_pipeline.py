@@ -69,7 +69,7 @@ from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory, grey_frame
 from trt_perception.process.interruption import check_interruption
 from trt_perception.stages.gpu_kernels import FrameKernels
-from trt_perception.stages.tensorrt.runtime import TensorRtContext, TensorRtEngine
+from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -173,30 +173,20 @@ class CudaPipeline:
             # context of a slot runs at a time, so the contexts share their working memory.
             share = sizes[0].context if sizes else None
             try:
-                sizes.append(
-                    self._open_context(engine, spec.with_batch_size(batch), stream, share)
-                )
+                sized = spec.with_batch_size(batch)
+                context = engine.create_context(sized.input, stream, sized.auxiliary_inputs, share)
+                self._closing.callback(context.close)
+                # Only the context knows the final output shapes of a dynamic engine.
+                sized = replace(sized, outputs=context.outputs)
+                sized.check_outputs(sized.outputs)
             except EngineError as error:
                 if not sizes:
                     raise
                 # Some exports declare an open batch, but only work for one image.
                 _LOG.warning('batches of %d images are not used: %s', batch, error)
                 break
+            sizes.append(SizedContext(sized, context))
         return sizes
-
-    def _open_context(
-        self,
-        engine: TensorRtEngine,
-        spec: ModelSpec,
-        stream: Stream,
-        share: TensorRtContext | None,
-    ) -> SizedContext:
-        context = engine.create_context(spec.input, stream, spec.auxiliary_inputs, share)
-        self._closing.callback(context.close)
-        # Only the context knows the final output shapes of a dynamic engine.
-        context_spec = replace(spec, outputs=context.outputs)
-        context_spec.check_outputs(context_spec.outputs)
-        return SizedContext(context_spec, context)
 
     def _start_jpeg_threads(self) -> JpegThreads | None:
         """Start the decoding threads with nvJPEG. Return None if nvJPEG is not available."""

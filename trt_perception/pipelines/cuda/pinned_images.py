@@ -137,9 +137,11 @@ class ImagePool(Resource):
         while (buffer := self._idle_buffer(is_large)) is not None:
             if buffer.memory.size >= size:
                 return buffer
-            self._close_buffer(buffer)
+            buffer.close()
             if not is_large:
                 break
+            with self._lock:
+                self._large_bytes -= buffer.memory.size
         if is_large:
             with self._lock:
                 if self._large_bytes + size > MAX_LARGE_BYTES:
@@ -152,12 +154,6 @@ class ImagePool(Resource):
                 with self._lock:
                     self._large_bytes -= size
             raise
-
-    def _close_buffer(self, buffer: _Buffer) -> None:
-        buffer.close()
-        if buffer.is_large:
-            with self._lock:
-                self._large_bytes -= buffer.memory.size
 
     def _idle_buffer(self, is_large: bool) -> _Buffer | None:
         """Remove and return a free buffer whose GPU work is done; None if all are in use.

@@ -58,7 +58,8 @@ class HostPipeline(ArrayPipeline):
         Raises:
             EngineError: the model cannot be loaded, or its decoder is unknown.
         """
-        threads = options.cpu_threads or _half_of_core_count()
+        # By default, half of the CPU cores that this process may use.
+        threads = options.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2)
         opened = OnnxModel(model, threads, provider, options.device_id)
         self.provider, self.node_counts = provider, opened.node_counts
         self.diagnostic_values = opened.diagnostic_values
@@ -137,8 +138,3 @@ class HostPipeline(ArrayPipeline):
         """Free the model. May be called again."""
         super().close()
         self._enqueued = None
-
-
-def _half_of_core_count() -> int:
-    """Return half of the CPU cores that this process may use, at least 1."""
-    return max(1, len(os.sched_getaffinity(0)) // 2)

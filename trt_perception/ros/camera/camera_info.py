@@ -1,4 +1,4 @@
-"""Publishes the calibration of a camera for maps, whose size may differ from the image."""
+"""Receives the calibration of a camera, and scales it to maps of another size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from operator import le
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from rclpy.event_handler import SubscriptionEventCallbacks
@@ -14,18 +14,9 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
-from std_msgs.msg import Header
 
-from trt_perception.images.results.class_map import ClassMap
-from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.images.results.map_size import map_size_wh
-from trt_perception.model.tasks.depth import DEPTH_CAMERA_INFO_TOPIC
-from trt_perception.model.tasks.semantic import CLASS_CAMERA_INFO_TOPIC
-from trt_perception.ros.camera.messages import header_message
-from trt_perception.ros.camera.task_topics import TaskTopic
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.ros.topics import camera_info_topic
-from trt_perception.ros.wire.cdr import HeaderFields
 
 _MAX_UINT32: Final = 2**32 - 1
 # Largest lengths of d, distortion_model and frame_id. The distortion models of ROS have at most 14
@@ -112,41 +103,3 @@ def subscribe_camera_info(
         QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT),
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
     )
-
-
-class CameraInfoTopic(TaskTopic):
-    """Publishes the calibration of the camera, scaled to the size of the maps.
-
-    Attributes:
-        info: the last calibration on the camera's ``camera_info``; None if none has arrived.
-    """
-
-    message_type: ClassVar[type[CameraInfo]] = CameraInfo
-
-    def _prepare(self) -> None:
-        self.info: CameraInfo | None = None
-
-    def publish(
-        self,
-        header: Header | HeaderFields,
-        size_wh: tuple[int, int],
-        found: ClassMap | DepthMap,
-    ) -> None:
-        """Publish the calibration with the header of the image, if one has arrived."""
-        info, size_wh = self.info, map_size_wh(self._config.map_size, found.letterbox)
-        scaled = scaled_camera_info(info, size_wh) if info is not None else None
-        if scaled is not None:
-            scaled.header = header_message(header)
-            self._publisher.publish(scaled)
-
-
-class ClassCameraInfoTopic(CameraInfoTopic):
-    """Publishes the calibration for class maps."""
-
-    topic = CLASS_CAMERA_INFO_TOPIC
-
-
-class DepthCameraInfoTopic(CameraInfoTopic):
-    """Publishes the calibration for depth maps."""
-
-    topic = DEPTH_CAMERA_INFO_TOPIC

@@ -141,12 +141,6 @@ class ImageInput:
         if publisher is None:
             return state
         is_here = is_on_this_machine(self._node, publisher)
-        return replace(
-            state, publisher=self._describe(publisher, is_here), on_this_machine=is_here
-        )
-
-    def _describe(self, publisher: Any, is_here: bool | None) -> str:
-        """Return node, machine, QoS and image size of a publisher, as far as known."""
         machine = {True: ' on this machine', False: ' on another machine or container', None: ''}
         parts = [
             f'{endpoint_node_name(publisher)}{machine[is_here]}',
@@ -154,7 +148,7 @@ class ImageInput:
         ]
         if self.message_bytes:
             parts.append(f'last image of {self.message_bytes / 1e6:.1f} MB')
-        return ', '.join(parts)
+        return replace(state, publisher=', '.join(parts), on_this_machine=is_here)
 
     def resubscribe_if_lost(self) -> bool:
         """Subscribe again if the subscription was lost. Return whether it was lost."""

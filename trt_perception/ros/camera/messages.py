@@ -17,7 +17,6 @@ from trt_perception.images.compressed import check_image_file
 from trt_perception.images.decompress import SIXTEEN_BIT_WARNING
 from trt_perception.images.encodings import (
     CV_BRIDGE_ENCODINGS,
-    CompressedFormat,
     check_has_colors,
     read_compressed_format,
 )
@@ -237,24 +236,13 @@ def _read_mosaic(encoding: str, file: npt.NDArray[np.uint8]) -> Frame:
     return replace(frame, warning=warning)
 
 
-def _read_pixels(
-    image_format: CompressedFormat, file: npt.NDArray[np.uint8], read_file: _FileReader
-) -> Frame:
-    if image_format.is_mosaic:
-        return _read_mosaic(image_format.encoding, file)
-    frame = read_file(file)
-    if image_format.is_swapped:
-        # The bytes that a decoder writes as BGR are RGB. JPEG may still be undecoded.
-        frame = replace(frame, format=PIXEL_FORMATS['rgb8'])
-    if image_format.encoding == 'mono16' and frame.warning == SIXTEEN_BIT_WARNING:
-        frame = replace(frame, warning='')
-    return frame
-
-
 def _read_file(message: Any, read_file: _FileReader) -> Frame:
     data = np.frombuffer(message.data, np.uint8) if len(message.data) else np.empty(0, np.uint8)
     try:
-        return _read_pixels(read_compressed_format(message.format), data, read_file)
+        image_format = read_compressed_format(message.format)
+        if image_format.is_mosaic:
+            return _read_mosaic(image_format.encoding, data)
+        frame = read_file(data)
     except ImageError as error:
         raise ImageError(
             error.reason,
@@ -262,3 +250,9 @@ def _read_file(message: Any, read_file: _FileReader) -> Frame:
             error.statement,
             fix=error.fix,
         ) from error
+    if image_format.is_swapped:
+        # The bytes that a decoder writes as BGR are RGB. JPEG may still be undecoded.
+        frame = replace(frame, format=PIXEL_FORMATS['rgb8'])
+    if image_format.encoding == 'mono16' and frame.warning == SIXTEEN_BIT_WARNING:
+        frame = replace(frame, warning='')
+    return frame

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import functools
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -28,15 +29,16 @@ from trt_perception.checks.software import (
     check_packages,
     import_modules,
 )
+from trt_perception.checks.trial import run_model_once
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
 from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
-from trt_perception.ros.doctor.trial import trial_run
 from trt_perception.ros.runtime.arguments import number_between, text_matching
 
+_LOG: Final = logging.getLogger(__name__)
 _GRAPH_MODULE = 'trt_perception.ros.doctor.ros_graph'
 _PARAMETERS_MODULE = 'trt_perception.ros.doctor.parameters'
 
@@ -227,6 +229,32 @@ def _check_model(inputs: _Inputs) -> Iterable[Finding]:
         return []
     trial = functools.partial(trial_run, inputs.node_values)
     return check_model(inputs.model, inputs.modules, inputs.gpus, trial=trial)
+
+
+def trial_run(values: Mapping[str, Any]) -> str:
+    """Run a model once, as the node would. Return a description.
+
+    Parameters that have no effect with the model cause warnings in the log.
+
+    Args:
+        values: maps the names of the node's parameters to their values.
+
+    Raises:
+        TrtPerceptionError: the model cannot be used; the message gives the reason.
+    """
+    node_config = NodeConfig.from_values(values)
+    node = node_config.node
+    options = replace(node_config.pipeline_options(), max_batch=max(1, len(node.cameras)))
+
+    def check(spec: Any) -> None:
+        node_config.check(lambda config: config.thresholds(spec.class_names, spec.task))
+        fix = {'fix': 'leave it out, unless other models need it'}
+        for name in ('', *node.cameras):
+            config, before = node_config.camera(name), node if name else None
+            for sentence in config.unused_parameter_warnings(spec.task, spec.decoder, before):
+                _LOG.warning('%s%s', f"camera '{name}': " if name else '', sentence, extra=fix)
+
+    return run_model_once(node.engine_path, options, node.device_ids, check)
 
 
 def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:

@@ -155,7 +155,9 @@ class MessageBuffers:
         memory = lease.memory
         if lease.message_bytes:
             self._recent_bytes = (*self._recent_bytes, lease.message_bytes)[-_RECENT_MESSAGES:]
-        usual = max(_median(self._recent_bytes), _MIN_BUFFER_BYTES)
+        recent = sorted(self._recent_bytes) or [0]
+        # The median; of two middle sizes, the lower one.
+        usual = max(recent[(len(recent) - 1) // 2], _MIN_BUFFER_BYTES)
         try:
             if memory.size > _MAX_SIZE_RATIO * usual:
                 self._size = min(self._size, usual)
@@ -181,8 +183,3 @@ class MessageBuffers:
         with self._count_lock:
             self.count -= 1
         memory.close()
-
-
-def _median(sizes: tuple[int, ...]) -> int:
-    """Return the median, the lower of two middle sizes; 0 without sizes."""
-    return sorted(sizes)[(len(sizes) - 1) // 2] if sizes else 0

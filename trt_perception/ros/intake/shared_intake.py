@@ -103,10 +103,11 @@ class SharedIntake:
 
     def _least_used_node(self) -> Node:
         """Return the hidden node with the fewest subscriptions; without one, the main node."""
-        return min(self._hidden_nodes, key=self._camera_count, default=self._node)
 
-    def _camera_count(self, node: Node) -> int:
-        return sum(len(intake) for each, intake in self._intakes if each is node)
+        def camera_count(node: Node) -> int:
+            return sum(len(intake) for each, intake in self._intakes if each is node)
+
+        return min(self._hidden_nodes, key=camera_count, default=self._node)
 
     def _running_intake(self, node: Node) -> Intake:
         """Return the node's intake with the fewest cameras, or a new one if all are full."""

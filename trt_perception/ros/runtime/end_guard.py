@@ -32,31 +32,19 @@ def start_end_guard(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> Non
     # signals, also while its interpreter starts.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING_SIGNALS)
     try:
-        _start(pipe, limit_s, prefixes)
+        arguments = [str(pipe), str(os.getpid()), str(limit_s), *prefixes]
+        guard = subprocess.Popen(
+            [sys.executable, '-I', '-S', __file__, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[pipe],
+            start_new_session=True,  # Ctrl-C and a closed terminal do not reach the guard
+        )
+        guard.returncode = 0  # nobody waits for the guard, so Python must not warn
     except OSError:
         pass  # without a guard, only SIGKILL ends a process whose interpreter hangs
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def _start(pipe: int, limit_s: float, prefixes: tuple[str, ...]) -> None:
-    guard = subprocess.Popen(
-        [
-            sys.executable,
-            '-I',
-            '-S',
-            __file__,
-            str(pipe),
-            str(os.getpid()),
-            str(limit_s),
-            *prefixes,
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=[pipe],
-        start_new_session=True,  # Ctrl-C and a closed terminal do not reach the guard
-    )
-    guard.returncode = 0  # nobody waits for the guard, so Python must not warn
 
 
 def _guard(pipe: int, node: int, limit_s: float, prefixes: tuple[str, ...]) -> None:

@@ -82,7 +82,10 @@ class GuardedExecutor(SingleThreadedExecutor):
     def _report(self, source: Any, error: Exception) -> None:
         """Log an error with its traceback, at most once in 5 s for each kind."""
         with contextlib.suppress(Exception):  # logging may fail, for example without free memory
-            what = _name(source)
+            name = ''
+            with contextlib.suppress(InvalidHandle):
+                name = getattr(source, 'service_name', '') or getattr(source, 'topic_name', '')
+            what = f'{type(source).__name__} {name}'.strip()
             *_, (frame, line) = traceback.walk_tb(error.__traceback__)
             kind = what, type(error), frame.f_code.co_filename, line
             now = time.monotonic()
@@ -96,10 +99,3 @@ class GuardedExecutor(SingleThreadedExecutor):
             if isinstance(source, Service) and isinstance(error, rclpy_implementation.RCLError):
                 said = f'{what} refused: {error}'  # Jazzy refuses a transition so
             self.logger.error(log_text(said))
-
-
-def _name(entity: Any) -> str:
-    name = ''
-    with contextlib.suppress(InvalidHandle):
-        name = getattr(entity, 'service_name', '') or getattr(entity, 'topic_name', '')
-    return f'{type(entity).__name__} {name}'.strip()

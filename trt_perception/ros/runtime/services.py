@@ -48,9 +48,11 @@ def _with_refusals(
     def answer(request: Any, response: Any) -> Any:
         # A request that repeats a name very often would block the executor.
         count = max(len(getattr(request, name, ())) for name in _LIST_FIELDS)
-        if count > _MAX_PARAMETERS and count > (most := _max_parameters(node)):
-            reason = f'a request may name at most {most} parameters (got {count})'
-            return _refusal(service, request, reason)
+        if count > _MAX_PARAMETERS:
+            most = max(_MAX_PARAMETERS, len(node.list_parameters([], 0).names))
+            if count > most:
+                reason = f'a request may name at most {most} parameters (got {count})'
+                return _refusal(service, request, reason)
         if twice := _repeated_name(request):
             return _refusal(
                 service,
@@ -77,10 +79,6 @@ def _with_refusals(
             return _refusal(service, request, f'{type(error).__name__}: {error}')
 
     return answer
-
-
-def _max_parameters(node: Node) -> int:
-    return max(_MAX_PARAMETERS, len(node.list_parameters([], 0).names))
 
 
 def _repeated_name(request: Any) -> str:

@@ -110,7 +110,9 @@ class DetectionsSerializer:
         try:
             message = bytearray().join((padding, start, *entries, room))
         except TypeError:  # None is the entry of a new class
-            self._add_zero_entries(class_ids)
+            for class_id in set(class_ids.tolist()):
+                entry = self._zero_entry(class_id, len(_NO_ID))
+                self._zero_entries[class_id], self._entry_words[class_id] = entry, len(entry) // 8
             return self._serialize_with_arrays(stamp, start, detections)
         # Each detection ends with its id, which starts at a multiple of 8.
         words = self._entry_words.take(class_ids)
@@ -119,11 +121,6 @@ class DetectionsSerializer:
         places = words.cumsum() + _NUMBER_WORDS[: len(numbers)]
         np.frombuffer(message, _FLOAT64)[places] = numbers
         return memoryview(message)[len(padding) : -len(room)]
-
-    def _add_zero_entries(self, class_ids: npt.NDArray[np.int32]) -> None:
-        for class_id in set(class_ids.tolist()):
-            entry = self._zero_entry(class_id, len(_NO_ID))
-            self._zero_entries[class_id], self._entry_words[class_id] = entry, len(entry) // 8
 
     def _zero_entry(self, class_id: int, offset: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
         """Return a detection at byte `offset` (modulo 8) whose score and box are zero."""
