@@ -164,8 +164,8 @@ class Model:
             'iou_threshold': iou_threshold,
             'class_filter': class_filter,
         }
-        for name in unknown:
-            raise _unknown_keyword(name)
+        if unknown:
+            raise _unknown_keyword(next(iter(unknown)))
         given = {key: _as_python(value) for key, value in changes.items() if value is not None}
         task = self._pipeline.spec.task
         if given and not task.finds_objects:

@@ -34,8 +34,6 @@ _CONTROL_CHARACTERS_EXCEPT_LINE_ENDS_AND_TABS: Final = re.compile(
 _MAX_COMPARED_WORDS: Final = 2000
 _MAX_COMPARISON_COST: Final = 10**6
 _MAX_COMPARED_LENGTH: Final = 100
-
-
 _FRACTION: Final = re.compile(
     r'([-+]?[0-9]{1,19}(?:\.[0-9]{0,19})?) ?/ ?([0-9]{1,19}(?:\.[0-9]{0,19})?)'
 )
@@ -179,14 +177,17 @@ def escape_controls(text: object, longest: int | None = 8000) -> str:
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
 
 
-def read_fraction(text: str) -> float | None:
-    """Return the value of a fraction of two plain numbers, such as ``1/255``; else None.
+def fraction_as_number(value: Any) -> Any:
+    """Return the value of a fraction of two plain numbers as text, such as ``1/255``.
 
-    Nothing else is calculated. A number has at most 19 digits before and after its point.
+    Other values are returned unchanged. Nothing else is calculated. A number has at most 19 digits
+    before and after its point.
     """
-    found = _FRACTION.fullmatch(text) if len(text) <= _MAX_FRACTION_LENGTH else None
+    if not isinstance(value, str) or len(value) > _MAX_FRACTION_LENGTH:
+        return value
+    found = _FRACTION.fullmatch(value)
     if found is None or not float(found[2]):
-        return None
+        return value
     return float(found[1]) / float(found[2])
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import read_fraction, read_yes_no, short_repr, split_list
+from trt_perception.files.plain_text import fraction_as_number, read_yes_no, short_repr, split_list
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import (
@@ -58,8 +58,7 @@ def _read_names(text: str) -> list[str]:
 
 
 def _read_number(text: str) -> float:
-    number = read_fraction(text.strip())
-    return float(text) if number is None else number
+    return float(fraction_as_number(text.strip()))
 
 
 def _read_yes_no(text: str) -> bool:

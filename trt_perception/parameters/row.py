@@ -13,7 +13,7 @@ from trt_perception.files.plain_text import (
     MAX_CLASSES,
     MAX_PATH_LENGTH,
     Mistake,
-    read_fraction,
+    fraction_as_number,
     read_yes_no,
     short_repr,
 )
@@ -134,9 +134,8 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
 def _converted(parameter: Parameter, item: Any) -> Any:
     """Return a single value, with fractions and yes or no in the type of the parameter."""
     kind = parameter.kind.removesuffix('[]')
-    if kind == 'double' and isinstance(item, str):
-        number = read_fraction(item)
-        return item if number is None else number
+    if kind == 'double':
+        return fraction_as_number(item)
     if kind == 'bool' or parameter.is_yes_no:
         answer = read_yes_no(item) if isinstance(item, str) else item
         if isinstance(answer, bool):

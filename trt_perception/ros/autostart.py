@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from rclpy.lifecycle import LifecycleNode, TransitionCallbackReturn
 from rclpy.timer import Timer
 
+from trt_perception.files.plain_text import counted
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.pipelines.pipeline import Pipeline
@@ -298,7 +299,7 @@ class Autostart:
         self._failures += 1
         delay_s = _DELAYS_S[min(self._failures, len(_DELAYS_S)) - 1]
         self._start_timer(delay_s)
-        count = '1 attempt' if self._failures == 1 else f'{self._failures} attempts'
+        count = counted(self._failures, 'attempt')
         self._owner.show_attempt(f'{state} after {count}; the next follows in {delay_s:g} s')
         if not self._is_repeated:
             self._node.get_logger().warning(

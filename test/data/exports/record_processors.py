@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import zlib
 from pathlib import Path
 
 import numpy as np
 import timm.data
 import torch
 import transformers
-from noise import SIZES, picture
+from noise import SIZES, checksums, picture
 from PIL import Image
 from torchvision import transforms
 from transformers.models.dpt.image_processing_dpt import get_resize_output_image_size
@@ -127,9 +126,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
     arguments = parser.parse_args()
-    content = {}
-    for width, height in SIZES:
-        content[f'crc {width}x{height}'] = np.uint32(zlib.crc32(picture((width, height))))
+    content = checksums()
     functions, configs = outside_transformers(), {}
     for name in PROCESSORS:
         functions[name], configs[name] = processor_values(name)

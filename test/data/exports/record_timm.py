@@ -12,12 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 import timm
-from noise import SIZES, picture
+from noise import SIZES, checksums, picture
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
 from timm.models import save_for_hf
@@ -45,9 +44,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--out', type=Path, required=True, help='folder to write into')
     arguments = parser.parse_args()
-    content = {}
-    for width, height in SIZES:
-        content[f'crc {width}x{height}'] = np.uint32(zlib.crc32(picture((width, height))))
+    content = checksums()
     configs = {}
     for name, values in MODELS.items():
         model = timm.create_model(name.split()[0], pretrained_cfg_overlay=values)

@@ -206,3 +206,15 @@ def tensor_from_levels(picture, color_order='rgb', scale=1 / 255, mean=(0, 0, 0)
     """Return float64 (1, 3, height, width): (x * scale - mean) / std per channel."""
     channels = picture if color_order == 'rgb' else picture[..., ::-1]
     return ((channels * scale - np.array(mean)) / np.array(std)).transpose(2, 0, 1)[None]
+
+
+def levels_off(tensor, recorded, step, preprocessing):
+    """Return the largest difference to recorded values, in levels of 0…255.
+
+    Args:
+        tensor: input tensor of one image, channels first.
+        recorded: every ``step``-th value of the exporter's tensor.
+    """
+    gain, _ = preprocessing.gain_and_bias()
+    channel = np.arange(tensor.size)[::step] // (tensor.size // 3)
+    return (np.abs(tensor.reshape(-1)[::step] - recorded) / gain[channel]).max()

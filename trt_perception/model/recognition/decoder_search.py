@@ -20,7 +20,7 @@ from trt_perception.model.output_tensor import (
     possible_assignments,
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
-from trt_perception.model.recognition.image_tasks import may_be_semantic
+from trt_perception.model.recognition.image_tasks import MAX_CELL, may_be_semantic
 from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
@@ -42,8 +42,6 @@ _STRIDE_SETS: Final = (
 )
 # Words in the names of outputs that belong to another task than boxes.
 _NAMES_OF_OTHER_TASKS: Final = re.compile(r'mask|proto|keypoint', re.IGNORECASE)
-# A value of a map stands for at most this many network pixels on each axis.
-_MAX_MAP_CELL: Final = 16
 _GRID_STRIDES: Final = (4, 8, 16, 32, 64, 128)
 # Maximum number of queries and final boxes. A coarse grid may have fewer anchors than this.
 _MAX_QUERIES: Final = 1000
@@ -325,7 +323,7 @@ def _is_map(tensor: TensorSpec, input_size: tuple[int, int] | None) -> bool:
     if input_size is None or min(rows, columns) < 0:
         return True
     width, height = input_size
-    return rows * width == columns * height and width <= _MAX_MAP_CELL * columns
+    return rows * width == columns * height and width <= MAX_CELL * columns
 
 
 def _may_be_grid(tensor: TensorSpec, input_size: tuple[int, int]) -> bool:

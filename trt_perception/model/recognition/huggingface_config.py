@@ -44,6 +44,7 @@ def read_huggingface_config(
     model_type = config.get('model_type')
     model_type = model_type if isinstance(model_type, str) and not name_mistake(model_type) else ''
     evidence = [f'config.json "model_type" {model_type!r}'] if model_type else []
+    architecture = _architecture(config)
     class_names, sentence = read_class_names('config.json "id2label"', config.get('id2label'))
     task: Task = DETECT
     decoder, unsupported = _HUGGINGFACE_DECODERS.get(model_type, ''), ''
@@ -66,16 +67,16 @@ def read_huggingface_config(
         evidence.append(
             f'config.json -> {decoder if not decoders else "unknown unit"}, task {task}'
         )
-    elif model_type and not decoder and 'ForDepthEstimation' in _architecture(config):
+    elif model_type and not decoder and 'ForDepthEstimation' in architecture:
         task, decoders = Depth(), ('relative_depth', 'metric_depth')
-        evidence.append(f'config.json "architectures" {_architecture(config)} -> unknown unit')
+        evidence.append(f'config.json "architectures" {architecture} -> unknown unit')
     elif model_type and not decoder:
         # The file may belong to another network, so its classes and preprocessing are not used.
         reason = 'is unsupported'
         if not config.get('architectures'):
             reason = f'without "architectures", with {len(class_names)} labels, fits no output'
         ignored = f'config.json "model_type" {model_type!r} {reason} -> file ignored'
-        return ExporterInfo(evidence=(ignored,), other_model=_other_model(config))
+        return ExporterInfo(evidence=(ignored,), other_model=_other_model(architecture))
     if not task.has_classes:
         class_names = ()
     elif 'id2label' in config:
@@ -127,12 +128,11 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) and name and not name_mistake(name) else ''
 
 
-def _other_model(config: Mapping[str, Any]) -> str:
+def _other_model(architecture: str) -> str:
     """Return what a model of an unsupported type is; empty if a decoder may read it."""
-    name = _architecture(config)
-    if not name or any(part in name for part in _READ_BY_SHAPE):
+    if not architecture or any(part in architecture for part in _READ_BY_SHAPE):
         return ''
-    return f'config.json "architectures" {name}, a model that no decoder reads'
+    return f'config.json "architectures" {architecture}, a model that no decoder reads'
 
 
 def _has_unknown_unit(config: Mapping[str, Any]) -> bool:

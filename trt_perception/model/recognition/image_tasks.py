@@ -14,9 +14,10 @@ from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import FLOAT_DTYPES, INDEX_DTYPES, ModelInfo, TensorSpec
 
-# Logits of semantic segmentation have at most this many network pixels per cell and axis. The
-# grids of detectors have the same shape, so only class names distinguish them.
-_MAX_CELL: Final = 16
+#: A value of a map stands for at most this many network pixels on each axis. Logits of semantic
+#: segmentation are such maps. The grids of detectors have the same shape, so only class names
+#: distinguish them.
+MAX_CELL: Final = 16
 
 
 def task_of_preset(preset: str) -> Task | None:
@@ -100,6 +101,6 @@ def _is_grid(rows_columns: tuple[int, ...], input_size: tuple[int, int] | None) 
     if input_size is None:
         return True
     return all(
-        cells < 0 or (cells > 0 and side % cells == 0 and side // cells <= _MAX_CELL)
+        cells < 0 or (cells > 0 and side % cells == 0 and side // cells <= MAX_CELL)
         for cells, side in zip(rows_columns, reversed(input_size), strict=True)
     )

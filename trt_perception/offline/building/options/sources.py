@@ -19,7 +19,7 @@ from trt_perception.files.json_section import JsonSection
 from trt_perception.files.plain_text import (
     MAX_CLASSES,
     closest_words,
-    read_fraction,
+    fraction_as_number,
     read_yes_no,
     repair_names,
     short_repr,
@@ -151,7 +151,11 @@ def _converted(config: Path, name: str, value: Any) -> Any:
         raise ConfigError(short_repr(name), str(len(value)), expected=f'at most {most} values')
     row = _OPTIONS_BY_NAME.get(name)
     if row is not None and row.kind == 'float':
-        return [*map(_number, value)] if isinstance(value, list) else _number(value)
+        return (
+            [*map(fraction_as_number, value)]
+            if isinstance(value, list)
+            else fraction_as_number(value)
+        )
     if row is not None and row.kind == 'bool' and isinstance(value, str):
         answer = read_yes_no(value)
         return value if answer is None else answer
@@ -254,15 +258,9 @@ def help_text(option: Option) -> str:
     return text.replace('%', '%%')
 
 
-def _number(value: Any) -> Any:
-    """Return a fraction as a number, and other values unchanged."""
-    number = read_fraction(value) if isinstance(value, str) else None
-    return value if number is None else number
-
-
 def _number_type(kind: type[int] | type[float]) -> Any:
     def number(text: str) -> int | float:
-        return kind(_number(text) if kind is float else text)
+        return kind(fraction_as_number(text) if kind is float else text)
 
     number.__name__ = 'whole number' if kind is int else 'number'
     return number
