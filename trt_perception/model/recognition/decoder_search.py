@@ -298,9 +298,9 @@ def _refuse_maps(
     outputs = model.outputs
     if all(tensor.shape[1] == 1 and _is_map(tensor, input_size) for tensor in outputs):
         add = f'add {syntax.arguments({"task": "depth"})}'
-        depth = f'{add} if it is a depth'
+        depth = f'{add} if it is a depth in metres'
         if len(outputs) > 1:
-            depth = f'if one of them is a depth, export only this output, and {add}'
+            depth = f'if one of them is a depth in metres, export only this output, and {add}'
         raise EngineError(
             model.name,
             f'one value for each pixel, which may be a depth, a mask, a matte or a map of text: '
