@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, overload
 
@@ -149,7 +150,8 @@ class Model:
 
         Returns:
             the result of the image, or a list of results in the order of the sequence. The task
-            of the model decides the type: Detections, ClassScores, ClassMap or DepthMap.
+            of the model decides the type: Detections, ClassScores, ClassMap or DepthMap. A result
+            keeps a reference to its image for ``plot``.
 
         Raises:
             ValueError: an image has another shape or type, or the model was closed.
@@ -185,6 +187,10 @@ class Model:
             if self._closed:
                 raise ValueError('the model was closed; load it again')
             found = self._run(frames, thresholds)
+        # The results must not keep the model alive.
+        draw = partial(task.draw, class_names=self.class_names)
+        for result, image in zip(found, [images] if is_single else images, strict=True):
+            result.remember_image(image, draw)
         return found[0] if is_single else found
 
     def _run(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[TaskResult]:

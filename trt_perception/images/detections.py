@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.image_limits import row_strips
+from trt_perception.images.results.image_result import ImageResult
 from trt_perception.images.results.short_repr import ShortRepr
 
 # Indices along one axis of the prototypes, and the weight of the value at each index.
@@ -188,7 +189,7 @@ def _neighbours(
 
 
 @dataclass(frozen=True, repr=False)
-class Detections(ShortRepr):
+class Detections(ImageResult):
     """Detected objects of one image, best score first.
 
     Attributes:
@@ -257,7 +258,10 @@ class Detections(ShortRepr):
             for name, value in values.items()
             if value is not None
         }
-        return Detections(**taken, left_out=left_out)
+        found = Detections(**taken, left_out=left_out)
+        if self._plotted is not None:
+            found.remember_image(*self._plotted)
+        return found
 
     def as_supervision(self) -> dict[str, Any]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.

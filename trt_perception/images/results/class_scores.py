@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.results.short_repr import ShortRepr
+from trt_perception.images.results.image_result import ImageResult
 
 
 @dataclass(frozen=True, repr=False)
-class ClassScores(ShortRepr):
+class ClassScores(ImageResult):
     """The classification of one image.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.image_limits import row_strips
+from trt_perception.images.results.image_result import ImageResult
 from trt_perception.images.results.map_resize import (
     Upsampling,
     checked_size,
@@ -17,14 +18,13 @@ from trt_perception.images.results.map_resize import (
     resize_map,
     without_shared_memory,
 )
-from trt_perception.images.results.short_repr import ShortRepr
 
 #: Limits of an inverse depth in 1/m, as in transformers' image processor of Depth Pro.
 _INVERSE_LIMITS: Final = (1e-4, 1e4)
 
 
 @dataclass(frozen=True, repr=False)
-class DepthMap(ShortRepr):
+class DepthMap(ImageResult):
     """The depth of one image. The map is computed when ``depth`` is called.
 
     Attributes:
