@@ -1,6 +1,7 @@
 """Test the Python interface without ROS: the public names, and the behaviour of a Model."""
 
 import copy
+import doctest
 import gc
 import pickle
 import re
@@ -259,6 +260,19 @@ def test_threads_that_share_a_model_get_their_own_detections(model, images):
     for thread in threads:
         thread.join(timeout=100)
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize('name', sorted({*tp.__all__} - {'__version__'}))
+def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in [*DIGITS.parent.glob('*.onnx'), *DIGITS.parent.glob('*.onnx.json')]:
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / 'image.jpg').symlink_to(SCENES[4])
+    text = getattr(tp, name).__doc__
+    example = doctest.DocTestParser().get_doctest(text, {'tp': tp, 'cv2': cv2}, name, None, 0)
+    assert len(example.examples) > 1 or name == 'TrtPerceptionError'
+    results = doctest.DocTestRunner(verbose=False).run(example)
+    assert (results.attempted, results.failed) == (len(example.examples), 0)
 
 
 def test_plot_draws_into_a_copy_of_the_image_of_the_result(model, images):

@@ -99,6 +99,12 @@ def load(path: str | Path, **parameters: Any) -> Model[Any]:
             or the class filter names a class that the model lacks.
         EngineError: the file cannot be used; the message gives the reason and the remedy.
         CudaError: the file is an engine, and this machine has no usable GPU.
+
+    >>> model = tp.load('digits.onnx', confidence_threshold=0.5)
+    >>> model.task, model.class_names[:3]
+    ('detect', ('0', '1', '2'))
+    >>> tp.load('digits_semantic.onnx', task='semantic')(cv2.imread('image.jpg')).class_ids().shape
+    (480, 640)
     """
     return Model(path, **parameters)
 
@@ -112,6 +118,15 @@ class Model(Generic[_ResultT]):
         keypoint_names: names of the keypoints of each object, in the order of ``keypoints`` of
             Detections; empty unless the task is ``pose``.
         task: name of the task, such as ``detect``. The task decides the type of the results.
+
+    >>> image = cv2.imread('image.jpg')
+    >>> with tp.load('digits.onnx') as model:
+    ...     found = model(image, confidence_threshold=0.8)
+    ...     several = model([image, image[:240]])
+    >>> [model.class_names[class_id] for class_id in found.class_ids]
+    ['9', '4', '8', '3']
+    >>> [len(each) for each in several]
+    [8, 5]
     """
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:

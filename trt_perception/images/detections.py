@@ -209,6 +209,15 @@ class Detections(ImageResult):
             masks. None for frames whose masks were not requested.
         left_out: number of boxes above the threshold that did not enter NMS, because the
             ``max_candidates`` (1024) best boxes of the image have higher scores.
+
+    >>> found = tp.load('digits_segment.onnx')(cv2.imread('image.jpg'))
+    >>> best = found.take([0])
+    >>> best.xyxy.shape, best.class_ids.tolist()
+    ((1, 4), [4])
+    >>> best.masks.whole().shape
+    (1, 480, 640)
+    >>> cv2.imwrite('plotted.jpg', found.plot())
+    True
     """
 
     xyxy: npt.NDArray[np.float32]

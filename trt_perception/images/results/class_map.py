@@ -36,6 +36,13 @@ class ClassMap(ImageResult):
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
             of each class, float32 (classes, rows, columns). It covers the network's input.
+
+    >>> found = tp.load('digits_semantic.onnx', task='semantic')(cv2.imread('image.jpg'))
+    >>> class_ids, confidence = found.class_ids(), found.confidence()
+    >>> class_ids.shape, class_ids.dtype, confidence.dtype
+    ((480, 640), dtype('uint8'), dtype('uint8'))
+    >>> found.class_ids((64, 48)).shape
+    (48, 64)
     """
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]

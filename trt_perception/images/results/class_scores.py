@@ -18,6 +18,11 @@ class ClassScores(ImageResult):
     Attributes:
         scores: float32 (classes,), the probability of each class, in the order of the model's
             class names.
+
+    >>> scores = tp.load('digits_classify.onnx', task='classify')(cv2.imread('image.jpg'))
+    >>> class_ids, best = scores.best(2)
+    >>> class_ids.tolist(), [f'{score:.2f}' for score in best]
+    ([0, 6], ['0.88', '0.06'])
     """
 
     scores: npt.NDArray[np.float32]

@@ -33,6 +33,13 @@ class DepthMap(ImageResult):
         is_metric: whether values are metres. Otherwise they have no unit, and larger values are
             nearer.
         is_inverse: whether the grid holds 1 / depth, which is resized before it is inverted.
+
+    >>> found = tp.load('depth_tiny.onnx', task='depth')(cv2.imread('image.jpg'))
+    >>> found.is_metric
+    False
+    >>> depth = found.depth((320, 240))
+    >>> depth.shape, depth.dtype
+    ((240, 320), dtype('float32'))
     """
 
     grid: npt.NDArray[np.float32]
