@@ -1,10 +1,15 @@
 """Test the Python interface without ROS: the public names, and the behaviour of a Model."""
 
+import copy
+import doctest
+import gc
+import pickle
 import re
 import subprocess
 import sys
 import threading
 import tracemalloc
+import weakref
 from dataclasses import fields
 from pathlib import Path
 
@@ -255,6 +260,59 @@ def test_threads_that_share_a_model_get_their_own_detections(model, images):
     for thread in threads:
         thread.join(timeout=100)
     assert all(same(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize('name', sorted({*tp.__all__} - {'__version__'}))
+def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path in [*DIGITS.parent.glob('*.onnx'), *DIGITS.parent.glob('*.onnx.json')]:
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / 'image.jpg').symlink_to(SCENES[4])
+    text = getattr(tp, name).__doc__
+    example = doctest.DocTestParser().get_doctest(text, {'tp': tp, 'cv2': cv2}, name, None, 0)
+    assert len(example.examples) > 1 or name == 'TrtPerceptionError'
+    results = doctest.DocTestRunner(verbose=False).run(example)
+    assert (results.attempted, results.failed) == (len(example.examples), 0)
+
+
+def test_plot_draws_into_a_copy_of_the_image_of_the_result(model, images):
+    before = [image.copy() for image in images]
+    # Drawing needs contiguous pixels.
+    given = [*images[:2], images[2][::-1]]
+    found = model(given)
+    for result, image in zip(found, given, strict=True):
+        plotted = result.plot()
+        assert (plotted.shape, plotted.dtype) == (image.shape, np.uint8)
+        changed = (plotted != image).any(axis=2)
+        left, top = result.xyxy[0, :2].round().astype(int)
+        assert changed[top - 2 : top + 3, left - 2 : left + 3].any(), 'a corner of the best box'
+    assert all(map(np.array_equal, images, before))
+    single, least = found[0].take([0]), found[0].take([-1])
+    assert (single.plot() != least.plot()).any()
+    nothing = model(images[0], confidence_threshold=1)
+    assert np.array_equal(nothing.plot(), images[0])
+
+
+def test_result_keeps_its_image_and_not_its_model(images):
+    model = tp.load(DIGITS)
+    alive = weakref.ref(model)
+    found = model(images[0])
+    model.close()
+    del model
+    gc.collect()
+    assert alive() is None
+    assert (found.plot() != images[0]).any()
+
+
+@pytest.mark.parametrize('copied', [copy.copy, lambda found: pickle.loads(pickle.dumps(found))])
+def test_result_without_its_image_cannot_be_plotted(model, images, copied, golden_messages):
+    found = model(images[0])
+    other = copied(found)
+    assert same(found, other)
+    assert len(pickle.dumps(found)) < images[0].nbytes / 10
+    for result in other, tp.Detections.empty():
+        with golden_messages.raises(ValueError):
+            result.plot()
 
 
 def load_image_model(task, folder):

@@ -13,17 +13,21 @@ import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
-from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import (
     NODE_ONLY_PARAMETERS,
@@ -37,15 +41,51 @@ from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all, split_into_batches
 
 _LOG: Final = logging.getLogger(__name__)
-_Image = npt.NDArray[np.uint8]
+# The type of cv2.imread. Arrays of other types than uint8 are refused.
+_Image = npt.NDArray[Any]
+_TaskOfObjects = Literal['detect', 'segment', 'pose', 'obb']
+_ModelResult = Detections | ClassScores | ClassMap | DepthMap
 # These types are sequences, but never sequences of images.
 _NOT_IMAGES: Final = (str, bytes, bytearray, memoryview)
 
 
-def load(path: str | Path, **parameters: Any) -> Model:
+#: The type of a model's results.
+_ResultT = TypeVar('_ResultT', bound=_ModelResult)
+
+
+@overload
+def load(
+    path: str | Path, *, task: _TaskOfObjects = ..., **parameters: Any
+) -> Model[Detections]: ...
+
+
+@overload
+def load(
+    path: str | Path, *, task: Literal['classify'], **parameters: Any
+) -> Model[ClassScores]: ...
+
+
+@overload
+def load(path: str | Path, *, task: Literal['semantic'], **parameters: Any) -> Model[ClassMap]: ...
+
+
+@overload
+def load(path: str | Path, *, task: Literal['depth'], **parameters: Any) -> Model[DepthMap]: ...
+
+
+@overload
+def load(path: str | Path, *, task: str, **parameters: Any) -> Model[_ModelResult]: ...
+
+
+def load(path: str | Path, **parameters: Any) -> Model[Any]:
     """Open a model: a TensorRT engine, or an ONNX file with ONNX Runtime.
 
     A warning is logged for each parameter that has no effect on the model's task.
+
+    The argument ``task`` is a parameter like the others. It also tells type checkers the type of
+    the results. Without it they expect Detections. Give it for models that describe the whole
+    image: ``load('model.onnx', task='semantic')``. An error is raised if the model has another
+    task.
 
     Args:
         path: the engine (``.engine``, ``.plan``, ``.trt``) or ONNX file (``.onnx``).
@@ -59,11 +99,17 @@ def load(path: str | Path, **parameters: Any) -> Model:
             or the class filter names a class that the model lacks.
         EngineError: the file cannot be used; the message gives the reason and the remedy.
         CudaError: the file is an engine, and this machine has no usable GPU.
+
+    >>> model = tp.load('digits.onnx', confidence_threshold=0.5)
+    >>> model.task, model.class_names[:3]
+    ('detect', ('0', '1', '2'))
+    >>> tp.load('digits_semantic.onnx', task='semantic')(cv2.imread('image.jpg')).class_ids().shape
+    (480, 640)
     """
     return Model(path, **parameters)
 
 
-class Model:
+class Model(Generic[_ResultT]):
     """A loaded model. ``load`` returns it. A ``with`` block closes the model at its end.
 
     Attributes:
@@ -72,6 +118,15 @@ class Model:
         keypoint_names: names of the keypoints of each object, in the order of ``keypoints`` of
             Detections; empty unless the task is ``pose``.
         task: name of the task, such as ``detect``. The task decides the type of the results.
+
+    >>> image = cv2.imread('image.jpg')
+    >>> with tp.load('digits.onnx') as model:
+    ...     found = model(image, confidence_threshold=0.8)
+    ...     several = model([image, image[:240]])
+    >>> [model.class_names[class_id] for class_id in found.class_ids]
+    ['9', '4', '8', '3']
+    >>> [len(each) for each in several]
+    [8, 5]
     """
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
@@ -111,7 +166,7 @@ class Model:
         confidence_threshold: float | None = ...,
         iou_threshold: float | None = ...,
         class_filter: Sequence[str] | None = ...,
-    ) -> TaskResult: ...
+    ) -> _ResultT: ...
 
     @overload
     def __call__(
@@ -121,7 +176,7 @@ class Model:
         confidence_threshold: float | None = ...,
         iou_threshold: float | None = ...,
         class_filter: Sequence[str] | None = ...,
-    ) -> list[TaskResult]: ...
+    ) -> list[_ResultT]: ...
 
     def __call__(
         self,
@@ -131,7 +186,7 @@ class Model:
         iou_threshold: float | None = None,
         class_filter: Sequence[str] | None = None,
         **unknown: Any,
-    ) -> TaskResult | list[TaskResult]:
+    ) -> _ResultT | list[_ResultT]:
         """Run the model on one image or on several.
 
         Thresholds apply only to models that find objects. Other models refuse them.
@@ -149,7 +204,8 @@ class Model:
 
         Returns:
             the result of the image, or a list of results in the order of the sequence. The task
-            of the model decides the type: Detections, ClassScores, ClassMap or DepthMap.
+            of the model decides the type: Detections, ClassScores, ClassMap or DepthMap. A result
+            keeps a reference to its image for ``plot``.
 
         Raises:
             ValueError: an image has another shape or type, or the model was closed.
@@ -185,9 +241,13 @@ class Model:
             if self._closed:
                 raise ValueError('the model was closed; load it again')
             found = self._run(frames, thresholds)
+        # The results must not keep the model alive.
+        draw = partial(task.draw, class_names=self.class_names)
+        for result, image in zip(found, [images] if is_single else images, strict=True):
+            result.remember_image(image, draw)
         return found[0] if is_single else found
 
-    def _run(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[TaskResult]:
+    def _run(self, frames: Sequence[Frame], thresholds: Thresholds) -> list[_ResultT]:
         pipeline = self._pipeline
         results: list[Result] = []
         waiting: deque[int] = deque()
@@ -205,7 +265,8 @@ class Model:
             for slot in waiting:  # after an error, free the other slots
                 with contextlib.suppress(Exception):
                     pipeline.collect(slot)
-        return [result.found for result in results]
+        # The task decides the type. An offline pipeline returns no KernelMaps.
+        return cast('list[_ResultT]', [result.found for result in results])
 
     def close(self) -> None:
         """Free the model's memory. Closing a closed model does nothing."""
@@ -213,7 +274,7 @@ class Model:
             self._closed = True
             self._pipeline.close()
 
-    def __enter__(self) -> Model:
+    def __enter__(self) -> Model[_ResultT]:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -38,6 +38,12 @@ class TrtPerceptionError(Exception):
         found: the actual value or state.
         expected: the required value or state; empty if ``found`` is enough.
         fix: an instruction to the user; empty if the user cannot help.
+
+    >>> try:
+    ...     tp.load('digits.onnx', confidence_threshold=40)
+    ... except tp.TrtPerceptionError as error:
+    ...     print(error.subject, '|', error.found, '|', error.expected)
+    parameter 'confidence_threshold' | 40.0 | a number from 0 to 1
     """
 
     def __init__(self, subject: str, found: str, *, expected: str = '', fix: str = '') -> None:

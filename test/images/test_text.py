@@ -12,6 +12,7 @@ from support.optional_packages import needs
 from trt_perception.images import text
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_class_list, draw_class_map, draw_detections
+from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.text import drawable_name, put_text, text_size
 from trt_perception.model.tasks.classify import Classify
 
@@ -162,8 +163,7 @@ def class_map(name):
 
 def class_scores(name):
     bgr = np.full((200, 640, 3), 90, np.uint8)
-    found = type('Found', (), {'best': lambda *_: (np.array([1]), np.array([0.5]))})()
-    Classify().draw(bgr, found, ['a', name])
+    Classify().draw(bgr, ClassScores(np.array([0.1, 0.9], np.float32)), ['a', name])
     return bgr
 
 

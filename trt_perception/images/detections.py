@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.image_limits import row_strips
+from trt_perception.images.results.image_result import ImageResult
 from trt_perception.images.results.short_repr import ShortRepr
 
 # Indices along one axis of the prototypes, and the weight of the value at each index.
@@ -188,7 +189,7 @@ def _neighbours(
 
 
 @dataclass(frozen=True, repr=False)
-class Detections(ShortRepr):
+class Detections(ImageResult):
     """Detected objects of one image, best score first.
 
     Attributes:
@@ -208,6 +209,15 @@ class Detections(ShortRepr):
             masks. None for frames whose masks were not requested.
         left_out: number of boxes above the threshold that did not enter NMS, because the
             ``max_candidates`` (1024) best boxes of the image have higher scores.
+
+    >>> found = tp.load('digits_segment.onnx')(cv2.imread('image.jpg'))
+    >>> best = found.take([0])
+    >>> best.xyxy.shape, best.class_ids.tolist()
+    ((1, 4), [4])
+    >>> best.masks.whole().shape
+    (1, 480, 640)
+    >>> cv2.imwrite('plotted.jpg', found.plot())
+    True
     """
 
     xyxy: npt.NDArray[np.float32]
@@ -257,7 +267,10 @@ class Detections(ShortRepr):
             for name, value in values.items()
             if value is not None
         }
-        return Detections(**taken, left_out=left_out)
+        found = Detections(**taken, left_out=left_out)
+        if self._plotted is not None:
+            found.remember_image(*self._plotted)
+        return found
 
     def as_supervision(self) -> dict[str, Any]:
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.

@@ -5,15 +5,18 @@ import re
 import threading
 import time
 import weakref
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from lifecycle_msgs.srv import GetState
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
+import trt_perception
 from support.models.tiny_model import CLASS_NAMES
-from support.nodes.graph import Detector, frame_counts, picture_of
+from support.nodes.graph import Detector, frame_counts, image_message, picture_of
 from support.programs import DEADLINE_S
 from trt_perception.images import drawing
 from trt_perception.images.detections import Detections
@@ -25,6 +28,11 @@ from trt_perception.ros.camera.outputs import DetectorOutputs
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
+ROOT = Path(__file__).resolve().parents[3]
+MODELS = ROOT / 'models'
+SCENE = sorted((ROOT / 'demo' / 'scenes').glob('*.jpg'))[4]
+# A model of each task.
+ALL_TASKS = tuple(sorted(path.stem for path in MODELS.glob('*.onnx')))
 COLOR = (200, 120, 60)
 NUMBERS = itertools.count()
 PARAMETERS = {'autostart': True, 'debug_image.max_rate_hz': 50.0}
@@ -85,6 +93,24 @@ def test_debug_image_without_detections_equals_the_image(detector):
     image = picture_of((9, 8, 7))
     messages = detector.subscribe(Image, 'debug_image')
     assert (pixels(publish_until_drawn(detector, messages, image)) == pixels(image)).all()
+
+
+@pytest.mark.parametrize('name', ALL_TASKS)
+def test_plot_of_a_result_in_python_equals_the_debug_image(start_detector, name):
+    path = MODELS / f'{name}.onnx'
+    image = cv2.imread(str(SCENE))
+    with trt_perception.load(path, confidence_threshold=0.4) as model:
+        plotted = model(image).plot()
+    assert (plotted != image).any()
+    detector = start_detector(
+        {'engine_path': str(path), 'confidence_threshold': 0.4, **PARAMETERS}
+    )
+    messages = detector.subscribe(Image, 'debug_image')
+    height, width = image.shape[:2]
+    message = image_message(image.tobytes(), width, height, 'bgr8', step=3 * width)
+    np.testing.assert_array_equal(
+        pixels(publish_until_drawn(detector, messages, message)), plotted
+    )
 
 
 def test_rate_zero_creates_no_publisher(start_detector, model):

@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.image_limits import is_large_result, row_strips
+from trt_perception.images.results.image_result import ImageResult
 from trt_perception.images.results.map_resize import (
     checked_size,
     image_part,
     resize_map,
     without_shared_memory,
 )
-from trt_perception.images.results.short_repr import ShortRepr
 
 #: A pixel of a class map has 8 bits.
 MAX_MAP_CLASSES = 256
@@ -27,7 +27,7 @@ _Best = tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, repr=False)
-class ClassMap(ShortRepr):
+class ClassMap(ImageResult):
     """The semantic segmentation of one image. The maps are computed when a method is called.
 
     Several threads may call the methods. The best classes of the last map size are kept, unless
@@ -36,6 +36,13 @@ class ClassMap(ShortRepr):
     Attributes:
         grid: the network's output, a copy. Either class ids, uint8 (rows, columns), or the logits
             of each class, float32 (classes, rows, columns). It covers the network's input.
+
+    >>> found = tp.load('digits_semantic.onnx', task='semantic')(cv2.imread('image.jpg'))
+    >>> class_ids, confidence = found.class_ids(), found.confidence()
+    >>> class_ids.shape, class_ids.dtype, confidence.dtype
+    ((480, 640), dtype('uint8'), dtype('uint8'))
+    >>> found.class_ids((64, 48)).shape
+    (48, 64)
     """
 
     grid: npt.NDArray[np.uint8] | npt.NDArray[np.float32]

@@ -8,16 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.images.results.short_repr import ShortRepr
+from trt_perception.images.results.image_result import ImageResult
 
 
 @dataclass(frozen=True, repr=False)
-class ClassScores(ShortRepr):
+class ClassScores(ImageResult):
     """The classification of one image.
 
     Attributes:
         scores: float32 (classes,), the probability of each class, in the order of the model's
             class names.
+
+    >>> scores = tp.load('digits_classify.onnx', task='classify')(cv2.imread('image.jpg'))
+    >>> class_ids, best = scores.best(2)
+    >>> class_ids.tolist(), [f'{score:.2f}' for score in best]
+    ([0, 6], ['0.88', '0.06'])
     """
 
     scores: npt.NDArray[np.float32]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.image_limits import row_strips
+from trt_perception.images.results.image_result import ImageResult
 from trt_perception.images.results.map_resize import (
     Upsampling,
     checked_size,
@@ -17,14 +18,13 @@ from trt_perception.images.results.map_resize import (
     resize_map,
     without_shared_memory,
 )
-from trt_perception.images.results.short_repr import ShortRepr
 
 #: Limits of an inverse depth in 1/m, as in transformers' image processor of Depth Pro.
 _INVERSE_LIMITS: Final = (1e-4, 1e4)
 
 
 @dataclass(frozen=True, repr=False)
-class DepthMap(ShortRepr):
+class DepthMap(ImageResult):
     """The depth of one image. The map is computed when ``depth`` is called.
 
     Attributes:
@@ -33,6 +33,13 @@ class DepthMap(ShortRepr):
         is_metric: whether values are metres. Otherwise they have no unit, and larger values are
             nearer.
         is_inverse: whether the grid holds 1 / depth, which is resized before it is inverted.
+
+    >>> found = tp.load('depth_tiny.onnx', task='depth')(cv2.imread('image.jpg'))
+    >>> found.is_metric
+    False
+    >>> depth = found.depth((320, 240))
+    >>> depth.shape, depth.dtype
+    ((240, 320), dtype('float32'))
     """
 
     grid: npt.NDArray[np.float32]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.results.class_scores import ClassScores
-from trt_perception.model.tasks.task import Task, Topic
+from trt_perception.model.tasks.task import Task, TaskResult, Topic
 
 #: The best classes of the image.
 CLASSIFICATION_TOPIC: Final = Topic('classification', 'vision_msgs/Classification')
@@ -28,13 +28,14 @@ class Classify(Task):
     parameters: ClassVar[tuple[str, ...]] = ('classification.top_k',)
 
     def draw(
-        self, bgr: npt.NDArray[np.uint8], found: ClassScores, class_names: Sequence[str]
+        self, bgr: npt.NDArray[np.uint8], found: TaskResult, class_names: Sequence[str]
     ) -> None:
         """Draw the best classes with their scores."""
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_class_list
         from trt_perception.images.text import drawable_name
 
+        assert isinstance(found, ClassScores)
         ids, scores = found.best(_DRAWN_CLASSES)
         lines = [
             f'{drawable_name(class_names[id_], id_)} {score:.2f}'

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
-from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, MapTask, Topic
+from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, MapTask, TaskResult, Topic
 
 #: The depth of each pixel in metres.
 DEPTH_TOPIC: Final = Topic('depth', 'sensor_msgs/Image', depth=1, on_demand=True)
@@ -39,13 +39,14 @@ class Depth(MapTask):
     def draw(
         self,
         bgr: npt.NDArray[np.uint8],
-        found: DepthMap | KernelMaps,
+        found: TaskResult,
         class_names: Sequence[str],
     ) -> None:
         """Replace the pixels by colours of their depth, with a scale."""
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_depth
 
+        assert isinstance(found, DepthMap | KernelMaps)
         depth = found.depth()
         if depth is not None:
             draw_depth(bgr, depth, unit=' m' if found.is_metric else '')

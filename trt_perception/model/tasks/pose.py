@@ -23,7 +23,14 @@ from trt_perception.files.plain_text import (
 )
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.tasks.task import DETECTIONS_TOPIC, DetectionFields, Floats, Task, Topic
+from trt_perception.model.tasks.task import (
+    DETECTIONS_TOPIC,
+    DetectionFields,
+    Floats,
+    Task,
+    TaskResult,
+    Topic,
+)
 
 #: Maximum number of keypoints of an object.
 MAX_KEYPOINTS: Final = 1000
@@ -198,11 +205,12 @@ class Pose(Task):
         return {'keypoints': found}
 
     def draw(
-        self, bgr: npt.NDArray[np.uint8], found: Detections, class_names: Sequence[str]
+        self, bgr: npt.NDArray[np.uint8], found: TaskResult, class_names: Sequence[str]
     ) -> None:
         """Draw detections with their keypoints and skeletons."""
         from trt_perception.images.drawing import draw_detections
 
+        assert isinstance(found, Detections)
         draw_detections(bgr, found, class_names, self.keypoints.skeleton)
 
 

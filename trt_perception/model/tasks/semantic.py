@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trt_perception.errors import EngineError
 from trt_perception.images.results.class_map import MAX_MAP_CLASSES, ClassMap
 from trt_perception.images.results.kernel_maps import KernelMaps
-from trt_perception.model.tasks.task import MapTask, Topic
+from trt_perception.model.tasks.task import MapTask, TaskResult, Topic
 
 #: The class id of each pixel.
 CLASS_MAP_TOPIC: Final = Topic('segmentation/mask', 'sensor_msgs/Image', depth=1, on_demand=True)
@@ -54,12 +54,13 @@ class Semantic(MapTask):
             )
 
     def draw(
-        self, bgr: npt.NDArray[np.uint8], found: ClassMap | KernelMaps, class_names: Sequence[str]
+        self, bgr: npt.NDArray[np.uint8], found: TaskResult, class_names: Sequence[str]
     ) -> None:
         """Tint each pixel in the colour of its class, and list the classes of the image."""
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_class_map
 
+        assert isinstance(found, ClassMap | KernelMaps)
         class_ids = found.class_ids()
         if class_ids is not None:
             draw_class_map(bgr, class_ids, class_names)

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import Mistake, counted
+from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.images.results.class_map import ClassMap
+from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
 
 Floats = npt.NDArray[np.float32]
-#: The result of a task for one image. Tasks of objects have Detections. Only the task itself, its
-#: decoders and its topics know the type.
-TaskResult: TypeAlias = Any
+#: The result of a task for one image. Tasks of objects have Detections. Kernels of a GPU make
+#: KernelMaps, instead of a ClassMap or DepthMap, for a node's topics.
+TaskResult: TypeAlias = Detections | ClassScores | ClassMap | DepthMap | KernelMaps
+
+
+def detections_of(results: Iterable[TaskResult]) -> list[Detections]:
+    """Return the results of a task of objects with their type."""
+    found = list(results)
+    assert all(isinstance(result, Detections) for result in found)
+    return cast('list[Detections]', found)
+
+
 #: Maps fields of Detections to arrays. The first axis of each array is the object.
 DetectionFields = dict[str, Any]
 
@@ -264,6 +278,7 @@ class Task:
         # Import OpenCV only when drawing, because reading a manifest must stay fast.
         from trt_perception.images.drawing import draw_detections
 
+        assert isinstance(found, Detections)
         draw_detections(bgr, found, class_names)
 
 

@@ -166,12 +166,16 @@ def measure_pipeline(
         enqueue_ms=TimeStatistics.of_seconds(busy.enqueue_s),
         collect_ms=TimeStatistics.of_seconds(busy.collect_s),
         cpu_ms=busy.cpu_s / count * 1e3,
-        detections=float(np.mean([len(found) for found in expected]))
-        if isinstance(expected[0], Detections)
-        else None,
+        detections=_mean_detections(expected),
         unequal=unequal,
         batch=batch,
     )
+
+
+def _mean_detections(expected: Sequence[TaskResult]) -> float | None:
+    """Return the mean number of detections of an image; None for other tasks."""
+    counts = [len(found) for found in expected if isinstance(found, Detections)]
+    return float(np.mean(counts)) if counts else None
 
 
 def detect_all(
@@ -351,6 +355,7 @@ def _count_unequal(
 
 def _are_equal(one: TaskResult, other: TaskResult) -> bool:
     if isinstance(one, KernelMaps):
+        assert isinstance(other, KernelMaps)
         return one.maps.keys() == other.maps.keys() and all(
             np.array_equal(made.memory()[HEADER_ROOM:], other.maps[kind].memory()[HEADER_ROOM:])
             for kind, made in one.maps.items()

@@ -18,7 +18,7 @@ from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.model.tasks.task import TaskResult
+from trt_perception.model.tasks.task import TaskResult, detections_of
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.coco.images import read_image
 from trt_perception.offline.evaluation.coco.run_lengths import with_run_lengths
@@ -137,7 +137,7 @@ def detect_in_files(
         if not detections:  # the first run also allocates memory, so it must not be timed
             detect_batch(pipeline, frames, thresholds)
         started = time.perf_counter()
-        found = detect_batch(pipeline, frames, thresholds)
+        found = detections_of(detect_batch(pipeline, frames, thresholds))
         seconds.append((time.perf_counter() - started) / len(frames))
         # Unpacked masks of thousands of images would fill the memory.
         if measure.has_masks:

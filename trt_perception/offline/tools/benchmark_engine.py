@@ -19,7 +19,7 @@ from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.pipeline_options import ONNX_PROVIDERS
-from trt_perception.model.tasks.task import TaskResult
+from trt_perception.model.tasks.task import TaskResult, detections_of
 from trt_perception.offline.benchmarking.control import (
     BenchmarkProgress,
     MeasurementControl,
@@ -273,7 +273,8 @@ def _compare(
         return None
     if isinstance(reference[0], Detections):
         count = min(len(reference), len(others))
-        return compare_detections(reference[:count], others[:count], ())
+        found, other_found = detections_of(reference[:count]), detections_of(others[:count])
+        return compare_detections(found, other_found, ())
     return ImageAgreement.of_images(list(map(image_agreement, reference, others)))
 
 

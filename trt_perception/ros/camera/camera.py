@@ -22,6 +22,8 @@ from sensor_msgs.msg import CameraInfo
 from trt_perception.errors import OutputError
 from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
 from trt_perception.images.jpeg import JpegFrameReader
+from trt_perception.images.results.depth_map import DepthMap
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
@@ -233,7 +235,9 @@ class NodeCamera:
     def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
-        if self._needs_focal_length and not found.is_metric:
+        if self._needs_focal_length and not (
+            isinstance(found, DepthMap | KernelMaps) and found.is_metric
+        ):
             self._log.warning(
                 'relative_depth is published instead of depth, because camera_info has no '
                 'focal length: publish it, or set model.focal_length',

@@ -6,7 +6,7 @@ import array
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,12 @@ _KEYPOINT_FIELDS: Final = [
 ]
 
 
-class TaskTopic(ABC):
+#: The results that a topic publishes. A camera's topics get the results of its model's task.
+_ResultT = TypeVar('_ResultT', bound=TaskResult)
+_Map = ClassMap | DepthMap | KernelMaps
+
+
+class TaskTopic(ABC, Generic[_ResultT]):
     """Publishes one topic of one camera.
 
     A subclass sets its own attributes in ``_prepare``. The constructor then creates the publisher,
@@ -99,7 +104,7 @@ class TaskTopic(ABC):
             event_callbacks=NO_EVENTS if self.topic.on_demand else None,
         )
 
-    def _prepare(self) -> None:  # noqa: B027 (most topics need no attributes)
+    def _prepare(self) -> None:
         """Set the attributes of a subclass. The publisher does not exist yet."""
 
     @property
@@ -110,7 +115,7 @@ class TaskTopic(ABC):
     def image_size(
         self,
         size_wh: tuple[int, int],
-        found: TaskResult,
+        found: _ResultT,
     ) -> tuple[int, int] | None:
         """Return the size of the image that `publish` makes; None if it makes no image.
 
@@ -120,16 +125,16 @@ class TaskTopic(ABC):
         """
         return None
 
-    def can_make(self, found: TaskResult) -> bool:
+    def can_make(self, found: _ResultT) -> bool:
         """Return whether a result has the values for the image that `publish` makes."""
         return True
 
-    def free_memory(self) -> None:  # noqa: B027 (most topics keep no memory)
+    def free_memory(self) -> None:
         """Free the memory that `publish` keeps for the next message."""
 
     @abstractmethod
     def publish(
-        self, header: Header | HeaderFields, size_wh: tuple[int, int], found: TaskResult
+        self, header: Header | HeaderFields, size_wh: tuple[int, int], found: _ResultT
     ) -> None:
         """Publish the result of one image.
 
@@ -147,7 +152,7 @@ class TaskTopic(ABC):
         self._node.destroy_publisher(self._publisher)
 
 
-class DetectionsTopic(TaskTopic):
+class DetectionsTopic(TaskTopic[Detections]):
     """Publishes boxes with class and score."""
 
     topic = DETECTIONS_TOPIC
@@ -170,7 +175,7 @@ class DetectionsTopic(TaskTopic):
             publish_unlocked(self._publisher, message)
 
 
-class KeypointsTopic(TaskTopic):
+class KeypointsTopic(TaskTopic[Detections]):
     """Publishes keypoints as a point cloud with a row per detection and a column per keypoint."""
 
     topic = KEYPOINTS_TOPIC
@@ -206,7 +211,7 @@ def keypoints_message(
     return message
 
 
-class MasksTopic(TaskTopic):
+class MasksTopic(TaskTopic[Detections]):
     """Publishes masks as an image with the number of each pixel's detection."""
 
     topic = MASKS_TOPIC
@@ -242,7 +247,7 @@ class MasksTopic(TaskTopic):
         publish_unlocked(self._publisher, self._message)
 
 
-class ClassificationTopic(TaskTopic):
+class ClassificationTopic(TaskTopic[ClassScores]):
     """Publishes the best classes of an image."""
 
     topic = CLASSIFICATION_TOPIC
@@ -262,7 +267,7 @@ class ClassificationTopic(TaskTopic):
         self._publisher.publish(Classification(header=header_message(header), results=results))
 
 
-class MapTopic(TaskTopic):
+class MapTopic(TaskTopic[_Map]):
     """Publishes a map with one value per pixel as an image.
 
     Attributes:
@@ -283,10 +288,10 @@ class MapTopic(TaskTopic):
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._has_reported = False
 
-    def image_size(self, size_wh: tuple[int, int], found: TaskResult) -> tuple[int, int]:
+    def image_size(self, size_wh: tuple[int, int], found: _Map) -> tuple[int, int]:
         return map_size_wh(self._config.map_size, found.letterbox)
 
-    def can_make(self, found: TaskResult) -> bool:
+    def can_make(self, found: _Map) -> bool:
         """See TaskTopic. Kernels make no large maps while too many are in use."""
         return not isinstance(found, KernelMaps) or bool(found.maps)
 
@@ -297,10 +302,10 @@ class MapTopic(TaskTopic):
         self,
         header: Header | HeaderFields,
         size_wh: tuple[int, int],
-        found: TaskResult,
+        found: _Map,
     ) -> None:
         """Publish the map, if the result has one."""
-        if self.is_metric is not None and found.is_metric != self.is_metric:
+        if not isinstance(found, ClassMap) and self.is_metric not in (None, found.is_metric):
             self._report_wrong_unit(found.is_metric)
             return
         if isinstance(found, KernelMaps):
@@ -364,7 +369,7 @@ class RelativeDepthTopic(DepthTopic):
     is_metric = False
 
 
-class CameraInfoTopic(TaskTopic):
+class CameraInfoTopic(TaskTopic[_Map]):
     """Publishes the calibration of the camera, scaled to the size of the maps.
 
     Attributes:
@@ -380,7 +385,7 @@ class CameraInfoTopic(TaskTopic):
         self,
         header: Header | HeaderFields,
         size_wh: tuple[int, int],
-        found: ClassMap | DepthMap,
+        found: _Map,
     ) -> None:
         """Publish the calibration with the header of the image, if one has arrived."""
         info, size_wh = self.info, map_size_wh(self._config.map_size, found.letterbox)
@@ -403,7 +408,7 @@ class DepthCameraInfoTopic(CameraInfoTopic):
 
 
 #: The class that publishes a topic, by the name of the topic.
-TASK_TOPICS: Final[Mapping[str, type[TaskTopic]]] = MappingProxyType(
+TASK_TOPICS: Final[Mapping[str, type[TaskTopic[Any]]]] = MappingProxyType(
     {
         kind.topic.name: kind
         for kind in (

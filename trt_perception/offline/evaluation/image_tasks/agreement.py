@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
+from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
@@ -59,13 +61,20 @@ def image_agreement(one: TaskResult, other: TaskResult) -> float:
         other: result of the same type for the same image. KernelMaps have the same maps.
     """
     if isinstance(one, ClassScores):
+        assert isinstance(other, ClassScores)
         return float(one.best(1)[0][0] == other.best(1)[0][0])
     if isinstance(one, ClassMap | KernelMaps) and (ids := one.class_ids()) is not None:
+        assert isinstance(other, ClassMap | KernelMaps)
         return float(np.mean(ids == other.class_ids()))
     # An unknown depth counts as 0, so that a pixel that only one map knows is different.
-    values, others = (
-        np.nan_to_num(found.depth().astype(np.float64), posinf=0, neginf=0)
-        for found in (one, other)
-    )
+    values, others = map(_known_depth, (one, other))
     difference, total = np.abs(values - others).sum(), np.abs(values).sum()
     return 1.0 if difference == 0 else max(0.0, float(1 - difference / max(total, 1e-12)))
+
+
+def _known_depth(found: TaskResult) -> npt.NDArray[np.float64]:
+    """Return the depth of each pixel, float64 (height, width), with 0 if it is unknown."""
+    assert isinstance(found, DepthMap | KernelMaps)
+    depth = found.depth()
+    assert depth is not None
+    return np.nan_to_num(depth.astype(np.float64), posinf=0, neginf=0)

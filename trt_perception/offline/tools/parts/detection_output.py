@@ -48,13 +48,14 @@ class CocoResults:
     def __len__(self) -> int:
         return len(self._images)
 
-    def add(self, file_name: str, size_wh: tuple[int, int], found: Detections) -> None:
+    def add(self, file_name: str, size_wh: tuple[int, int], found: TaskResult) -> None:
         """Add the detections of one image or frame.
 
         Args:
             size_wh: width and height of the image in pixels.
             found: detections in pixels of the image.
         """
+        assert isinstance(found, Detections)
         image_id = len(self._images) + 1
         width, height = size_wh
         image = {'id': image_id, 'file_name': file_name, 'width': width, 'height': height}

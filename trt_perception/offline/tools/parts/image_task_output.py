@@ -61,6 +61,7 @@ class ImageTaskResults:
             ids = found.class_ids()
             row |= {'map': self._write_map(file_name, ids), 'shares': self._shares(ids)}
         else:
+            assert isinstance(found, DepthMap)
             pixels, values = _depth_pixels(found)
             row |= {'map': self._write_map(file_name, pixels), **values}
         self._rows.append(row)
