@@ -4,7 +4,6 @@ import copy
 import doctest
 import gc
 import pickle
-import re
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
+from support.docs_pages import blocks
 from support.models.image_models import IMAGE_TASKS, NAMES, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
@@ -464,16 +464,18 @@ def test_installed_supervision_accepts_the_fields(model, images):
     assert [field.name for field in fields(supervision.Detections)] == list(SUPERVISION)
 
 
-@pytest.mark.parametrize(
-    'code',
-    re.findall(
-        r'^```python\n(.*?)^```',
-        (ROOT / 'docs' / 'python.md').read_text(encoding='utf-8'),
-        re.DOTALL | re.MULTILINE,
-    ),
-)
-def test_examples_of_the_python_page_run(code, tmp_path):
-    """Run each example in a folder with the files that docs/python.md mentions."""
+def examples():
+    """Return the examples of the pages that need no ROS."""
+    pages = [
+        (ROOT / 'docs' / name).read_text(encoding='utf-8')
+        for name in ('python.md', 'extending.md')
+    ]
+    return [code for page in pages for code in blocks(page, 'python') if 'rclpy' not in code]
+
+
+@pytest.mark.parametrize('code', examples())
+def test_examples_of_the_pages_run(code, tmp_path):
+    """Run each example in a folder with the files that the pages mention."""
     (tmp_path / 'model.onnx').symlink_to(DIGITS)
     (tmp_path / 'model.onnx.json').write_bytes(
         DIGITS.with_name('digits.onnx.json').read_bytes().replace(b'digits.onnx', b'model.onnx')

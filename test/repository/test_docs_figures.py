@@ -6,7 +6,8 @@ import operator
 import re
 import statistics
 
-from support.docs_pages import BENCHMARKS, ROOT, TRANSPORT, rows, section
+from support.docs_pages import BENCHMARKS, README, ROOT, TRANSPORT, prose, rows, section
+from trt_perception.parameters.rules import MAX_CAMERAS
 
 DATA = ROOT / 'docs' / 'data'
 
@@ -19,6 +20,56 @@ def load(name):
 def table(title):
     """Map the first cell of each row below a heading of the benchmarks to its other cells."""
     return {head: cells for head, *cells in rows(section(BENCHMARKS, title))}
+
+
+# Tests of the figures in README.md.
+
+#: A number with the unit of a measurement. Versions have no unit. Sizes of downloads are in GB.
+FIGURE = r'\d[\d.,]* (?:frames/s|images per second|ms\b|s\b|MiB|GiB|% CPU|times\b|cameras)'
+
+
+def readme_figures(text):
+    """Return each figure of a text with its unit. `A instead of B UNIT` has two figures."""
+    text = ' '.join(prose(text).split())
+    text = re.sub(r'([\d.,]+) (instead of [\d.,]+ (GiB|% CPU))', r'\1 \3 \2', text)
+    return re.findall(FIGURE, text)
+
+
+def recorded_for_the_readme():
+    """Return the figures of README.md, made of the records."""
+    runs = [recorded('run1'), recorded('run2')]
+    pipelines = [next(each for each in run['pipelines'] if each['depth'] == 3) for run in runs]
+    sixteen = next(
+        case['rounds']
+        for case in load('benchmarks/gpu/cameras.json')['cases']
+        if (case['count'], case['timing']) == (16, 'random')
+    )
+
+    def median(side, key):
+        return statistics.median(figures[key] for figures in sixteen[side])
+
+    limit = min(load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'])
+    return [
+        f'{MAX_CAMERAS} cameras',
+        f'{limit:,} images per second',
+        f'{statistics.median(each["frames_per_s"] for each in pipelines):.0f} frames/s',
+        f'{statistics.median(each["latency_ms"]["p50"] for each in pipelines):.2f} ms',
+        *(f'{median(side, "gpu_mib") / 1024:.1f} GiB' for side in ('one', 'many')),
+        *(f'{median(side, "cpu_percent"):.0f} % CPU' for side in ('one', 'many')),
+        f'{load("benchmarks/frame_path.json")["ratio"]:.2f} times',
+    ]
+
+
+def test_figures_of_the_readme_equal_the_recorded_figures():
+    """A figure without a record is not in the list, so it fails."""
+    assert readme_figures(README) == recorded_for_the_readme()
+    measured = rows(section(README, 'Why trt_perception?'))
+    assert [result for _, result, _ in measured if not readme_figures(result)] == []
+
+
+def test_reader_of_figures_finds_every_unit():
+    text = 'A node makes 84 frames/s, 11.8 ms per frame, with 174 instead of 193 % CPU and 2 GiB.'
+    assert readme_figures(text) == ['84 frames/s', '11.8 ms', '174 % CPU', '193 % CPU', '2 GiB']
 
 
 def test_frame_path_equals_the_recorded_figure():
@@ -125,6 +176,25 @@ def test_figures_of_tasks_equal_the_recorded_figures():
     assert f'takes {stages["segment"]["masks"]["mean_ms"]:.3f} ms of the GPU' in text
 
 
+def test_figures_of_jpeg_cameras_equal_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Over DDS').split())
+    jpeg = load('benchmarks/gpu/jpeg_cameras.json')
+    assert f'{jpeg["count"]} random JPEG cameras ({jpeg["count"] * jpeg["rate_hz"]} images' in text
+    latency = ', '.join(f'{name} {jpeg[f"{name}_ms"]:.1f}' for name in ('p50', 'p95', 'p99'))
+    assert f'{latency} ms, CPU {jpeg["cpu_percent"]} %, and no image lost' in text
+    assert not jpeg['lost']
+    low, high = jpeg['limit_images_per_s']
+    assert f'to about {low:,} to {high:,} images per second' in text
+
+
+def test_sizes_of_engines_equal_the_recorded_sizes():
+    page = (ROOT / 'docs' / 'building.md').read_text(encoding='utf-8')
+    sizes = load('benchmarks/engine_sizes.json')
+    int8, fp16 = (f'{sizes[f"{name}_size_bytes"] / 2**20:.1f} MiB' for name in ('int8', 'fp16'))
+    assert f"the digits' engine has {int8}, in FP16 {fp16}" in page
+    assert re.search(rf'^build +ok +0.6 s  {re.escape(fp16)}$', page, re.MULTILINE)
+
+
 def test_figures_over_dds_equal_the_recorded_figures():
     over_dds = load('benchmarks/gpu/over_dds.json')
     cases = load('benchmarks/gpu/cameras.json')['cases']
@@ -177,6 +247,26 @@ def test_promises_that_allow_no_failure_were_kept():
     zero = [figure for figure in figures if not figure['limit']]
     assert f'Another {len(zero)} promises allow no case' in text
     assert [figure for figure in figures if figure['value'] > figure['limit']] == []
+
+
+def test_what_was_run_is_the_same_on_each_page():
+    page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
+    run = rows(section(page, 'What was run'))
+    assert run == rows(section(README, 'Install'))
+    tested, engines = (platform for platform, _ in run[:2])
+    for name in ('cpu', 'rclpy', 'many_cameras'):
+        machine = load(f'reliability/{name}.json')['machine']
+        python = '.'.join(machine['python'].split('.')[:2])
+        assert f'ROS 2 {machine["ros"].capitalize()} ' in tested
+        assert f'Python {python}' in tested
+    pins = (ROOT / 'requirements' / 'common.txt').read_text(encoding='utf-8')
+    release = re.search(r'^onnxruntime==(\d+\.\d+)', pins, re.MULTILINE)[1]
+    assert f'ONNX Runtime {release} on the CPU' in tested
+    records = ' '.join(path.read_text('utf-8') for path in DATA.rglob('*.json'))
+    gpus = set(re.findall(r'NVIDIA (\w+)', records)) - {'UNIX'}
+    assert {gpu for gpu in gpus if gpu not in engines} == set()
+    precisions = re.findall(r'digits_([a-z]+\d+)\.engine', records)
+    assert set(map(str.upper, precisions)) == set(re.findall(r'\b[A-Z]+\d+\b', engines)) - gpus
 
 
 def soak_figures(*names):

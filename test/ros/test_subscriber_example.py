@@ -15,7 +15,7 @@ from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
-from support.docs_pages import ROOT
+from support.docs_pages import ROOT, blocks
 from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
 from support.nodes.graph import Detector, image_message
@@ -115,6 +115,44 @@ def test_example_prints_the_objects_of_each_task(client, start_example, tmp_path
             return '\n'.join(expected) + '\n' in example.output
 
         client.spin_until(printed, f'the lines {expected}')
+    finally:
+        node.close()
+
+
+def test_tracker_of_the_page_about_extending_prints_each_object(client, tmp_path):
+    page = (ROOT / 'docs' / 'extending.md').read_text(encoding='utf-8')
+    (code,) = [block for block in blocks(page, 'python') if 'rclpy' in block]
+    (tmp_path / 'tracker.py').write_text(code)
+    path = str(ROOT / 'models' / 'digits.onnx')
+    bgr = cv2.imread(str(ROOT / 'demo' / 'scenes' / 'scene_034.jpg'))
+    with load(path) as loaded:
+        found = loaded(bgr)
+        centres = (found.xyxy[:, :2] + found.xyxy[:, 2:]) / 2
+        expected = [
+            f'{loaded.class_names[class_id]} {score:.2f} at {x:.0f}, {y:.0f}'
+            for class_id, score, (x, y) in zip(
+                found.class_ids, found.scores, centres.tolist(), strict=True
+            )
+        ]
+    assert len(expected) > 2
+    height, width = bgr.shape[:2]
+    node = Detector(client, {'engine_path': path, 'autostart': True})
+    try:
+        node.connect()
+        command = [sys.executable, tmp_path / 'tracker.py', '--ros-args']
+        tracker = Program([*command, '-r', f'__ns:={node.namespace}'])
+        try:
+            image = image_message(bgr, width, height, 'bgr8', step=3 * width, frame_id='it')
+
+            def printed():
+                node.camera.publish(image)
+                client.spin_for(0.05)
+                lines = [line.partition(' ')[2] for line in tracker.output.splitlines()]
+                return lines[: len(expected)] == expected
+
+            client.spin_until(printed, f'the lines {expected}')
+        finally:
+            tracker.close()
     finally:
         node.close()
 

@@ -288,8 +288,8 @@ def test_only_manifests_of_build_engine_are_updated(tmp_path, golden_messages):
 
 
 def test_targets_are_read_from_tensorrt_rtx_plans():
-    for targets in (['7.5'], ['8.0', '8.9'], ['12.0']):
-        bits = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+    for targets in (['7.5'], ['8.0', '8.9'], ['12.0'], ['12.0', '12.1']):
+        bits = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16, '12.1': 32}
         content = plan(targets=sum(bits[target] for target in targets))
         assert plan_compute_capabilities(content, read_plan_header(content, 'a')) == tuple(targets)
     content = plan(targets=255, magic=b'ftrt')

@@ -13,6 +13,10 @@ LOADERS: Final = {
     'tensorrt': ('tensorrt', 'tensorrt_lean'),
     'tensorrt_rtx': ('tensorrt_rtx',),
 }
+#: Maps each compute capability that TensorRT-RTX builds for to its bit in byte 32 of a plan.
+#: TensorRT-RTX 1.4 has no 12.1. NVIDIA does not document the bits. They were read from plans of
+#: 1.4 and 1.7, each built for one compute capability.
+RTX_TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16, '12.1': 32}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.building.messages import without_variable_text
 from trt_perception.errors import EngineError
-from trt_perception.model.files.plan_header import read_plan_header
+from trt_perception.model.files.plan_header import RTX_TARGET_BITS, read_plan_header
 from trt_perception.offline.building.engine.build import build_plan
 from trt_perception.offline.building.engine.release import find_tensorrt
 from trt_perception.offline.building.options.sources import load_options
@@ -30,7 +30,7 @@ pytestmark = [
     ),
 ]
 # Byte 32 of a plan has one bit for each target GPU. NVIDIA does not document this.
-TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16, '12.1': 32}
 
 
 @pytest.fixture(scope='module')
@@ -149,15 +149,33 @@ def test_convolution_builds_in_each_type(tensorrt, precision, kind, target, side
     assert built.strongly_typed
 
 
-@pytest.mark.parametrize('targets', [['8.6'], ['8.0', '8.9'], ['12.0', '8.6']])
-def test_plan_has_the_requested_compute_capabilities(tensorrt, targets):
-    built = build(small(), tensorrt, compute_capabilities=targets)
-    assert built.content[32] == sum(TARGET_BITS[target] for target in targets)
+def bits_of_this_release(tensorrt):
+    """Map each compute capability that the installed release builds for to its bit in a plan."""
+    names = dir(tensorrt.module.ComputeCapability)
+    return {
+        capability: bit
+        for capability, bit in TARGET_BITS.items()
+        if f'SM{capability.replace(".", "")}' in names
+    }
+
+
+def test_list_of_compute_capabilities_is_complete(tensorrt):
+    names = [name for name in dir(tensorrt.module.ComputeCapability) if name.startswith('SM')]
+    assert len(bits_of_this_release(tensorrt)) == len(names)
+    assert RTX_TARGET_BITS == TARGET_BITS
+
+
+def test_plan_has_the_requested_compute_capabilities(tensorrt):
+    single = [[target] for target in bits_of_this_release(tensorrt)]
+    for targets in [*single, ['8.0', '8.9'], ['12.0', '8.6']]:
+        built = build(small(), tensorrt, compute_capabilities=targets)
+        assert built.content[32] == sum(TARGET_BITS[target] for target in targets)
 
 
 def test_default_targets_exclude_turing(tensorrt):
     bits = build(small(), tensorrt).content[32]
-    assert bits & sum(TARGET_BITS.values()) == sum(TARGET_BITS.values()) - TARGET_BITS['7.5']
+    known = sum(bits_of_this_release(tensorrt).values())
+    assert bits & known == known - TARGET_BITS['7.5']
 
 
 def test_dynamic_model_builds_for_one_batch_size(tensorrt):

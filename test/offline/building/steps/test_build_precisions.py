@@ -29,7 +29,7 @@ TYPES = {
     'int8': TensorProto.INT8,
 }
 # TensorRT does not document this: byte 32 of a plan has a bit for each target GPU.
-TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
+TARGET_BITS = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16, '12.1': 32}
 
 
 @pytest.fixture(scope='module')

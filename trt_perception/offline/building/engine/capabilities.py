@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from trt_perception.errors import EngineError, UnavailableError
+from trt_perception.model.files.plan_header import RTX_TARGET_BITS
 from trt_perception.offline.building.engine.release import TensorRt
 from trt_perception.offline.building.options.build_options import BuildOptions
 
@@ -137,18 +138,13 @@ def _rtx_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
     for applies, option, found, fix in checks:
         if applies:
             yield EngineError(option, found, fix=fix)
-    unknown = [
-        capability
-        for capability, name in zip(
-            options.compute_capabilities, compute_capability_names(options), strict=True
-        )
-        if tensorrt.find_member(f'ComputeCapability.{name}') is None
-    ]
+    available = _available_compute_capabilities(tensorrt)
+    unknown = [each for each in options.compute_capabilities if each not in available]
     if unknown:
         yield EngineError(
             f'--compute-capabilities {" ".join(unknown)}',
             'this release does not build for these GPUs',
-            fix=f'choose from {", ".join(_available_compute_capabilities(tensorrt))}',
+            fix=f'choose from {", ".join(available)}',
         )
 
 
@@ -187,16 +183,20 @@ def onnx_runtime_problem(precision: str) -> str:
 
 
 def _available_compute_capabilities(tensorrt: TensorRt) -> list[str]:
-    names = [
-        name for name in dir(tensorrt.find_member('ComputeCapability')) if name.startswith('SM')
+    return [
+        capability
+        for capability in RTX_TARGET_BITS
+        if tensorrt.find_member(f'ComputeCapability.{_member_name(capability)}') is not None
     ]
-    numbers = sorted(int(name.removeprefix('SM')) for name in names)
-    return [f'{number // 10}.{number % 10}' for number in numbers]
 
 
 def compute_capability_names(options: BuildOptions) -> list[str]:
     """Return TensorRT-RTX's names of the compute capabilities to build for, such as ``SM86``."""
-    return ['SM' + capability.replace('.', '') for capability in options.compute_capabilities]
+    return [_member_name(capability) for capability in options.compute_capabilities]
+
+
+def _member_name(capability: str) -> str:
+    return 'SM' + capability.replace('.', '')
 
 
 def build_remarks(

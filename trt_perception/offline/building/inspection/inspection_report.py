@@ -12,16 +12,13 @@ from typing import Any, Final
 from trt_perception.files.plain_text import counted, size_text
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.files.plan_header import PlanHeader, read_plan_header
+from trt_perception.model.files.plan_header import RTX_TARGET_BITS, PlanHeader, read_plan_header
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.offline.building.inspection.fusion import Fusion, compare_layers, read_fusion
 from trt_perception.offline.building.inspection.inspector import EngineInfo, LayerTime
 from trt_perception.offline.building.inspection.layers import layer_precisions
 
-# Byte 32 of a TensorRT-RTX plan has one bit for each compute capability. NVIDIA does not document
-# this. It was seen in plans of 1.4 and 1.7, each built for one compute capability.
-_TARGET_BITS: Final = {'7.5': 1, '8.0': 2, '8.6': 4, '8.9': 8, '12.0': 16}
 _TARGET_BITS_OFFSET: Final = 32
 
 
@@ -107,7 +104,7 @@ def plan_compute_capabilities(content: bytes, header: PlanHeader) -> tuple[str, 
     if header.module != 'tensorrt_rtx':
         return ()
     bits = content[_TARGET_BITS_OFFSET]
-    return tuple(target for target, bit in _TARGET_BITS.items() if bits & bit)
+    return tuple(target for target, bit in RTX_TARGET_BITS.items() if bits & bit)
 
 
 def _manifest_dict(manifest: Manifest) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import ENGINE_SUFFIXES
+from trt_perception.model.files.plan_header import RTX_TARGET_BITS
 from trt_perception.model.preprocessing import ResizeFilter
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.offline.building.options.rows import collect_options, option
@@ -308,8 +309,9 @@ class BuildOptions:
     )
     compute_capabilities: Capabilities = option(
         'builder',
-        'Compute capabilities to build for, with TensorRT-RTX only, such as 8.6 8.9 (default: all '
-        'of the release except 7.5).',
+        'Compute capabilities to build for, with TensorRT-RTX only: '
+        f'{", ".join(RTX_TARGET_BITS)}. Older releases have fewer (default: all of the release '
+        'except 7.5).',
         default=(),
         metavar='X.Y',
     )
