@@ -41,6 +41,10 @@ OTHER_ARCHITECTURES = [
 ]
 
 
+#: The decoders of a map of one channel, and whether its values are metres.
+DEPTH_DECODERS = {'depth_ultralytics': True, 'relative_depth': False, 'metric_depth': True}
+
+
 def tensors(*shapes, name='output'):
     return tuple(
         TensorSpec(f'{name}{number}', shape, 'float32') for number, shape in enumerate(shapes)
@@ -53,22 +57,56 @@ def one_channel(sides_hw, outputs):
     return maps, (image,)
 
 
+@pytest.mark.parametrize('has_channel_axis', [True, False])
+@pytest.mark.parametrize('given', [{}, {'task': 'depth'}, {'class_names': ['text']}], ids=str)
 @pytest.mark.parametrize(('sides_hw', 'outputs'), ONE_CHANNEL)
-def test_maps_of_one_channel_are_refused_once_and_may_be_a_depth(sides_hw, outputs):
-    maps, inputs = one_channel(sides_hw, outputs)
-    for class_names in ([], ['text'], ['background', 'person']):
-        given = {'class_names': class_names} if class_names else {}
-        with pytest.raises(EngineError) as caught:
-            recognised(maps, inputs=inputs, **given)
-        assert not isinstance(caught.value, MissingModelInfoError)
-        for output in maps:
-            assert output.name in caught.value.found
-        assert 'task' in caught.value.fix
-    # What the advice names: the task depth, for one of the outputs.
-    size = {} if sides_hw[0] > 0 else {'input_size': [640, 480]}
-    found = recognised(maps[:1], inputs=inputs, task='depth', **size)
-    assert found.task.name == 'depth'
-    assert found.assumption  # the preprocessing
+def test_unit_of_a_map_of_one_channel_is_asked_for_once(
+    sides_hw, outputs, given, has_channel_axis
+):
+    maps, inputs = one_channel(sides_hw, outputs[:1])
+    if not has_channel_axis:
+        name = 'predicted_depth' if -1 in sides_hw else maps[0].name
+        maps = (TensorSpec(name, (1, *sides_hw), 'float32'),)
+    with pytest.raises(MissingModelInfoError) as caught:
+        recognised(maps, inputs=inputs, **given)
+    size = {'input_size': [640, 480]} if -1 in sides_hw else {}
+    assert set(caught.value.missing) == {'decoder', *size}
+    possible = dict(DEPTH_DECODERS)
+    if not has_channel_axis:
+        del possible['depth_ultralytics']
+    for decoder, is_metric in possible.items():
+        assert decoder in caught.value.missing['decoder']
+        found = recognised(maps, inputs=inputs, decoder=decoder, **given, **size)
+        assert found.task.name == 'depth'
+        assert found.decoder.is_metric == is_metric
+        assert found.decoder.has_channel_axis == has_channel_axis
+        assert found.assumption  # the preprocessing
+
+
+@pytest.mark.parametrize('task', ['', 'depth', 'detect'])
+def test_one_of_several_maps_may_be_a_depth(task):
+    maps, inputs = one_channel((320, 320), [(f'{1959 + number}', 320, 320) for number in range(7)])
+    with pytest.raises(EngineError) as caught:
+        recognised(maps, inputs=inputs, **({'task': task} if task else {}))
+    assert not isinstance(caught.value, MissingModelInfoError)
+    for output in maps:
+        assert output.name in caught.value.found
+
+
+@pytest.mark.parametrize(
+    'more', [[], [('hidden', (1, 1025, 384))]], ids=['alone', 'hidden states']
+)
+@pytest.mark.parametrize('shape', [(1, 640, 640), (1, 1, 640, 640)])
+@pytest.mark.parametrize('model_type', ['depth_anything', 'dpt'])
+def test_depth_with_and_without_a_channel_axis_is_read_by_its_config(model_type, shape, more):
+    outputs = [*more, ('predicted_depth', shape)]
+    found = recognised(
+        tuple(TensorSpec(name, sides, 'float32') for name, sides in outputs),
+        (),
+        {'model_type': model_type},
+    )
+    assert found.decoder.has_channel_axis == (len(shape) == 4)
+    assert not found.decoder.is_metric
 
 
 @pytest.mark.parametrize(('sides_hw', 'outputs'), ONE_CHANNEL)

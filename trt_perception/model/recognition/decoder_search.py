@@ -20,7 +20,11 @@ from trt_perception.model.output_tensor import (
     possible_assignments,
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
-from trt_perception.model.recognition.image_tasks import MAX_CELL, may_be_semantic
+from trt_perception.model.recognition.image_tasks import (
+    advice_for_a_depth,
+    is_map,
+    may_be_semantic,
+)
 from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
@@ -154,7 +158,7 @@ def find_decoders_by_shape(
         for name, preset in PRESETS.items()
         if not preset.decoder.has_constant_scores(classes or class_count)
         and assign_outputs(
-            preset.decoder.outputs(classes, task),
+            preset.decoder.for_outputs(model.outputs).outputs(classes, task),
             model.outputs,
             allow_dynamic=allow_dynamic,
             shapes_decide=name in known,
@@ -296,17 +300,14 @@ def _refuse_maps(
         EngineError: the outputs have one channel, or the shape of no detector's grids.
     """
     outputs = model.outputs
-    if all(tensor.shape[1] == 1 and _is_map(tensor, input_size) for tensor in outputs):
-        add = f'add {syntax.arguments({"task": "depth"})}'
-        depth = f'{add} if it is a depth in metres'
-        if len(outputs) > 1:
-            depth = f'if one of them is a depth in metres, export only this output, and {add}'
+    if all(tensor.shape[1] == 1 and is_map(tensor, input_size) for tensor in outputs):
+        several = 'export only one output; ' if len(outputs) > 1 else ''
         raise EngineError(
             model.name,
             f'one value for each pixel, which may be a depth, a mask, a matte or a map of text: '
             f'{tensors_text(outputs)}',
             expected='outputs that docs/decoders.md lists',
-            fix=f'{depth}; no task reads other maps of one channel',
+            fix=several + advice_for_a_depth(outputs[0], input_size, syntax),
         )
     if input_size and not all(_may_be_grid(tensor, input_size) for tensor in outputs):
         raise EngineError(
@@ -315,15 +316,6 @@ def _refuse_maps(
             expected='outputs that docs/decoders.md lists',
             fix='export a model of a task in docs/decoders.md',
         )
-
-
-def _is_map(tensor: TensorSpec, input_size: tuple[int, int] | None) -> bool:
-    """Return whether an output (B, C, rows, columns) may have a value for pixels of the image."""
-    rows, columns = tensor.shape[2:]
-    if input_size is None or min(rows, columns) < 0:
-        return True
-    width, height = input_size
-    return rows * width == columns * height and width <= MAX_CELL * columns
 
 
 def _may_be_grid(tensor: TensorSpec, input_size: tuple[int, int]) -> bool:
@@ -376,7 +368,7 @@ def decoders_of_a_part(
     """
     found: dict[str, tuple[TensorSpec, ...]] = {}
     for name in find_decoders_by_shape(model, classes, task, known=PRESETS):
-        wanted = PRESETS[name].decoder.outputs(classes, task)
+        wanted = PRESETS[name].decoder.for_outputs(model.outputs).outputs(classes, task)
         indices = assign_outputs(wanted, model.outputs) or ()
         is_row_of_objects = task.finds_objects and len(indices) == 1
         if is_row_of_objects and len(model.outputs[indices[0]].shape) == 3:

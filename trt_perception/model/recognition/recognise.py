@@ -63,6 +63,7 @@ from trt_perception.model.recognition.ultralytics_metadata import (
     read_ultralytics_metadata,
 )
 from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
@@ -148,7 +149,9 @@ def apply_overrides(
             fix='do not set this parameter, or correct the manifest',
         )
     return ModelDescription(
-        PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
+        PRESETS[overrides.decoder].decoder.for_outputs(manifest.outputs)
+        if overrides.decoder
+        else manifest.decoder,
         replace(manifest.preprocessing, **overrides.preprocessing),
         overrides.class_names or manifest.class_names,
         evidence,
@@ -248,9 +251,10 @@ def _describe(
         problems={key: why for key, why in problems.items() if key not in overrides.preprocessing},
         task=info.task,
         is_task_given=bool(overrides.task),
+        is_exporter_known=bool(info.exporter),
     )
     refuse_missing_info(model, evidence, state, overrides.syntax)
-    decoder = PRESETS[chosen].decoder
+    decoder = PRESETS[chosen].decoder.for_outputs(model.outputs)
     if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
@@ -304,6 +308,8 @@ def _with_task(
             sentence = f'{overrides.syntax.name("decoder")} -> task {task}'
         elif info.task == DETECT and (found := image_task(model, size, len(class_names))):
             task, sentence = found, f'{tensors_text(model.outputs)} -> task {found}'
+            if found == Depth() and not overrides.decoder:
+                sentence = f'{tensors_text(model.outputs)} -> may be a depth'
         else:
             return info
         return replace(info, task=task, evidence=(*info.evidence, sentence))

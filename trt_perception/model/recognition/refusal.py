@@ -23,7 +23,12 @@ from trt_perception.model.recognition.decoder_search import (
     decoders_of_a_part,
     find_decoders_by_shape,
 )
-from trt_perception.model.recognition.image_tasks import image_task
+from trt_perception.model.recognition.image_tasks import (
+    OTHER_MAPS,
+    advice_for_a_depth,
+    image_task,
+    meanings_text,
+)
 from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.classify import Classify
@@ -69,6 +74,7 @@ class RecognitionState:
             or unsupported, unless the user has set the field.
         task: the model's task, such as ``detect`` or ``pose``.
         is_task_given: whether the user has set the task.
+        is_exporter_known: whether metadata or config.json describe the model.
     """
 
     decoders: tuple[str, ...]
@@ -79,6 +85,7 @@ class RecognitionState:
     problems: Mapping[str, str] = field(default_factory=dict)
     task: Task = DETECT
     is_task_given: bool = False
+    is_exporter_known: bool = False
 
 
 def refuse_missing_info(
@@ -162,7 +169,11 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     if not state.is_task_given:
         return ''
     image, _ = split_inputs(model.name, model.inputs)
-    if seen := image_task(model, image_size(image), state.class_count):
+    size = image_size(image)
+    seen = image_task(model, size, state.class_count)
+    if seen == Depth() and len(model.outputs) == 1:
+        return f'{advice_for_a_depth(model.outputs[0], size, syntax)}; or '
+    if seen:
         fits = [seen.name]
     else:
         # Leave out poses, because the number of keypoints is unknown.
@@ -225,6 +236,10 @@ def _missing_parameters(
     shared = len(set(class_counts.values())) < len(class_counts)
     if by_shape or (len(class_counts) > 1 and (shared or not needs_names)):
         missing['decoder'] = f'the outputs fit {" and ".join(class_counts)}'
+        if all(PRESETS[name].meaning for name in class_counts):
+            missing['decoder'] = meanings_text(tuple(class_counts))
+        if state.task == Depth() and not state.is_task_given and not state.is_exporter_known:
+            missing['decoder'] += f', if the output is a depth; {OTHER_MAPS}'
     if needs_names:
         missing['class_names'] = _class_names_text(class_counts, state, syntax)
     if 'antialias' in state.problems:
