@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import Final
 
 from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import counted
+from trt_perception.files.plain_text import counted, join_alternatives
 from trt_perception.model.decoder import DecoderPreset
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.grids import cell_count
+from trt_perception.model.grids import cell_count, count_anchors_per_cell
 from trt_perception.model.input_layout import has_size_input, split_inputs
+from trt_perception.model.other_networks import possible_networks
 from trt_perception.model.output_tensor import (
     OutputTensor,
     assign_outputs,
@@ -33,42 +34,11 @@ from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INDEX_DTYPES, ModelInfo, TensorSpec, tensors_text
 
-# Strides of the grids of usual detectors.
-_STRIDE_SETS: Final = (
-    (8, 16, 32),
-    (8, 16, 32, 64),
-    (4, 8, 16, 32),
-    (4, 8, 16),
-    (8, 16),
-    (16, 32),
-    (8,),
-    (16,),
-)
 # Words in the names of outputs that belong to another task than boxes.
 _NAMES_OF_OTHER_TASKS: Final = re.compile(r'mask|proto|keypoint', re.IGNORECASE)
 _GRID_STRIDES: Final = (4, 8, 16, 32, 64, 128)
 # Maximum number of queries and final boxes. A coarse grid may have fewer anchors than this.
 _MAX_QUERIES: Final = 1000
-
-
-def count_anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
-    """Return the number of anchors per grid cell that explains the number of anchors.
-
-    Args:
-        anchors: number of anchors; negative if dynamic.
-        input_size: width and height in pixels; None if dynamic.
-
-    Returns:
-        1 (YOLOv8, YOLOX) or 3 (YOLOv5, 7); 0 if no usual grids have this number of anchors; None
-        if an argument is dynamic.
-    """
-    if input_size is None or anchors < 0:
-        return None
-    for per_cell in (1, 3):
-        for strides in _STRIDE_SETS:
-            if anchors == per_cell * cell_count(strides, input_size):
-                return per_cell
-    return 0
 
 
 def find_decoders(
@@ -263,6 +233,7 @@ def _refuse_other_networks(
             fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or '
             + manifest_advice(model, 'segment'),
         )
+    image, _ = split_inputs(model.name, model.inputs)
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
         raise EngineError(
@@ -271,7 +242,7 @@ def _refuse_other_networks(
             'classes or an undecoded grid of a detector head',
             fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
             f'names of {channels} classes; export a detector with decoding inside; no task reads '
-            'other maps, such as features or optical flow',
+            + join_alternatives(possible_networks(outputs, image)),
         )
     if len(masks) == len(outputs) == 2 and masks[0].shape == masks[1].shape:
         raise EngineError(
@@ -283,11 +254,13 @@ def _refuse_other_networks(
     if outputs and len(masks) == len(outputs):
         _refuse_maps(model, input_size, syntax)
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
+        other = possible_networks(outputs, image)
         raise EngineError(
             model.name,
-            f'undecoded grids of a detector head: {tensors_text(outputs)}',
+            f'{join_alternatives(("undecoded grids of a detector head", *other))}: '
+            f'{tensors_text(outputs)}',
             expected='one decoded output, such as (1, N, 5 + C)',
-            fix='export the model with decoding inside (YOLOv7: --grid)',
+            fix='export a detector with decoding inside (YOLOv7: --grid)',
         )
 
 
@@ -301,13 +274,14 @@ def _refuse_maps(
     """
     outputs = model.outputs
     if all(tensor.shape[1] == 1 and is_map(tensor, input_size) for tensor in outputs):
-        several = 'export only one output; ' if len(outputs) > 1 else ''
+        count = len(outputs)
+        several = f' in each of {count} outputs, as of U-2-Net' if count > 1 else ''
         raise EngineError(
             model.name,
-            f'one value for each pixel, which may be a depth, a mask, a matte or a map of text: '
-            f'{tensors_text(outputs)}',
+            f'one value for each pixel{several}, which may be a depth, a mask, a matte or a map '
+            f'of text: {tensors_text(outputs)}',
             expected='outputs that docs/decoders.md lists',
-            fix=several + advice_for_a_depth(outputs[0], input_size, syntax),
+            fix=advice_for_a_depth(outputs, input_size, syntax),
         )
     if input_size and not all(_may_be_grid(tensor, input_size) for tensor in outputs):
         raise EngineError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from trt_perception.files.plain_text import join_alternatives
 from trt_perception.model.decoder import ImageDecoder
 from trt_perception.model.decoders.table import PRESETS, presets_for_task
 from trt_perception.model.decoders.whole_image import DEPTH_NAMES, DepthDecoder
@@ -99,30 +100,32 @@ def meanings_text(presets: Sequence[str]) -> str:
     texts = [
         f'{name} ({PRESETS[name].meaning})' if PRESETS[name].meaning else name for name in presets
     ]
-    return ' or '.join(filter(None, (', '.join(texts[:-1]), texts[-1])))
+    return join_alternatives(texts)
 
 
 def advice_for_a_depth(
-    output: TensorSpec, input_size: tuple[int, int] | None, syntax: ParameterSyntax
+    outputs: Sequence[TensorSpec], input_size: tuple[int, int] | None, syntax: ParameterSyntax
 ) -> str:
     """Return what to set if a map of one channel is a depth, and what else such a map may be.
 
     Args:
-        output: the map, (B, rows, columns) or (B, 1, rows, columns).
+        outputs: maps of one channel, (B, rows, columns) or (B, 1, rows, columns).
         input_size: width and height in pixels; None if dynamic.
     """
     values: dict[str, object] = {'task': Depth.name, 'decoder': 'DECODER'}
     if input_size is None:
         values['input_size'] = ['WIDTH', 'HEIGHT']
+    read = tuple(outputs[:1])
     fitting = []
     for name in presets_for_task(Depth()):
-        decoder = PRESETS[name].decoder.for_outputs((output,))
-        if isinstance(decoder, DepthDecoder) and assign_outputs(
-            decoder.family_outputs(), (output,)
-        ):
+        decoder = PRESETS[name].decoder.for_outputs(read)
+        if isinstance(decoder, DepthDecoder) and assign_outputs(decoder.family_outputs(), read):
             fitting.append(name)
+    what = 'if it is a depth,'
+    if len(outputs) > 1:
+        what = 'if one of them is a depth, export only this output, and'
     arguments = syntax.arguments(values)
-    return f'if it is a depth, set {arguments}, with {meanings_text(fitting)}; {OTHER_MAPS}'
+    return f'{what} set {arguments}, with {meanings_text(fitting)}; {OTHER_MAPS}'
 
 
 def may_be_semantic(model: ModelInfo, input_size: tuple[int, int] | None) -> bool:

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import counted
+from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.files.plain_text import counted, join_alternatives
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import (
     PRESETS,
@@ -34,6 +34,10 @@ from trt_perception.model.input_layout import (
     with_fixed_size,
 )
 from trt_perception.model.manifest import Manifest
+from trt_perception.model.other_networks import (
+    possible_networks,
+    refuse_outputs_of_other_networks,
+)
 from trt_perception.model.preprocessing import Preprocessing, fields_text
 from trt_perception.model.recognition.decoder_search import (
     add_task_of_outputs,
@@ -77,6 +81,8 @@ _TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antia
 
 # Exporters that write the class names into the file.
 _EXPORTERS_OF_METADATA: Final = ('ultralytics', 'yolov5', 'libreyolo')
+# Values of ExporterInfo.exporter if no file describes the outputs.
+_UNKNOWN_EXPORTERS: Final = ('', 'unknown')
 # Fields of Preprocessing that no parameter sets.
 _FIELDS_OF_MANIFESTS: Final = ('round_pixels', 'size_multiple', 'size_rounding')
 # Fields that a file of an exporter states, or whose usual values are assumed.
@@ -189,9 +195,17 @@ def recognise(
             fix=f'set {overrides.syntax.name("decoder")} if another decoder reads the outputs, or '
             'write a manifest (docs/manifest.md)',
         )
+    may_be_other = info.exporter in _UNKNOWN_EXPORTERS and not overrides.decoder
+    decoder_parameter = overrides.syntax.name('decoder')
     try:
+        if may_be_other:
+            refuse_outputs_of_other_networks(
+                model, image, decoder_parameter, by_shape=not overrides.task
+            )
         return _describe(model, info, size, overrides)
     except EngineError as error:
+        if may_be_other and overrides.task and not isinstance(error, MissingModelInfoError):
+            refuse_outputs_of_other_networks(model, image, decoder_parameter, by_shape=True)
         if not info.other_model or overrides.decoder or overrides.task:
             raise
         # Advice about values that are unknown would not help.
@@ -251,7 +265,8 @@ def _describe(
         problems={key: why for key, why in problems.items() if key not in overrides.preprocessing},
         task=info.task,
         is_task_given=bool(overrides.task),
-        is_exporter_known=bool(info.exporter),
+        is_exporter_known=info.exporter not in _UNKNOWN_EXPORTERS,
+        is_decoder_given=bool(overrides.decoder),
     )
     refuse_missing_info(model, evidence, state, overrides.syntax)
     decoder = PRESETS[chosen].decoder.for_outputs(model.outputs)
@@ -261,6 +276,7 @@ def _describe(
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     doubts = (
         _assumed_layout_sentence(chosen, info, overrides),
+        _assumed_task_sentence(model, info, overrides),
         _assumption_sentence(usual, info, overrides),
     )
     doubt = '; '.join(filter(None, doubts))
@@ -369,6 +385,20 @@ def _assumed_layout_sentence(chosen: str, info: ExporterInfo, overrides: ModelOv
         f'assumed decoder: {chosen}, with boxes as {PRESETS[chosen].decoder.documented_boxes}, '
         'because the metadata do not show which program wrote the model. Compare boxes with your '
         f'images, and add {overrides.syntax.arguments({"decoder": chosen})} if they are right'
+    )
+
+
+def _assumed_task_sentence(model: ModelInfo, info: ExporterInfo, overrides: ModelOverrides) -> str:
+    """Return a sentence about logits of classes that only class names show; empty for others."""
+    image, _ = split_inputs(model.name, model.inputs)
+    other = possible_networks(model.outputs, image)
+    is_given = overrides.task or overrides.decoder
+    if info.exporter not in _UNKNOWN_EXPORTERS or is_given or info.task != Semantic() or not other:
+        return ''
+    return (
+        f'assumed task: {info.task}, because the output has a channel for each class name. It may '
+        f'also be {join_alternatives(other)}, which no task reads. Compare masks with your '
+        f'images, and add {overrides.syntax.arguments({"task": info.task.name})} if they are right'
     )
 
 

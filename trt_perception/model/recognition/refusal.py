@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
-from trt_perception.files.plain_text import counted, join_first_items
+from trt_perception.files.plain_text import counted, join_alternatives, join_first_items
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
+from trt_perception.model.other_networks import possible_networks
 from trt_perception.model.output_tensor import (
     OutputTensor,
     assign_outputs,
@@ -75,6 +76,7 @@ class RecognitionState:
         task: the model's task, such as ``detect`` or ``pose``.
         is_task_given: whether the user has set the task.
         is_exporter_known: whether metadata or config.json describe the model.
+        is_decoder_given: whether the user has set the decoder.
     """
 
     decoders: tuple[str, ...]
@@ -86,6 +88,7 @@ class RecognitionState:
     task: Task = DETECT
     is_task_given: bool = False
     is_exporter_known: bool = False
+    is_decoder_given: bool = False
 
 
 def refuse_missing_info(
@@ -128,6 +131,9 @@ def refuse_missing_info(
     missing = _missing_parameters(state, class_counts, syntax, needs_all, bool(by_shape))
     if not missing:
         return
+    image, _ = split_inputs(model.name, model.inputs)
+    is_known = state.is_exporter_known or state.is_task_given or state.is_decoder_given
+    other = () if is_known else possible_networks(model.outputs, image)
     choices = [f'{syntax.name(key)}: {text}' for key, text in missing.items()]
     if 0 < len(without_preprocessing) < len(class_counts):
         more = [
@@ -138,12 +144,13 @@ def refuse_missing_info(
     arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
-        _found_text(model, choices, seen),
+        _found_text(model, choices, seen, other),
         fix=f'add {arguments} (docs/decoders.md), or '
         + _manifest_advice(model, state.task, values),
         arguments=arguments,
         missing=missing,
         seen=seen,
+        other_networks=other,
     )
 
 
@@ -172,7 +179,7 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     size = image_size(image)
     seen = image_task(model, size, state.class_count)
     if seen == Depth() and len(model.outputs) == 1:
-        return f'{advice_for_a_depth(model.outputs[0], size, syntax)}; or '
+        return f'{advice_for_a_depth(model.outputs, size, syntax)}; or '
     if seen:
         fits = [seen.name]
     else:
@@ -186,13 +193,20 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     return f'remove {syntax.name("task")},{other} or '
 
 
-def _found_text(model: ModelInfo, choices: Sequence[str], seen: Sequence[str]) -> str:
+def _found_text(
+    model: ModelInfo, choices: Sequence[str], seen: Sequence[str], other: Sequence[str]
+) -> str:
     place = 'in its configuration' if model.is_served else f'{model.name}.json'
     lines = [
         f'without a manifest ({place}), these values are unknown:',
         *(f'- {choice}' for choice in choices),
         'The model has:',
         *(f'- {sentence}' for sentence in seen),
+        *(
+            (f'The outputs may also be {join_alternatives(other)}, which no task reads.',)
+            if other
+            else ()
+        ),
     ]
     return '\n'.join(lines)
 
