@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
+from support.models.zero_model import write_zero_model
 from support.oracles import family_outputs
 from support.oracles.recognition_support import recognised
 from trt_perception.errors import EngineError, MissingModelInfoError
@@ -164,41 +165,6 @@ SAME_SHAPES = {
 NAMES = [f'class {number}' for number in range(13)]
 
 
-def write_model(path, inputs, outputs):
-    """Write a model with these inputs and outputs. All outputs are 0.
-
-    Args:
-        inputs: shape of each input, with -1 for a dynamic dimension. Two axes are whole numbers.
-        outputs: shape of each output.
-    """
-    from onnx import TensorProto, helper, numpy_helper
-
-    infos = [
-        helper.make_tensor_value_info(
-            name,
-            TensorProto.INT64 if len(shape) == 2 else TensorProto.FLOAT,
-            [side if side > 0 else f'{name} {axis}' for axis, side in enumerate(shape)],
-        )
-        for name, shape in inputs.items()
-    ]
-    graph = helper.make_graph(
-        [helper.make_node('ConstantOfShape', [f'{name} shape'], [name]) for name in outputs],
-        'zeros',
-        infos,
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-            for name, shape in outputs.items()
-        ],
-        [
-            numpy_helper.from_array(np.array(shape, np.int64), f'{name} shape')
-            for name, shape in outputs.items()
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
-    return path
-
-
 def tensors(*shapes, name='output'):
     return tuple(
         TensorSpec(f'{name}{number}', shape, 'float32') for number, shape in enumerate(shapes)
@@ -313,7 +279,7 @@ def test_undecoded_grids_are_still_named(side, strides, channels):
 @pytest.mark.parametrize('network', OTHER_INPUTS)
 def test_inputs_of_other_networks_are_refused(network, tmp_path):
     inputs, outputs = OTHER_INPUTS[network]
-    path = write_model(tmp_path / 'model.onnx', inputs, outputs)
+    path = write_zero_model(tmp_path / 'model.onnx', inputs, outputs)
     for values in ({}, {'model_task': 'detect'}):
         with pytest.raises(EngineError) as caught:
             tp.load(path, **values)
@@ -327,7 +293,7 @@ def test_inputs_of_other_networks_are_refused(network, tmp_path):
 @pytest.mark.parametrize('network', OTHER_OUTPUTS)
 def test_outputs_of_other_networks_are_refused(network, tmp_path):
     inputs, outputs = OTHER_OUTPUTS[network]
-    path = write_model(tmp_path / 'model.onnx', inputs, outputs)
+    path = write_zero_model(tmp_path / 'model.onnx', inputs, outputs)
     size = {'model_input_size': [640, 480]} if -1 in inputs['input'] else {}
     refusals = set()
     for names in ([], ['text'], NAMES):

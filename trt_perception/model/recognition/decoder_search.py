@@ -47,6 +47,7 @@ def find_decoders(
     classes: int | None,
     info: ExporterInfo,
     syntax: ParameterSyntax,
+    names_source: str = '',
 ) -> tuple[str, ...]:
     """Return the names of all decoders that fit a model.
 
@@ -55,6 +56,7 @@ def find_decoders(
         classes: number of class names; None if unknown.
         info: information from metadata or config.json.
         syntax: how the user sets parameters, for messages.
+        names_source: where the class names are from, for messages.
 
     Raises:
         EngineError: the outputs belong to another kind of network.
@@ -71,7 +73,7 @@ def find_decoders(
             classes,
             info.task,
             allow_dynamic=allow_dynamic,
-            known={name for names in info.decoder_candidates for name in names},
+            known=info.known_decoders,
         )
         if _max_row_count(outputs) > _MAX_QUERIES:
             decoders = [name for name in decoders if not _has_query_rows(_box_outputs(name))]
@@ -82,11 +84,17 @@ def find_decoders(
         if left:
             break
     if not info.task.has_masks and info.task.finds_objects:
-        _refuse_other_networks(model, input_size, syntax, left)
+        given = f'{names_source} has {counted(classes, "name")}' if classes else ''
+        _refuse_other_networks(model, input_size, syntax, left, given)
     if not info.decoder_candidates:
         _refuse_anchor_outputs(model, left, syntax)
-    if classes is not None and info.task == DETECT and left in ([], ['dense_objectness']):
-        _refuse_extra_channels(model, classes, syntax)
+    if (
+        classes is not None
+        and info.task == DETECT
+        and left in ([], ['dense_objectness'])
+        and not info.decoder_candidates
+    ):
+        _refuse_extra_channels(model, classes, syntax, names_source)
     return tuple(left)
 
 
@@ -203,6 +211,7 @@ def _refuse_other_networks(
     input_size: tuple[int, int] | None,
     syntax: ParameterSyntax,
     decoders: Sequence[str],
+    names: str,
 ) -> None:
     """Refuse outputs of other networks than detectors of boxes, and name the network.
 
@@ -211,6 +220,7 @@ def _refuse_other_networks(
         input_size: width and height in pixels; None if dynamic.
         syntax: how the user sets parameters, for messages.
         decoders: the decoders that fit, and leave some outputs unused.
+        names: the source and number of class names, for messages; empty without class names.
 
     Raises:
         EngineError: the outputs include masks, keypoints or undecoded grids.
@@ -236,13 +246,14 @@ def _refuse_other_networks(
     image, _ = split_inputs(model.name, model.inputs)
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
+        but = f' (but {names})' if names else ''
         raise EngineError(
             model.name,
             f'{tensors_text(outputs)}, which is either semantic segmentation with {channels} '
             'classes or an undecoded grid of a detector head',
             fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
-            f'names of {channels} classes; export a detector with decoding inside; no task reads '
-            + join_alternatives(possible_networks(outputs, image)),
+            f'names of {channels} classes{but}; export a detector with decoding inside; no task '
+            'reads ' + join_alternatives(possible_networks(outputs, image)),
         )
     if len(masks) == len(outputs) == 2 and masks[0].shape == masks[1].shape:
         raise EngineError(
@@ -360,7 +371,9 @@ def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:
     return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
-def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSyntax) -> None:
+def _refuse_extra_channels(
+    model: ModelInfo, classes: int, syntax: ParameterSyntax, names_source: str
+) -> None:
     """Refuse an output with more channels than box and classes, and list possible meanings.
 
     Raises:
@@ -376,7 +389,7 @@ def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSynt
         meanings += row_meanings
     extra = min(rows, columns) - 4 - classes
     if extra > 0:
-        known = counted(classes, 'class', 'classes')
+        known = f'{counted(classes, "class", "classes")} of {names_source}'
         surpluses.append(f'{extra} more channels than a box (4) and {known}')
         meanings += _possible_meanings(extra)
         if extra == 1:

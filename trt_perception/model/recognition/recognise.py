@@ -42,6 +42,7 @@ from trt_perception.model.preprocessing import Preprocessing, fields_text
 from trt_perception.model.recognition.decoder_search import (
     add_task_of_outputs,
     find_decoders,
+    find_decoders_by_shape,
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
@@ -103,6 +104,8 @@ class ModelOverrides:
         image_wh: width and height of the images in pixels, for models that derive the size of
             their input from them; None if unknown.
         syntax: how the user sets parameters, for messages.
+        class_names_source: the option and file of the class names, for messages; empty for the
+            parameter of ``syntax``.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
@@ -112,6 +115,12 @@ class ModelOverrides:
     keypoint_names: tuple[str, ...] = ()
     image_wh: tuple[int, int] | None = None
     syntax: ParameterSyntax = ROS_SYNTAX
+    class_names_source: str = ''
+
+    @property
+    def names_source(self) -> str:
+        """Where the class names of the user are from, for messages."""
+        return self.class_names_source or self.syntax.name('class_names')
 
     @property
     def has_values(self) -> bool:
@@ -129,6 +138,7 @@ class ModelDescription:
         evidence: one sentence for each finding, in the form observation -> conclusion.
         task: the model's task, such as ``detect`` or ``pose``.
         assumption: a sentence about assumed preprocessing; empty without assumptions.
+        names_source: where the class names are from, for messages.
     """
 
     decoder: Decoder
@@ -137,6 +147,7 @@ class ModelDescription:
     evidence: tuple[str, ...]
     task: Task = DETECT
     assumption: str = ''
+    names_source: str = 'the manifest'
 
 
 def apply_overrides(
@@ -162,6 +173,7 @@ def apply_overrides(
         overrides.class_names or manifest.class_names,
         evidence,
         manifest.task,
+        names_source=overrides.names_source if overrides.class_names else 'the manifest',
     )
 
 
@@ -238,7 +250,7 @@ def _describe(
     evidence, sentence_count = list(info.evidence), len(info.evidence)
     if overrides.class_names:
         count = counted(len(class_names), 'class', 'classes')
-        evidence.append(f'{overrides.syntax.name("class_names")} -> {count}')
+        evidence.append(f'{overrides.names_source} -> {count}')
     info = _with_task(model, info, class_names, size, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
@@ -258,6 +270,7 @@ def _describe(
         decoders=decoders,
         decoders_with_other_names=others,
         class_count=len(class_names),
+        names_source=_names_source(info, overrides),
         missing_fields=_missing_fields(values, info.task),
         with_preprocessing=tuple(
             name for name, each in PRESETS.items() if usual or each.preprocessing
@@ -280,7 +293,19 @@ def _describe(
         _assumption_sentence(usual, info, overrides),
     )
     doubt = '; '.join(filter(None, doubts))
-    return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
+    return ModelDescription(
+        decoder,
+        preprocessing,
+        class_names,
+        tuple(evidence),
+        info.task,
+        doubt,
+        names_source=_names_source(info, overrides),
+    )
+
+
+def _names_source(info: ExporterInfo, overrides: ModelOverrides) -> str:
+    return overrides.names_source if overrides.class_names else info.names_source
 
 
 def _known_values(
@@ -499,12 +524,16 @@ def _find_decoders_for_names(
 
     The second tuple is empty if a decoder fits.
     """
-    found = find_decoders(model, size, classes or None, info, overrides.syntax)
-    # Class names in the metadata of the file cannot be wrong, so do not try other names.
-    if (
-        found
-        or not classes
-        or (info.exporter in _EXPORTERS_OF_METADATA and not overrides.class_names)
-    ):
+    source = _names_source(info, overrides)
+    found = find_decoders(model, size, classes or None, info, overrides.syntax, source)
+    if found or not classes:
         return found, ()
+    if info.exporter in _EXPORTERS_OF_METADATA and not overrides.class_names:
+        # The names are right if they fit another decoder, or boxes without values of the task.
+        if find_decoders_by_shape(model, classes, info.task):
+            return (), ()
+        if info.task != DETECT and find_decoders_by_shape(
+            model, classes, allow_dynamic=False, known=info.known_decoders
+        ):
+            return (), ()
     return (), find_decoders(model, size, None, info, overrides.syntax)

@@ -69,6 +69,7 @@ class RecognitionState:
         decoders_with_other_names: if none fits, the decoders that fit another number of class
             names.
         class_count: number of class names; 0 if unknown.
+        names_source: where the class names are from, for messages.
         missing_fields: names of Preprocessing's fields without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
         problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
@@ -82,6 +83,7 @@ class RecognitionState:
     decoders: tuple[str, ...]
     decoders_with_other_names: tuple[str, ...]
     class_count: int
+    names_source: str
     missing_fields: tuple[str, ...]
     with_preprocessing: tuple[str, ...]
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -270,15 +272,23 @@ def _class_names_text(
     state: RecognitionState,
     syntax: ParameterSyntax,
 ) -> str:
-    given_count = state.class_count
-    listed = ' or '.join(
-        f'{"any number of classes" if count is None else counted(count, "class", "classes")} '
-        f'with {fit}'
-        for fit, count in class_counts.items()
+    decoders_by_count: dict[int | None, list[str]] = {}
+    for decoder, count in class_counts.items():
+        decoders_by_count.setdefault(count, []).append(decoder)
+    listed = join_alternatives(
+        [
+            f'{"any number of classes" if count is None else counted(count, "class", "classes")} '
+            f'with {join_alternatives(decoders)}'
+            for count, decoders in decoders_by_count.items()
+        ]
     )
-    wrong = f', not {given_count}: correct the class names' if given_count else ''
+    wrong = ''
+    if state.class_count:
+        given = counted(state.class_count, 'name')
+        wrong = f', but {state.names_source} has {given}: set a name for each class'
     more = [PRESETS[fit].background for fit in class_counts if PRESETS[fit].background]
-    if state.task == DETECT and any(
+    is_unknown = state.task == DETECT and not state.is_exporter_known
+    if is_unknown and any(
         _class_axis_may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts
     ):
         more.append(
@@ -340,13 +350,23 @@ class Mismatch(TypedDict):
 
 
 def outputs_mismatch(
-    decoder: Decoder, task: Task, outputs: tuple[TensorSpec, ...], classes: int, batch: int
+    decoder: Decoder,
+    task: Task,
+    outputs: tuple[TensorSpec, ...],
+    classes: int,
+    batch: int,
+    names_source: str = '',
 ) -> Mismatch:
-    """Describe outputs that a decoder cannot read."""
+    """Describe outputs that a decoder cannot read.
+
+    Args:
+        names_source: where the class names are from; empty if unknown.
+    """
     wanted = decoder.outputs(classes, task)
     ways = possible_assignments(wanted, outputs)
+    source = f' of {names_source}' if names_source and classes else ''
     count = needed_class_count(decoder, outputs, task)
-    fix = f'correct decoder and task, or the number of class names: {count}'
+    fix = f'set {counted(count or 0, "class name")}, or correct decoder and task'
     if len(ways) > 1:
         fix = _advice_about_equal_outputs(wanted, outputs, ways)
     elif count in (None, classes):
@@ -354,7 +374,7 @@ def outputs_mismatch(
     return Mismatch(
         found=tensors_text(outputs),
         expected=f'{outputs_text(wanted, batch)}, as the decoder {decoder} reads with {classes} '
-        f'classes and the task {task}',
+        f'classes{source} and the task {task}',
         fix=fix,
     )
 
