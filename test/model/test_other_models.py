@@ -1,6 +1,7 @@
 """Models of no supported task are refused once, and the advice of a refusal works."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -335,6 +336,10 @@ def test_task_of_a_map_with_a_channel_for_each_name_is_assumed(count):
     assert (found.task.name, found.decoder) == ('semantic', given.decoder)
     assert 'task' in found.assumption
     assert 'task' not in given.assumption
+    aux = (TensorSpec('aux', (1, count, 64, 48), 'float32'), replace(outputs[0], name='out'))
+    of_torchvision = recognised(aux, inputs=inputs, class_names=names)
+    assert of_torchvision.decoder == given.decoder
+    assert 'task' not in of_torchvision.assumption
 
 
 @pytest.mark.parametrize('preset', family_outputs.OUTPUTS)

@@ -416,7 +416,8 @@ def _assumed_layout_sentence(chosen: str, info: ExporterInfo, overrides: ModelOv
 def _assumed_task_sentence(model: ModelInfo, info: ExporterInfo, overrides: ModelOverrides) -> str:
     """Return a sentence about logits of classes that only class names show; empty for others."""
     image, _ = split_inputs(model.name, model.inputs)
-    other = possible_networks(model.outputs, image)
+    # The names of torchvision's two outputs show the task.
+    other = possible_networks(model.outputs, image) if len(model.outputs) == 1 else ()
     is_given = overrides.task or overrides.decoder
     if info.exporter not in _UNKNOWN_EXPORTERS or is_given or info.task != Semantic() or not other:
         return ''
