@@ -342,6 +342,19 @@ def test_task_of_a_map_with_a_channel_for_each_name_is_assumed(count):
     assert 'task' not in of_torchvision.assumption
 
 
+@pytest.mark.parametrize('sides', [(-1, -1), (64, 64)])
+def test_advice_for_logits_has_the_size_of_an_open_input(sides):
+    outputs = (TensorSpec('output', (1, 3, *sides), 'float32'),)
+    inputs = (TensorSpec('input', (1, 3, *sides), 'float32'),)
+    with pytest.raises(EngineError) as caught:
+        recognised(outputs, inputs=inputs)
+    assert ('input_size' in caught.value.fix) == (-1 in sides)
+    size = {'input_size': [64, 64]} if -1 in sides else {}
+    names = ['sky', 'road', 'car']
+    found = recognised(outputs, inputs=inputs, task='semantic', class_names=names, **size)
+    assert found.task.name == 'semantic'
+
+
 @pytest.mark.parametrize('preset', family_outputs.OUTPUTS)
 def test_outputs_of_a_decoder_are_no_other_network(preset):
     rng = np.random.default_rng(7)

@@ -247,13 +247,20 @@ def _refuse_other_networks(
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
         but = f' (but {names})' if names else ''
+        values: dict[str, object] = {'task': 'semantic'}
+        if input_size is None:
+            values['input_size'] = ['WIDTH', 'HEIGHT']
+        meanings = (
+            f'semantic segmentation with {channels} classes',
+            'an undecoded grid of a detector head',
+            *possible_networks(outputs, image),
+        )
         raise EngineError(
             model.name,
-            f'{tensors_text(outputs)}, which is either semantic segmentation with {channels} '
-            'classes or an undecoded grid of a detector head',
-            fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
+            f'{tensors_text(outputs)}, which may be {join_alternatives(meanings)}',
+            fix=f'for semantic segmentation, add {syntax.arguments(values)} and the '
             f'names of {channels} classes{but}; export a detector with decoding inside; no task '
-            'reads ' + join_alternatives(possible_networks(outputs, image)),
+            'reads the others',
         )
     if len(masks) == len(outputs) == 2 and masks[0].shape == masks[1].shape:
         raise EngineError(

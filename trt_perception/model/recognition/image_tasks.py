@@ -125,7 +125,8 @@ def advice_for_a_depth(
     if len(outputs) > 1:
         what = 'if one of them is a depth, export only this output, and'
     arguments = syntax.arguments(values)
-    return f'{what} set {arguments}, with {meanings_text(fitting)}; {OTHER_MAPS}'
+    choices = meanings_text(fitting)
+    return f'{what} set {arguments}, where DECODER is {choices}; {OTHER_MAPS}'
 
 
 def may_be_semantic(model: ModelInfo, input_size: tuple[int, int] | None) -> bool:
