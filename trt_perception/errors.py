@@ -158,6 +158,7 @@ class MissingModelInfoError(EngineError):
         arguments: what the user adds to the command or call, with placeholders in capitals.
         missing: maps each missing parameter, without ``model.``, to its possible values.
         seen: sentences about the known values of the model.
+        other_networks: networks of no task whose outputs have the same shapes.
     """
 
     def __init__(
@@ -169,11 +170,13 @@ class MissingModelInfoError(EngineError):
         arguments: str,
         missing: Mapping[str, str],
         seen: Sequence[str],
+        other_networks: Sequence[str] = (),
     ) -> None:
         super().__init__(subject, found, fix=fix)
         self.arguments = arguments
         self.missing = dict(missing)
         self.seen = tuple(seen)
+        self.other_networks = tuple(other_networks)
 
     def __str__(self) -> str:
         return f'{self.statement}\n{self.fix}'

@@ -1,5 +1,7 @@
 """Reading of preprocessor_config.json. test_processors.py compares pixels with the processors."""
 
+import json
+
 import pytest
 
 from support.properties import given, settings, st
@@ -8,6 +10,15 @@ from trt_perception.model.recognition.image_processor import read_image_processo
 
 SQUARE = {'height': 224, 'width': 224}
 CROP = {'do_center_crop': True, 'crop_size': SQUARE}
+
+
+def names_a_value(problem, values):
+    """Return whether a problem names one of the file's keys with its value."""
+    return any(
+        f'{json.dumps(key)}{joint} {json.dumps(value)}' in problem
+        for key, value in values.items()
+        for joint in (':', ' is')
+    )
 
 
 def crop(shorter_side, side=224):
@@ -128,6 +139,7 @@ def test_unread_geometry_is_a_problem_and_leaves_the_colours(name, values):
     assert (fields['mean'], fields['std'], fields['scale']) == ((0.25,) * 3, (0.75,) * 3, 0.5)
     assert fields['filter'] == 'bicubic'
     assert not fields.keys() & {'resize', 'pad_value', 'shorter_side', 'size_multiple'}
+    assert names_a_value(problems['resize'], values)
 
 
 @pytest.mark.parametrize(
@@ -151,6 +163,23 @@ def test_invalid_value_is_a_problem_and_leaves_the_geometry(values, missing):
     fields, input_size, problems = read_image_processor(values, '')
     assert (set(problems), input_size, fields['resize']) == (missing, (224, 224), 'stretch')
     assert not missing & fields.keys() - {'antialias'}
+    for problem in problems.values():
+        assert names_a_value(problem, values)
+
+
+@pytest.mark.parametrize('key', ['image_processor_type', 'feature_extractor_type'])
+@pytest.mark.parametrize(
+    'name', ['Owlv2ImageProcessor', 'MyOwnProcessor', 'LevitFeatureExtractor']
+)
+def test_class_that_is_not_read_is_named_with_its_key(key, name):
+    values = {'size': SQUARE, key: name}
+    _, input_size, problems = read_image_processor(values, 'vit')
+    assert (set(problems), input_size) == ({'resize', 'antialias'}, None)
+    for problem in problems.values():
+        assert f'{json.dumps(key)}: {json.dumps(name)}' in problem
+    # A known filter is no problem of the class.
+    _, _, problems = read_image_processor({**values, 'resample': 2}, 'vit')
+    assert set(problems) == {'resize'}
 
 
 @pytest.mark.parametrize(

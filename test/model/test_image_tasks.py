@@ -1,7 +1,11 @@
 """Recognition of models that describe the whole image, and the limits of their tasks."""
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
+import trt_perception as tp
 from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
@@ -199,6 +203,7 @@ def test_floats_for_each_pixel_are_a_depth_whose_unit_the_user_knows(decoder):
     with pytest.raises(MissingModelInfoError) as caught:
         recognised(output(1, 480, 640), inputs=image(480, 640))
     assert set(caught.value.missing) == {'decoder'}
+    assert 'task depth' not in ' '.join(caught.value.seen)  # the map may be a mask
     found = recognised(output(1, 480, 640), inputs=image(480, 640), decoder=decoder)
     assert (found.task.name, found.decoder) == ('depth', PRESETS[decoder].decoder)
     assert (found.preprocessing.filter, found.preprocessing.antialias) == ('bicubic', True)
@@ -239,6 +244,30 @@ def test_unit_of_a_depth_is_asked_for_if_the_config_does_not_decide(config, is_r
     assert set(caught.value.missing) == {'decoder'}
     found = recognised(output(1, 640, 640), (), config, decoder='metric_depth')
     assert (found.decoder, found.task.name) == (PRESETS['metric_depth'].decoder, 'depth')
+
+
+@pytest.mark.parametrize('decoder', ['relative_depth', 'metric_depth'])
+def test_channel_axis_changes_no_depth(tmp_path, decoder):
+    rng = np.random.default_rng(5)
+    picture = rng.integers(0, 256, (48, 64, 3), np.uint8)
+    results = []
+    for axes in (0, 1):
+        path = tmp_path / f'{axes}.onnx'
+        nodes = [helper.make_node('ReduceMean', ['images'], ['output'], axes=[1], keepdims=axes)]
+        shapes = {'images': (1, 3, 48, 64), 'output': (1, *[1] * axes, 48, 64)}
+        first, last = (
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in shapes.items()
+        )
+        graph = helper.make_graph(nodes, 'depth', [first], [last])
+        opsets = [helper.make_opsetid('', 13)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+        values = {'model_decoder': decoder, 'model_mean': [0.0] * 3, 'model_std': [1.0] * 3}
+        with tp.load(path, **values) as model:
+            results.append(model(picture).depth())
+    np.testing.assert_array_equal(*results)
+    # The image has the size of the network, so each depth is the mean of a pixel.
+    np.testing.assert_allclose(results[0], picture.mean(axis=2) / 255, atol=1e-6)
 
 
 def test_crop_of_a_depth_model_is_refused():

@@ -15,8 +15,8 @@ from support.oracles.recognition_support import (
 from trt_perception.errors import MissingModelInfoError
 from trt_perception.files.literals import parse_literal
 from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.grids import count_anchors_per_cell
 from trt_perception.model.preprocessing import RESIZE_MODES, Preprocessing
-from trt_perception.model.recognition.decoder_search import count_anchors_per_cell
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS
 from trt_perception.model.tensors import TensorSpec
 

@@ -279,6 +279,7 @@ CASES = [
     {**NAMED, 'outputs': floats(a=(1, 80, 160, 160), b=(1, 80, 160, 160))},
     {**NAMED, 'outputs': floats(output=(1, 85, 160, 160))},
     {'outputs': floats(output=(1, 640, 640))},
+    {'outputs': floats(output=(1, 1, 640, 640))},
     {**NAMED, 'outputs': floats(output=(1, 80, 20, 20))},
 ]
 ROWS = rows((ROOT / 'test' / 'data' / 'recognition.md').read_text(encoding='utf-8'))

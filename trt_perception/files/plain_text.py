@@ -207,6 +207,11 @@ def split_list(text: str) -> list[str]:
     return [word.strip(' \'"') for word in inside.split(',')] if inside.strip() else []
 
 
+def join_alternatives(items: Sequence[str]) -> str:
+    """Return at least one item as ``a, b or c``."""
+    return ' or '.join(filter(None, (', '.join(items[:-1]), items[-1])))
+
+
 def join_first_items(items: Collection[str], most: int = 5, separator: str = ', ') -> str:
     """Return the first items as one text, with the number of further items."""
     first = separator.join(itertools.islice(items, most))

@@ -26,6 +26,7 @@ from trt_perception.model.candidates import Candidates, Floats
 from trt_perception.model.output_tensor import OutputTensor
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.model.tensors import TensorSpec
 
 #: An output of one image, without the batch axis. Floats are float32.
 OutputArray = npt.NDArray[Any]
@@ -210,6 +211,16 @@ class Decoder(ABC):
         """Return ``tensors``. A family whose shapes depend on its constants overrides this."""
         return self.tensors
 
+    def for_outputs(self, outputs: tuple[TensorSpec, ...]) -> Decoder:  # noqa: ARG002
+        """Return the decoder with the constants that the shapes of a model's outputs decide.
+
+        Recognition calls this for presets. The constants of a manifest stay unchanged.
+
+        Args:
+            outputs: all outputs of the model, with -1 for a dynamic dimension.
+        """
+        return self
+
     @abstractmethod
     def decode(
         self, arrays: Sequence[OutputArray], image: ImageContext, select: SelectDetections
@@ -363,6 +374,8 @@ class DecoderPreset:
         networks_by_resize: maps resize modes to the networks that need them, if networks with
             equal outputs differ. The user must then set the mode for detectors of boxes.
         task_preprocessing: further values for fields of Preprocessing, for the other tasks.
+        meaning: the meaning of the values and the models, for errors that list presets with equal
+            outputs; may be empty.
     """
 
     name: str
@@ -377,3 +390,4 @@ class DecoderPreset:
     background: str = ''
     networks_by_resize: Mapping[str, str] = field(default_factory=dict)
     task_preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    meaning: str = ''

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from trt_perception.errors import OutputShapeError
 from trt_perception.files.json_section import JsonSection
 from trt_perception.model.candidates import Floats
+
+# Strides of the grids of usual detectors.
+_STRIDE_SETS: Final = (
+    (8, 16, 32),
+    (8, 16, 32, 64),
+    (4, 8, 16, 32),
+    (4, 8, 16),
+    (8, 16),
+    (16, 32),
+    (8,),
+    (16,),
+)
 
 
 def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
@@ -39,6 +52,26 @@ def cell_count(strides: Sequence[int], network_wh: tuple[int, int]) -> int:
     """
     width, height = network_wh
     return sum(-(-width // stride) * -(-height // stride) for stride in strides)
+
+
+def count_anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
+    """Return the number of anchors per grid cell that explains the number of anchors.
+
+    Args:
+        anchors: number of anchors; negative if dynamic.
+        input_size: width and height in pixels; None if dynamic.
+
+    Returns:
+        1 (YOLOv8, YOLOX) or 3 (YOLOv5, 7); 0 if no usual grids have this number of anchors; None
+        if an argument is dynamic.
+    """
+    if input_size is None or anchors < 0:
+        return None
+    for per_cell in (1, 3):
+        for strides in _STRIDE_SETS:
+            if anchors == per_cell * cell_count(strides, input_size):
+                return per_cell
+    return 0
 
 
 def check_anchor_count(anchors: int, strides: Sequence[int], network_wh: tuple[int, int]) -> None:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
+from trt_perception.model.other_networks import refuse_inputs_of_other_networks
 from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, check_tensor_sizes, tensors_text
 
@@ -40,21 +41,23 @@ def split_inputs(
     auxiliary_inputs = tuple(tensor for tensor in inputs if _is_auxiliary(tensor))
     images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
+        refuse_inputs_of_other_networks(name, inputs)
         raise EngineError(
             name,
             tensors_text(inputs),
             expected='one image input of shape (1, 3, height, width)',
-            fix='export the detector with a single image input (others may be '
+            fix='export the model with a single image input (others may be '
             f'{" and ".join(_AUXILIARY_INPUT_NAMES)})',
         )
     image = images[0]
     channels = image.shape[{'nchw': 1, 'nhwc': 3, 'chw': 0}[image_layout(image)]]
     if channels not in (3, -1):
+        refuse_inputs_of_other_networks(name, inputs)
         raise EngineError(
             name,
             tensors_text(images),
             expected='an image of 3 channels, (1, 3, height, width) or (1, height, width, 3)',
-            fix='export the detector for colour images',
+            fix='export the model for colour images',
         )
     _check_image(name, image)
     return image, auxiliary_inputs

@@ -218,7 +218,14 @@ def resolve_model_spec(
     # An engine with a dynamic batch may report the outputs with the batch of its first profile.
     is_dynamic = len(image.shape) == 4 and image.shape[0] < 0
     assigned = _check_outputs(
-        model.name, known.decoder, known.task, model.outputs, classes, batch, any_batch=is_dynamic
+        model.name,
+        known.decoder,
+        known.task,
+        model.outputs,
+        classes,
+        batch,
+        any_batch=is_dynamic,
+        names_source=known.names_source,
     )
     unused = [tensor for place, tensor in enumerate(model.outputs) if place not in assigned]
     if unused:
@@ -393,8 +400,12 @@ def _check_outputs(
     batch: int,
     *,
     any_batch: bool = False,
+    names_source: str = '',
 ) -> tuple[int, ...]:
     """Check the sizes of outputs, and that they match decoder, class names, task and batch.
+
+    Args:
+        names_source: where the class names are from, for messages; empty if unknown.
 
     Returns:
         The indices of the outputs that the decoder reads.
@@ -413,5 +424,6 @@ def _check_outputs(
         output.shape[0] == 'B' and not any_batch and outputs[place].shape[0] not in (batch, -1)
         for output, place in zip(wanted, assigned, strict=True)
     ):
-        raise EngineError(name, **outputs_mismatch(decoder, task, outputs, classes, batch))
+        mismatch = outputs_mismatch(decoder, task, outputs, classes, batch, names_source)
+        raise EngineError(name, **mismatch)
     return assigned

@@ -75,6 +75,8 @@ _ULTRALYTICS_STRETCH: Final = {**RGB_0_TO_1, 'resize': 'stretch'}
 #: The image processor of Depth Anything in transformers.
 _DEPTH_ANYTHING: Final = {**IMAGENET, 'resize': 'stretch', 'filter': 'bicubic', 'antialias': True}
 
+_MAP_OF_DEPTH: Final = '(B, rows, columns) or (B, 1, rows, columns)'
+
 _PRESETS: Final = (
     DecoderPreset('dense', Dense(), 'YOLOv8, 9, 11, 12', preprocessing=ULTRALYTICS),
     DecoderPreset('dense_transposed', Dense(transposed=True)),
@@ -260,22 +262,25 @@ _PRESETS: Final = (
         'depth models of Ultralytics',
         '(B, 1, rows, columns)',
         preprocessing=_ULTRALYTICS_STRETCH,
+        meaning='metres, by Ultralytics',
     ),
     DecoderPreset(
         'relative_depth',
         # As post_process_depth_estimation of transformers does.
         DepthDecoder(has_channel_axis=False, is_metric=False, upsampling='bicubic'),
         'Depth Anything V2, DPT',
-        '(B, rows, columns)',
+        _MAP_OF_DEPTH,
         preprocessing=_DEPTH_ANYTHING,
+        meaning='no unit, larger values are nearer, as by Depth Anything V2, DPT and MiDaS',
         transformers=('depth_anything', 'dpt'),
     ),
     DecoderPreset(
         'metric_depth',
         DepthDecoder(has_channel_axis=False, is_metric=True, upsampling='bicubic'),
         'metric models of Depth Anything V2',
-        '(B, rows, columns)',
+        _MAP_OF_DEPTH,
         preprocessing=_DEPTH_ANYTHING,
+        meaning='metres, as by metric models of Depth Anything V2',
     ),
     DecoderPreset(
         'depth_pro',

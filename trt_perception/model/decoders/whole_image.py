@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Final
 
 import numpy as np
@@ -24,15 +24,17 @@ from trt_perception.model.decoder import (
     OutputArray,
     Sky,
 )
-from trt_perception.model.output_tensor import Axis, OutputTensor
+from trt_perception.model.output_tensor import Axis, OutputTensor, assign_outputs
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import PARAMETERS_OF_DEPTH, PARAMETERS_OF_SKY
-from trt_perception.model.tensors import INDEX_DTYPES
+from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec
 
 Doubles = npt.NDArray[np.float64]
 
+#: Names that transformers gives to a depth.
+DEPTH_NAMES: Final = ('predicted_depth',)
 #: Depth Anything 3 was trained with images of this focal length in pixels.
 _FOCAL_LENGTH_OF_TRAINING: Final = 300
 #: Depth of the sky in a relative result, before it is inverted.
@@ -166,7 +168,22 @@ class DepthDecoder(ImageDecoder):
     def family_outputs(self) -> tuple[OutputTensor, ...]:
         channel = (1,) if self.has_channel_axis else ()
         shape = ('B', *channel, 'rows', 'columns')
-        return (OutputTensor('depth', shape, tensor_names=('predicted_depth',)),)
+        return (OutputTensor('depth', shape, tensor_names=DEPTH_NAMES),)
+
+    def for_outputs(self, outputs: tuple[TensorSpec, ...]) -> DepthDecoder:
+        """Return the decoder with a channel axis if only an output with this axis fits.
+
+        If outputs of both shapes exist, an output with a known name decides. A decoder with the
+        axis stays, because the exporter of Ultralytics always writes it, and boxes have the shape
+        of maps without the axis.
+        """
+        read = {
+            decoder: outputs[indices[0]].name
+            for decoder in (self, replace(self, has_channel_axis=True))
+            if (indices := assign_outputs(decoder.family_outputs(), outputs)) is not None
+        }
+        named = [decoder for decoder, name in read.items() if name in DEPTH_NAMES]
+        return next(iter([*named, *read]), self)
 
     def map_layout(self) -> MapLayout:
         return MapLayout('depth', self.upsampling)

@@ -9,18 +9,23 @@ from dataclasses import replace
 from typing import Final
 
 from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import counted
+from trt_perception.files.plain_text import counted, join_alternatives
 from trt_perception.model.decoder import DecoderPreset
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.grids import cell_count
+from trt_perception.model.grids import cell_count, count_anchors_per_cell
 from trt_perception.model.input_layout import has_size_input, split_inputs
+from trt_perception.model.other_networks import possible_networks
 from trt_perception.model.output_tensor import (
     OutputTensor,
     assign_outputs,
     possible_assignments,
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
-from trt_perception.model.recognition.image_tasks import MAX_CELL, may_be_semantic
+from trt_perception.model.recognition.image_tasks import (
+    advice_for_a_depth,
+    is_map,
+    may_be_semantic,
+)
 from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ParameterSyntax
 from trt_perception.model.tasks.detect import DETECT
@@ -29,42 +34,11 @@ from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import INDEX_DTYPES, ModelInfo, TensorSpec, tensors_text
 
-# Strides of the grids of usual detectors.
-_STRIDE_SETS: Final = (
-    (8, 16, 32),
-    (8, 16, 32, 64),
-    (4, 8, 16, 32),
-    (4, 8, 16),
-    (8, 16),
-    (16, 32),
-    (8,),
-    (16,),
-)
 # Words in the names of outputs that belong to another task than boxes.
 _NAMES_OF_OTHER_TASKS: Final = re.compile(r'mask|proto|keypoint', re.IGNORECASE)
 _GRID_STRIDES: Final = (4, 8, 16, 32, 64, 128)
 # Maximum number of queries and final boxes. A coarse grid may have fewer anchors than this.
 _MAX_QUERIES: Final = 1000
-
-
-def count_anchors_per_cell(anchors: int, input_size: tuple[int, int] | None) -> int | None:
-    """Return the number of anchors per grid cell that explains the number of anchors.
-
-    Args:
-        anchors: number of anchors; negative if dynamic.
-        input_size: width and height in pixels; None if dynamic.
-
-    Returns:
-        1 (YOLOv8, YOLOX) or 3 (YOLOv5, 7); 0 if no usual grids have this number of anchors; None
-        if an argument is dynamic.
-    """
-    if input_size is None or anchors < 0:
-        return None
-    for per_cell in (1, 3):
-        for strides in _STRIDE_SETS:
-            if anchors == per_cell * cell_count(strides, input_size):
-                return per_cell
-    return 0
 
 
 def find_decoders(
@@ -73,6 +47,7 @@ def find_decoders(
     classes: int | None,
     info: ExporterInfo,
     syntax: ParameterSyntax,
+    names_source: str = '',
 ) -> tuple[str, ...]:
     """Return the names of all decoders that fit a model.
 
@@ -81,6 +56,7 @@ def find_decoders(
         classes: number of class names; None if unknown.
         info: information from metadata or config.json.
         syntax: how the user sets parameters, for messages.
+        names_source: where the class names are from, for messages.
 
     Raises:
         EngineError: the outputs belong to another kind of network.
@@ -97,7 +73,7 @@ def find_decoders(
             classes,
             info.task,
             allow_dynamic=allow_dynamic,
-            known={name for names in info.decoder_candidates for name in names},
+            known=info.known_decoders,
         )
         if _max_row_count(outputs) > _MAX_QUERIES:
             decoders = [name for name in decoders if not _has_query_rows(_box_outputs(name))]
@@ -108,11 +84,17 @@ def find_decoders(
         if left:
             break
     if not info.task.has_masks and info.task.finds_objects:
-        _refuse_other_networks(model, input_size, syntax, left)
+        given = f'{names_source} has {counted(classes, "name")}' if classes else ''
+        _refuse_other_networks(model, input_size, syntax, left, given)
     if not info.decoder_candidates:
         _refuse_anchor_outputs(model, left, syntax)
-    if classes is not None and info.task == DETECT and left in ([], ['dense_objectness']):
-        _refuse_extra_channels(model, classes, syntax)
+    if (
+        classes is not None
+        and info.task == DETECT
+        and left in ([], ['dense_objectness'])
+        and not info.decoder_candidates
+    ):
+        _refuse_extra_channels(model, classes, syntax, names_source)
     return tuple(left)
 
 
@@ -154,7 +136,7 @@ def find_decoders_by_shape(
         for name, preset in PRESETS.items()
         if not preset.decoder.has_constant_scores(classes or class_count)
         and assign_outputs(
-            preset.decoder.outputs(classes, task),
+            preset.decoder.for_outputs(model.outputs).outputs(classes, task),
             model.outputs,
             allow_dynamic=allow_dynamic,
             shapes_decide=name in known,
@@ -229,6 +211,7 @@ def _refuse_other_networks(
     input_size: tuple[int, int] | None,
     syntax: ParameterSyntax,
     decoders: Sequence[str],
+    names: str,
 ) -> None:
     """Refuse outputs of other networks than detectors of boxes, and name the network.
 
@@ -237,6 +220,7 @@ def _refuse_other_networks(
         input_size: width and height in pixels; None if dynamic.
         syntax: how the user sets parameters, for messages.
         decoders: the decoders that fit, and leave some outputs unused.
+        names: the source and number of class names, for messages; empty without class names.
 
     Raises:
         EngineError: the outputs include masks, keypoints or undecoded grids.
@@ -259,15 +243,24 @@ def _refuse_other_networks(
             fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or '
             + manifest_advice(model, 'segment'),
         )
+    image, _ = split_inputs(model.name, model.inputs)
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
+        but = f' (but {names})' if names else ''
+        values: dict[str, object] = {'task': 'semantic'}
+        if input_size is None:
+            values['input_size'] = ['WIDTH', 'HEIGHT']
+        meanings = (
+            f'semantic segmentation with {channels} classes',
+            'an undecoded grid of a detector head',
+            *possible_networks(outputs, image),
+        )
         raise EngineError(
             model.name,
-            f'{tensors_text(outputs)}, which is either semantic segmentation with {channels} '
-            'classes or an undecoded grid of a detector head',
-            fix=f'for semantic segmentation, add {syntax.arguments({"task": "semantic"})} and the '
-            f'names of {channels} classes; export a detector with decoding inside; no task reads '
-            'other maps, such as features or optical flow',
+            f'{tensors_text(outputs)}, which may be {join_alternatives(meanings)}',
+            fix=f'for semantic segmentation, add {syntax.arguments(values)} and the '
+            f'names of {channels} classes{but}; export a detector with decoding inside; no task '
+            'reads the others',
         )
     if len(masks) == len(outputs) == 2 and masks[0].shape == masks[1].shape:
         raise EngineError(
@@ -279,11 +272,13 @@ def _refuse_other_networks(
     if outputs and len(masks) == len(outputs):
         _refuse_maps(model, input_size, syntax)
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
+        other = possible_networks(outputs, image)
         raise EngineError(
             model.name,
-            f'undecoded grids of a detector head: {tensors_text(outputs)}',
+            f'{join_alternatives(("undecoded grids of a detector head", *other))}: '
+            f'{tensors_text(outputs)}',
             expected='one decoded output, such as (1, N, 5 + C)',
-            fix='export the model with decoding inside (YOLOv7: --grid)',
+            fix='export a detector with decoding inside (YOLOv7: --grid)',
         )
 
 
@@ -296,17 +291,15 @@ def _refuse_maps(
         EngineError: the outputs have one channel, or the shape of no detector's grids.
     """
     outputs = model.outputs
-    if all(tensor.shape[1] == 1 and _is_map(tensor, input_size) for tensor in outputs):
-        add = f'add {syntax.arguments({"task": "depth"})}'
-        depth = f'{add} if it is a depth in metres'
-        if len(outputs) > 1:
-            depth = f'if one of them is a depth in metres, export only this output, and {add}'
+    if all(tensor.shape[1] == 1 and is_map(tensor, input_size) for tensor in outputs):
+        count = len(outputs)
+        several = f' in each of {count} outputs, as of U-2-Net' if count > 1 else ''
         raise EngineError(
             model.name,
-            f'one value for each pixel, which may be a depth, a mask, a matte or a map of text: '
-            f'{tensors_text(outputs)}',
+            f'one value for each pixel{several}, which may be a depth, a mask, a matte or a map '
+            f'of text: {tensors_text(outputs)}',
             expected='outputs that docs/decoders.md lists',
-            fix=f'{depth}; no task reads other maps of one channel',
+            fix=advice_for_a_depth(outputs, input_size, syntax),
         )
     if input_size and not all(_may_be_grid(tensor, input_size) for tensor in outputs):
         raise EngineError(
@@ -315,15 +308,6 @@ def _refuse_maps(
             expected='outputs that docs/decoders.md lists',
             fix='export a model of a task in docs/decoders.md',
         )
-
-
-def _is_map(tensor: TensorSpec, input_size: tuple[int, int] | None) -> bool:
-    """Return whether an output (B, C, rows, columns) may have a value for pixels of the image."""
-    rows, columns = tensor.shape[2:]
-    if input_size is None or min(rows, columns) < 0:
-        return True
-    width, height = input_size
-    return rows * width == columns * height and width <= MAX_CELL * columns
 
 
 def _may_be_grid(tensor: TensorSpec, input_size: tuple[int, int]) -> bool:
@@ -376,7 +360,7 @@ def decoders_of_a_part(
     """
     found: dict[str, tuple[TensorSpec, ...]] = {}
     for name in find_decoders_by_shape(model, classes, task, known=PRESETS):
-        wanted = PRESETS[name].decoder.outputs(classes, task)
+        wanted = PRESETS[name].decoder.for_outputs(model.outputs).outputs(classes, task)
         indices = assign_outputs(wanted, model.outputs) or ()
         is_row_of_objects = task.finds_objects and len(indices) == 1
         if is_row_of_objects and len(model.outputs[indices[0]].shape) == 3:
@@ -394,7 +378,9 @@ def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:
     return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
-def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSyntax) -> None:
+def _refuse_extra_channels(
+    model: ModelInfo, classes: int, syntax: ParameterSyntax, names_source: str
+) -> None:
     """Refuse an output with more channels than box and classes, and list possible meanings.
 
     Raises:
@@ -410,7 +396,7 @@ def _refuse_extra_channels(model: ModelInfo, classes: int, syntax: ParameterSynt
         meanings += row_meanings
     extra = min(rows, columns) - 4 - classes
     if extra > 0:
-        known = counted(classes, 'class', 'classes')
+        known = f'{counted(classes, "class", "classes")} of {names_source}'
         surpluses.append(f'{extra} more channels than a box (4) and {known}')
         meanings += _possible_meanings(extra)
         if extra == 1:

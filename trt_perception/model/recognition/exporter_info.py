@@ -51,6 +51,17 @@ class ExporterInfo:
     evidence: tuple[str, ...] = ()
 
     @property
+    def known_decoders(self) -> frozenset[str]:
+        """All decoders of ``decoder_candidates``."""
+        return frozenset(name for names in self.decoder_candidates for name in names)
+
+    @property
+    def names_source(self) -> str:
+        """Where the class names are from, for messages."""
+        sources = {'huggingface': 'config.json "id2label"', 'timm': 'config.json'}
+        return sources.get(self.exporter, 'metadata "names"')
+
+    @property
     def is_yolo_export(self) -> bool:
         """Whether the exporter of Ultralytics or YOLOv5 wrote the file."""
         return self.exporter in ('ultralytics', 'yolov5')

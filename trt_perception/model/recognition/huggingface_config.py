@@ -91,7 +91,7 @@ def read_huggingface_config(
         input_size=input_size,
         preprocessing=preprocessing,
         exporter='huggingface',
-        decoder_candidates=(decoders or (decoder,),) if decoder else (),
+        decoder_candidates=(decoders or (decoder,),) if decoders or decoder else (),
         task=task,
         problems=problems,
         unsupported=unsupported,

@@ -10,6 +10,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import ResizeFilter, number_mistake
 from trt_perception.model.recognition.processor_geometry import (
     class_prefix,
+    class_text,
     read_geometry,
     unread_keys,
 )
@@ -96,7 +97,8 @@ def _read_colors(processor: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     is_bgr = flag('do_flip_channel_order', False, 'color_order')
     if is_bgr and class_prefix(processor) not in ('', 'MobileViT'):
         # Other classes ignore the key, so that the file contradicts its processor.
-        problems['color_order'] = f'{_FILE} "do_flip_channel_order" is true'
+        flips = '"do_flip_channel_order": true is not read by'
+        problems['color_order'] = f'{_FILE} {flips} {class_text(processor)}'
     fields['color_order'] = 'bgr' if is_bgr else 'rgb'
     scale = processor.get('rescale_factor', 1 / 255)
     if not flag('do_rescale', True, 'scale'):
@@ -149,8 +151,8 @@ def _read_filter(processor: Mapping[str, Any], name: object) -> tuple[ResizeFilt
         return 'bilinear', ''
     if isinstance(name, str) and name in _DEFAULT_FILTERS:
         return _DEFAULT_FILTERS[name], ''
-    default = f'the default of {short_json(name)} is unknown'
-    return None, f'preprocessor_config.json has no "resample", and {default}'
+    default = f'the default of {class_text(processor)} is unknown'
+    return None, f'{_FILE} has no "resample", and {default}'
 
 
 def _resizes_bytes(processor: Mapping[str, Any], model_type: str) -> bool:

@@ -35,6 +35,8 @@ _PADDING: Final = frozenset(
         *('RfDetr', 'Yolos'),
     )
 )
+#: Keys of the processor's class, first that of today's releases.
+_CLASS_KEYS: Final = ('image_processor_type', 'feature_extractor_type')
 _DERIVES_SIZE: Final = frozenset(('', 'DPT'))
 _SUFFIX: Final = re.compile(r'(FeatureExtractor|ImageProcessor(Fast|Pil)?)$')
 #: ConvNeXt crops only inputs that are smaller than this side, in pixels.
@@ -86,8 +88,14 @@ class Geometry(NamedTuple):
 
 def class_prefix(processor: Mapping[str, Any]) -> str:
     """Return the class of a processor without its suffix, such as ``ViT``; empty if missing."""
-    name = processor.get('image_processor_type') or processor.get('feature_extractor_type')
+    name = next((processor[key] for key in _CLASS_KEYS if processor.get(key)), None)
     return _SUFFIX.sub('', name) if isinstance(name, str) else ''
+
+
+def class_text(processor: Mapping[str, Any]) -> str:
+    """Return the key and value of a processor's class, for messages; empty if missing."""
+    found = (key for key in _CLASS_KEYS if processor.get(key))
+    return next((f'{short_json(key)}: {short_json(processor[key])}' for key in found), '')
 
 
 def unread_keys(
@@ -118,7 +126,8 @@ def read_geometry(processor: Mapping[str, Any]) -> Geometry:
     """Return how a processor resizes, crops and pads."""
     prefix = class_prefix(processor)
     if prefix and prefix not in _STRETCHING | _PADDING:
-        return Geometry({}, problem=f'the geometry of {short_json(prefix)} is unknown')
+        known = f'{class_text(processor)} is a class whose resize is unknown'
+        return Geometry({}, problem=known)
     if keys := unread_keys(processor, of_colors=False):
         return Geometry({}, problem=f'{keys} is not read')
     for key in ('do_resize', 'do_center_crop', 'do_pad', 'keep_aspect_ratio'):
@@ -139,7 +148,8 @@ def _problem(processor: Mapping[str, Any], *keys: str) -> Geometry:
     """Return a geometry whose problem names the keys that the file has."""
     given = [key for key in keys if processor.get(key) is not None]
     values = ', '.join(f'{short_json(key)}: {short_json(processor[key])}' for key in given)
-    return Geometry({}, problem=f'{values} is unsupported')
+    of_class = f' with {class_text(processor)}' if class_text(processor) else ''
+    return Geometry({}, problem=f'{values} is unsupported{of_class}')
 
 
 def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
@@ -160,6 +170,10 @@ def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
         return _problem(processor, 'size', 'do_center_crop')
     if crops:
         cut = _width_height(processor.get('crop_size'))
+        if processor.get('crop_size') is None:
+            return Geometry(
+                {}, problem='"do_center_crop": true needs "crop_size", which is missing'
+            )
         if processor.get('do_pad') is True or cut is None:
             return _problem(processor, 'do_center_crop', 'crop_size', 'do_pad')
         if fixed == cut:

@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import EngineError
-from trt_perception.files.plain_text import counted
+from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.files.plain_text import counted, join_alternatives
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import (
     PRESETS,
@@ -34,10 +34,15 @@ from trt_perception.model.input_layout import (
     with_fixed_size,
 )
 from trt_perception.model.manifest import Manifest
+from trt_perception.model.other_networks import (
+    possible_networks,
+    refuse_outputs_of_other_networks,
+)
 from trt_perception.model.preprocessing import Preprocessing, fields_text
 from trt_perception.model.recognition.decoder_search import (
     add_task_of_outputs,
     find_decoders,
+    find_decoders_by_shape,
 )
 from trt_perception.model.recognition.exporter_info import ExporterInfo
 from trt_perception.model.recognition.huggingface_config import read_huggingface_config
@@ -63,6 +68,7 @@ from trt_perception.model.recognition.ultralytics_metadata import (
     read_ultralytics_metadata,
 )
 from trt_perception.model.tasks.classify import Classify
+from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
@@ -76,6 +82,8 @@ _TASK_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {Classify.name: {'antia
 
 # Exporters that write the class names into the file.
 _EXPORTERS_OF_METADATA: Final = ('ultralytics', 'yolov5', 'libreyolo')
+# Values of ExporterInfo.exporter if no file describes the outputs.
+_UNKNOWN_EXPORTERS: Final = ('', 'unknown')
 # Fields of Preprocessing that no parameter sets.
 _FIELDS_OF_MANIFESTS: Final = ('round_pixels', 'size_multiple', 'size_rounding')
 # Fields that a file of an exporter states, or whose usual values are assumed.
@@ -96,6 +104,8 @@ class ModelOverrides:
         image_wh: width and height of the images in pixels, for models that derive the size of
             their input from them; None if unknown.
         syntax: how the user sets parameters, for messages.
+        class_names_source: the option and file of the class names, for messages; empty for the
+            parameter of ``syntax``.
     """
 
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
@@ -105,6 +115,12 @@ class ModelOverrides:
     keypoint_names: tuple[str, ...] = ()
     image_wh: tuple[int, int] | None = None
     syntax: ParameterSyntax = ROS_SYNTAX
+    class_names_source: str = ''
+
+    @property
+    def names_source(self) -> str:
+        """Where the class names of the user are from, for messages."""
+        return self.class_names_source or self.syntax.name('class_names')
 
     @property
     def has_values(self) -> bool:
@@ -122,6 +138,7 @@ class ModelDescription:
         evidence: one sentence for each finding, in the form observation -> conclusion.
         task: the model's task, such as ``detect`` or ``pose``.
         assumption: a sentence about assumed preprocessing; empty without assumptions.
+        names_source: where the class names are from, for messages.
     """
 
     decoder: Decoder
@@ -130,6 +147,7 @@ class ModelDescription:
     evidence: tuple[str, ...]
     task: Task = DETECT
     assumption: str = ''
+    names_source: str = 'the manifest'
 
 
 def apply_overrides(
@@ -148,11 +166,14 @@ def apply_overrides(
             fix='do not set this parameter, or correct the manifest',
         )
     return ModelDescription(
-        PRESETS[overrides.decoder].decoder if overrides.decoder else manifest.decoder,
+        PRESETS[overrides.decoder].decoder.for_outputs(manifest.outputs)
+        if overrides.decoder
+        else manifest.decoder,
         replace(manifest.preprocessing, **overrides.preprocessing),
         overrides.class_names or manifest.class_names,
         evidence,
         manifest.task,
+        names_source=overrides.names_source if overrides.class_names else 'the manifest',
     )
 
 
@@ -186,9 +207,17 @@ def recognise(
             fix=f'set {overrides.syntax.name("decoder")} if another decoder reads the outputs, or '
             'write a manifest (docs/manifest.md)',
         )
+    may_be_other = info.exporter in _UNKNOWN_EXPORTERS and not overrides.decoder
+    decoder_parameter = overrides.syntax.name('decoder')
     try:
+        if may_be_other:
+            refuse_outputs_of_other_networks(
+                model, image, decoder_parameter, by_shape=not overrides.task
+            )
         return _describe(model, info, size, overrides)
     except EngineError as error:
+        if may_be_other and overrides.task and not isinstance(error, MissingModelInfoError):
+            refuse_outputs_of_other_networks(model, image, decoder_parameter, by_shape=True)
         if not info.other_model or overrides.decoder or overrides.task:
             raise
         # Advice about values that are unknown would not help.
@@ -221,7 +250,7 @@ def _describe(
     evidence, sentence_count = list(info.evidence), len(info.evidence)
     if overrides.class_names:
         count = counted(len(class_names), 'class', 'classes')
-        evidence.append(f'{overrides.syntax.name("class_names")} -> {count}')
+        evidence.append(f'{overrides.names_source} -> {count}')
     info = _with_task(model, info, class_names, size, overrides)
     evidence += info.evidence[sentence_count:]
     decoders: tuple[str, ...] = (overrides.decoder,)
@@ -241,6 +270,7 @@ def _describe(
         decoders=decoders,
         decoders_with_other_names=others,
         class_count=len(class_names),
+        names_source=_names_source(info, overrides),
         missing_fields=_missing_fields(values, info.task),
         with_preprocessing=tuple(
             name for name, each in PRESETS.items() if usual or each.preprocessing
@@ -248,19 +278,34 @@ def _describe(
         problems={key: why for key, why in problems.items() if key not in overrides.preprocessing},
         task=info.task,
         is_task_given=bool(overrides.task),
+        is_exporter_known=info.exporter not in _UNKNOWN_EXPORTERS,
+        is_decoder_given=bool(overrides.decoder),
     )
     refuse_missing_info(model, evidence, state, overrides.syntax)
-    decoder = PRESETS[chosen].decoder
+    decoder = PRESETS[chosen].decoder.for_outputs(model.outputs)
     if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')
     layout = 'nhwc' if image_layout(image) == 'nhwc' else 'nchw'
     preprocessing = Preprocessing(**values, layout=layout, dtype=image.dtype)
     doubts = (
         _assumed_layout_sentence(chosen, info, overrides),
+        _assumed_task_sentence(model, info, overrides),
         _assumption_sentence(usual, info, overrides),
     )
     doubt = '; '.join(filter(None, doubts))
-    return ModelDescription(decoder, preprocessing, class_names, tuple(evidence), info.task, doubt)
+    return ModelDescription(
+        decoder,
+        preprocessing,
+        class_names,
+        tuple(evidence),
+        info.task,
+        doubt,
+        names_source=_names_source(info, overrides),
+    )
+
+
+def _names_source(info: ExporterInfo, overrides: ModelOverrides) -> str:
+    return overrides.names_source if overrides.class_names else info.names_source
 
 
 def _known_values(
@@ -304,6 +349,8 @@ def _with_task(
             sentence = f'{overrides.syntax.name("decoder")} -> task {task}'
         elif info.task == DETECT and (found := image_task(model, size, len(class_names))):
             task, sentence = found, f'{tensors_text(model.outputs)} -> task {found}'
+            if found == Depth() and not overrides.decoder:
+                sentence = f'{tensors_text(model.outputs)} -> may be a depth'
         else:
             return info
         return replace(info, task=task, evidence=(*info.evidence, sentence))
@@ -363,6 +410,21 @@ def _assumed_layout_sentence(chosen: str, info: ExporterInfo, overrides: ModelOv
         f'assumed decoder: {chosen}, with boxes as {PRESETS[chosen].decoder.documented_boxes}, '
         'because the metadata do not show which program wrote the model. Compare boxes with your '
         f'images, and add {overrides.syntax.arguments({"decoder": chosen})} if they are right'
+    )
+
+
+def _assumed_task_sentence(model: ModelInfo, info: ExporterInfo, overrides: ModelOverrides) -> str:
+    """Return a sentence about logits of classes that only class names show; empty for others."""
+    image, _ = split_inputs(model.name, model.inputs)
+    # The names of torchvision's two outputs show the task.
+    other = possible_networks(model.outputs, image) if len(model.outputs) == 1 else ()
+    is_given = overrides.task or overrides.decoder
+    if info.exporter not in _UNKNOWN_EXPORTERS or is_given or info.task != Semantic() or not other:
+        return ''
+    return (
+        f'assumed task: {info.task}, because the output has a channel for each class name. It may '
+        f'also be {join_alternatives(other)}, which no task reads. Compare masks with your '
+        f'images, and add {overrides.syntax.arguments({"task": info.task.name})} if they are right'
     )
 
 
@@ -463,12 +525,16 @@ def _find_decoders_for_names(
 
     The second tuple is empty if a decoder fits.
     """
-    found = find_decoders(model, size, classes or None, info, overrides.syntax)
-    # Class names in the metadata of the file cannot be wrong, so do not try other names.
-    if (
-        found
-        or not classes
-        or (info.exporter in _EXPORTERS_OF_METADATA and not overrides.class_names)
-    ):
+    source = _names_source(info, overrides)
+    found = find_decoders(model, size, classes or None, info, overrides.syntax, source)
+    if found or not classes:
         return found, ()
+    if info.exporter in _EXPORTERS_OF_METADATA and not overrides.class_names:
+        # The names are right if they fit another decoder, or boxes without values of the task.
+        if find_decoders_by_shape(model, classes, info.task):
+            return (), ()
+        if info.task != DETECT and find_decoders_by_shape(
+            model, classes, allow_dynamic=False, known=info.known_decoders
+        ):
+            return (), ()
     return (), find_decoders(model, size, None, info, overrides.syntax)

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Final, TypedDict
 
 from trt_perception.errors import EngineError, MissingModelInfoError
-from trt_perception.files.plain_text import counted, join_first_items
+from trt_perception.files.plain_text import counted, join_alternatives, join_first_items
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import image_size, split_inputs
+from trt_perception.model.other_networks import possible_networks
 from trt_perception.model.output_tensor import (
     OutputTensor,
     assign_outputs,
@@ -23,7 +24,12 @@ from trt_perception.model.recognition.decoder_search import (
     decoders_of_a_part,
     find_decoders_by_shape,
 )
-from trt_perception.model.recognition.image_tasks import image_task
+from trt_perception.model.recognition.image_tasks import (
+    OTHER_MAPS,
+    advice_for_a_depth,
+    image_task,
+    meanings_text,
+)
 from trt_perception.model.recognition.manifest_command import manifest_advice
 from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.tasks.classify import Classify
@@ -63,22 +69,28 @@ class RecognitionState:
         decoders_with_other_names: if none fits, the decoders that fit another number of class
             names.
         class_count: number of class names; 0 if unknown.
+        names_source: where the class names are from, for messages.
         missing_fields: names of Preprocessing's fields without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
         problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
             or unsupported, unless the user has set the field.
         task: the model's task, such as ``detect`` or ``pose``.
         is_task_given: whether the user has set the task.
+        is_exporter_known: whether metadata or config.json describe the model.
+        is_decoder_given: whether the user has set the decoder.
     """
 
     decoders: tuple[str, ...]
     decoders_with_other_names: tuple[str, ...]
     class_count: int
+    names_source: str
     missing_fields: tuple[str, ...]
     with_preprocessing: tuple[str, ...]
     problems: Mapping[str, str] = field(default_factory=dict)
     task: Task = DETECT
     is_task_given: bool = False
+    is_exporter_known: bool = False
+    is_decoder_given: bool = False
 
 
 def refuse_missing_info(
@@ -121,6 +133,9 @@ def refuse_missing_info(
     missing = _missing_parameters(state, class_counts, syntax, needs_all, bool(by_shape))
     if not missing:
         return
+    image, _ = split_inputs(model.name, model.inputs)
+    is_known = state.is_exporter_known or state.is_task_given or state.is_decoder_given
+    other = () if is_known else possible_networks(model.outputs, image)
     choices = [f'{syntax.name(key)}: {text}' for key, text in missing.items()]
     if 0 < len(without_preprocessing) < len(class_counts):
         more = [
@@ -131,12 +146,13 @@ def refuse_missing_info(
     arguments = syntax.arguments(values)
     raise MissingModelInfoError(
         name,
-        _found_text(model, choices, seen),
+        _found_text(model, choices, seen, other),
         fix=f'add {arguments} (docs/decoders.md), or '
         + _manifest_advice(model, state.task, values),
         arguments=arguments,
         missing=missing,
         seen=seen,
+        other_networks=other,
     )
 
 
@@ -162,7 +178,11 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     if not state.is_task_given:
         return ''
     image, _ = split_inputs(model.name, model.inputs)
-    if seen := image_task(model, image_size(image), state.class_count):
+    size = image_size(image)
+    seen = image_task(model, size, state.class_count)
+    if seen == Depth() and len(model.outputs) == 1:
+        return f'{advice_for_a_depth(model.outputs, size, syntax)}; or '
+    if seen:
         fits = [seen.name]
     else:
         # Leave out poses, because the number of keypoints is unknown.
@@ -175,13 +195,20 @@ def _task_advice(model: ModelInfo, state: RecognitionState, syntax: ParameterSyn
     return f'remove {syntax.name("task")},{other} or '
 
 
-def _found_text(model: ModelInfo, choices: Sequence[str], seen: Sequence[str]) -> str:
+def _found_text(
+    model: ModelInfo, choices: Sequence[str], seen: Sequence[str], other: Sequence[str]
+) -> str:
     place = 'in its configuration' if model.is_served else f'{model.name}.json'
     lines = [
         f'without a manifest ({place}), these values are unknown:',
         *(f'- {choice}' for choice in choices),
         'The model has:',
         *(f'- {sentence}' for sentence in seen),
+        *(
+            (f'The outputs may also be {join_alternatives(other)}, which no task reads.',)
+            if other
+            else ()
+        ),
     ]
     return '\n'.join(lines)
 
@@ -225,6 +252,10 @@ def _missing_parameters(
     shared = len(set(class_counts.values())) < len(class_counts)
     if by_shape or (len(class_counts) > 1 and (shared or not needs_names)):
         missing['decoder'] = f'the outputs fit {" and ".join(class_counts)}'
+        if all(PRESETS[name].meaning for name in class_counts):
+            missing['decoder'] = meanings_text(tuple(class_counts))
+        if state.task == Depth() and not state.is_task_given and not state.is_exporter_known:
+            missing['decoder'] += f', if the output is a depth; {OTHER_MAPS}'
     if needs_names:
         missing['class_names'] = _class_names_text(class_counts, state, syntax)
     if 'antialias' in state.problems:
@@ -241,15 +272,23 @@ def _class_names_text(
     state: RecognitionState,
     syntax: ParameterSyntax,
 ) -> str:
-    given_count = state.class_count
-    listed = ' or '.join(
-        f'{"any number of classes" if count is None else counted(count, "class", "classes")} '
-        f'with {fit}'
-        for fit, count in class_counts.items()
+    decoders_by_count: dict[int | None, list[str]] = {}
+    for decoder, count in class_counts.items():
+        decoders_by_count.setdefault(count, []).append(decoder)
+    listed = join_alternatives(
+        [
+            f'{"any number of classes" if count is None else counted(count, "class", "classes")} '
+            f'with {join_alternatives(decoders)}'
+            for count, decoders in decoders_by_count.items()
+        ]
     )
-    wrong = f', not {given_count}: correct the class names' if given_count else ''
+    wrong = ''
+    if state.class_count:
+        given = counted(state.class_count, 'name')
+        wrong = f', but {state.names_source} has {given}: set a name for each class'
     more = [PRESETS[fit].background for fit in class_counts if PRESETS[fit].background]
-    if state.task == DETECT and any(
+    is_unknown = state.task == DETECT and not state.is_exporter_known
+    if is_unknown and any(
         _class_axis_may_hold_task_values(PRESETS[fit].decoder) for fit in class_counts
     ):
         more.append(
@@ -311,13 +350,23 @@ class Mismatch(TypedDict):
 
 
 def outputs_mismatch(
-    decoder: Decoder, task: Task, outputs: tuple[TensorSpec, ...], classes: int, batch: int
+    decoder: Decoder,
+    task: Task,
+    outputs: tuple[TensorSpec, ...],
+    classes: int,
+    batch: int,
+    names_source: str = '',
 ) -> Mismatch:
-    """Describe outputs that a decoder cannot read."""
+    """Describe outputs that a decoder cannot read.
+
+    Args:
+        names_source: where the class names are from; empty if unknown.
+    """
     wanted = decoder.outputs(classes, task)
     ways = possible_assignments(wanted, outputs)
+    source = f' of {names_source}' if names_source and classes else ''
     count = needed_class_count(decoder, outputs, task)
-    fix = f'correct decoder and task, or the number of class names: {count}'
+    fix = f'set {counted(count or 0, "class name")}, or correct decoder and task'
     if len(ways) > 1:
         fix = _advice_about_equal_outputs(wanted, outputs, ways)
     elif count in (None, classes):
@@ -325,7 +374,7 @@ def outputs_mismatch(
     return Mismatch(
         found=tensors_text(outputs),
         expected=f'{outputs_text(wanted, batch)}, as the decoder {decoder} reads with {classes} '
-        f'classes and the task {task}',
+        f'classes{source} and the task {task}',
         fix=fix,
     )
 

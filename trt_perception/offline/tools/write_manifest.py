@@ -24,7 +24,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.offline.building.options.sources import read_names_file
+from trt_perception.offline.building.options.sources import names_file_text, read_names_file
 from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
     check_output_file,
@@ -139,7 +139,11 @@ def read_description_options(options: argparse.Namespace) -> PipelineOptions:
         raise ConfigError('--keypoint-names', 'given', expected='only with --task pose')
     if keypoints and (mistake := names_mistake(keypoints)):
         raise ConfigError('--keypoint-names', **mistake)
-    overrides = replace(pipeline_options.overrides, keypoint_names=keypoints)
+    overrides = replace(
+        pipeline_options.overrides,
+        keypoint_names=keypoints,
+        class_names_source=names_file_text(options.class_names_file),
+    )
     return replace(pipeline_options, overrides=overrides)
 
 

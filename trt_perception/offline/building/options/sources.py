@@ -201,6 +201,11 @@ def read_class_names(options: BuildOptions) -> tuple[str, ...]:
     return options.class_names if path is None else read_names_file(path)
 
 
+def names_file_text(path: Path | None) -> str:
+    """Return the option with a file of class names, for messages; empty without a file."""
+    return f'--class-names-file {path.name}' if path else ''
+
+
 def read_names_file(path: Path) -> tuple[str, ...]:
     """Return the names in a text file, which has one name on each line.
 

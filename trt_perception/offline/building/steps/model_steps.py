@@ -158,7 +158,8 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         outputs = infer_outputs(source, shapes, image, auxiliary)
         recognised = recognise_source(source, options, (image, *auxiliary), outputs)
         tensors = tuple(replace(tensor, shape=shapes[tensor.name]) for tensor in source.inputs)
-        check_loadable(with_description(source.file, recognised, tensors, outputs))
+        described = with_description(source.file, recognised, tensors, outputs)
+        check_loadable(described, recognised.names_source)
         check_labels(
             inputs.validation,
             options.annotations,

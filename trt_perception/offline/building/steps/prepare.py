@@ -24,7 +24,7 @@ from trt_perception.offline.building.calibration.activations import open_session
 from trt_perception.offline.building.graph.mac_count import infer_shapes
 from trt_perception.offline.building.graph.onnx_model import OnnxSource, unknown_operators
 from trt_perception.offline.building.options.build_options import BuildOptions
-from trt_perception.offline.building.options.sources import read_class_names
+from trt_perception.offline.building.options.sources import names_file_text, read_class_names
 
 #: Options that are fields of Preprocessing.
 _PREPROCESSING_OPTIONS: Final = (
@@ -142,6 +142,7 @@ def _model_overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides
         read_class_names(options),
         options.task or '',
         syntax=OPTION_SYNTAX,
+        class_names_source=names_file_text(options.class_names_file),
     )
 
 
@@ -160,17 +161,21 @@ def _evidence_sentences(manifest: str, given: ModelOverrides) -> tuple[str, ...]
     else:
         rest.append('decoder')
     if given.class_names:
-        evidence.append(f'--class-names -> {counted(len(given.class_names), "class", "classes")}')
+        evidence.append(
+            f'{given.names_source} -> {counted(len(given.class_names), "class", "classes")}'
+        )
     else:
         rest.append('class names')
     return *evidence, f'{manifest} -> {", ".join(rest)}'
 
 
-def check_loadable(model: ModelFile) -> None:
+def check_loadable(model: ModelFile, names_source: str = '') -> None:
     """Check a model against its manifest, as pipelines do when they load a model.
 
     Args:
         model: the ONNX model or its engine. Dynamic sides are -1.
+        names_source: where the class names of the manifest are from, for messages; empty for the
+            manifest.
 
     Raises:
         EngineError: a pipeline would refuse the engine, because inputs or outputs do not fit.
@@ -180,4 +185,8 @@ def check_loadable(model: ModelFile) -> None:
     if not all(tensor.shape for tensor in manifest.outputs):
         return  # ONNX cannot infer the shapes, but the engine has them
     loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
-    resolve_model_spec(loaded, manifest, ModelOverrides(syntax=OPTION_SYNTAX))
+    same_names = manifest.class_names if names_source else ()
+    given = ModelOverrides(
+        class_names=same_names, syntax=OPTION_SYNTAX, class_names_source=names_source
+    )
+    resolve_model_spec(loaded, manifest, given)
