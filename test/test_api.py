@@ -470,7 +470,7 @@ def examples():
         (ROOT / 'docs' / name).read_text(encoding='utf-8')
         for name in ('python.md', 'extending.md')
     ]
-    return [code for page in pages for code in blocks(page, 'python') if 'rclpy' not in code]
+    return [code for page in pages for code in blocks(page, 'python') if 'tp.load' in code]
 
 
 @pytest.mark.parametrize('code', examples())

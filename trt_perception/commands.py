@@ -13,6 +13,8 @@ import signal
 import sys
 from typing import Final
 
+from trt_perception.errors import TrtPerceptionError
+from trt_perception.files.plain_text import escape_controls
 from trt_perception.process.interruption import ENDING_SIGNALS, Interruption, ignore_signals
 from trt_perception.process.standard_streams import (
     guarded_streams,
@@ -49,6 +51,9 @@ def _run_main(module: str, interrupted: int = 130) -> int:
             raise
         name = os.path.basename(sys.argv[0])
         print(f'{name}: needs ROS 2, which is not in this environment: {error}', file=sys.stderr)
+        return 2
+    except TrtPerceptionError as error:  # names of decoders that two packages add
+        print(f'{os.path.basename(sys.argv[0])}: {escape_controls(str(error))}', file=sys.stderr)
         return 2
     try:
         with guarded_streams() as output:

@@ -20,6 +20,7 @@ from trt_perception.model.decoders.final_boxes import (
     Tensorflow,
     Torchvision,
 )
+from trt_perception.model.decoders.installed import installed_presets
 from trt_perception.model.decoders.queries import Detr, RtdetrUltralytics
 from trt_perception.model.decoders.whole_image import (
     ClassIdsDecoder,
@@ -319,10 +320,13 @@ _PRESETS: Final = (
         ),
     ),
 )
+_INSTALLED: Final = installed_presets(_PRESETS)
+#: The names of presets that other packages add.
+INSTALLED_NAMES: Final = frozenset(preset.name for preset in _INSTALLED)
 #: Maps the name of a preset to the preset. Presets with the same decoder differ in their
 #: preprocessing.
 PRESETS: Final[Mapping[str, DecoderPreset]] = MappingProxyType(
-    {preset.name: preset for preset in _PRESETS}
+    {preset.name: preset for preset in (*_PRESETS, *_INSTALLED)}
 )
 #: The presets whose decoders read objects.
 OBJECT_PRESETS: Final = MappingProxyType(

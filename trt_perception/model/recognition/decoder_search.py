@@ -11,7 +11,7 @@ from typing import Final
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import counted, join_alternatives
 from trt_perception.model.decoder import DecoderPreset
-from trt_perception.model.decoders.table import PRESETS
+from trt_perception.model.decoders.table import INSTALLED_NAMES, PRESETS
 from trt_perception.model.grids import cell_count, count_anchors_per_cell
 from trt_perception.model.input_layout import has_size_input, split_inputs
 from trt_perception.model.other_networks import possible_networks
@@ -81,6 +81,8 @@ def find_decoders(
         may_be_anchors = not info.decoder_candidates and info.task.finds_objects
         if may_be_anchors and len(outputs) == 1 and len(outputs[0].shape) == 3:
             left = _filter_by_anchor_count(left, outputs[0].shape, input_size)
+        # A model is read in the same way if a further package is installed.
+        left = [name for name in left if name not in INSTALLED_NAMES] or left
         if left:
             break
     if not info.task.has_masks and info.task.finds_objects:
