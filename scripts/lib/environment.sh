@@ -328,6 +328,9 @@ env_open() {
   printf -v TRT_PERCEPTION_RUN '%q' "$ENV_ROOT/scripts/run"
   [ "$ENV_DISTRO" = jazzy ] || TRT_PERCEPTION_RUN+=" --distro $ENV_DISTRO"
   export TRT_PERCEPTION_RUN
+  # Messages write this in place of `ros2` in the commands `ros2 lifecycle` and `ros2 param`.
+  TRT_PERCEPTION_ROS2=$(command -v ros2 >/dev/null && echo ros2 || printf '%s' "$TRT_PERCEPTION_RUN")
+  export TRT_PERCEPTION_ROS2
 }
 
 # Keep this run's topics on this machine and in a separate domain, unless the user chose a domain. The lock
