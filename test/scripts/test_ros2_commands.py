@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trt_perception.transport.advice import PROFILE_VARIABLES
+
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = [pytest.mark.ros, pytest.mark.each_distro]
 
@@ -21,7 +23,11 @@ CHANGEABLE = ('class_filter', 'confidence_threshold', 'debug_image.max_rate_hz',
 def run(*words):
     """Run a command. Return its exit code, output and errors."""
     ended = subprocess.run(
-        [sys.executable, PROGRAM, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL
+        [sys.executable, PROGRAM, *words],
+        env={k: v for k, v in os.environ.items() if k not in PROFILE_VARIABLES},  # as scripts/run
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
     )
     assert 'Traceback' not in ended.stderr
     return ended.returncode, ended.stdout.rstrip('\n'), ended.stderr.rstrip('\n')
