@@ -227,6 +227,37 @@ def test_run_refuses_an_unknown_name_and_lists_known_names():
 
 
 @needs_built_environment
+def test_run_starts_a_python_file_with_the_profile_for_large_images(tmp_path):
+    program = tmp_path / 'a program.py'
+    program.write_text(
+        'import os, sys, trt_perception\n'
+        "print(os.path.basename(os.environ['FASTDDS_DEFAULT_PROFILES_FILE']), sys.argv[1:])\n"
+    )
+    environment = {**os.environ}
+    environment.pop('FASTDDS_DEFAULT_PROFILES_FILE', None)
+    command = [ROOT / 'scripts/run', '--distro', os.environ['ROS_DISTRO'], program, 'a b']
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.stdout == "fastdds_large_images.xml ['a b']\n", process.stderr
+
+
+@needs_built_environment
+def test_run_refuses_a_python_file_that_does_not_exist(tmp_path):
+    command = [ROOT / 'scripts/run', '--distro', os.environ['ROS_DISTRO'], tmp_path / 'none.py']
+    process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert process.returncode == 2
+    assert 'none.py does not exist' in process.stderr
+
+
+@needs_built_environment
+@pytest.mark.parametrize('command', ['lifecycle', 'param'])
+def test_run_has_the_commands_of_ros2(command):
+    words = [ROOT / 'scripts/run', '--distro', os.environ['ROS_DISTRO'], command, '--help']
+    process = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert process.returncode == 0
+    assert f'scripts/run {command} get /detector' in process.stdout
+
+
+@needs_built_environment
 def test_run_goes_on_while_tests_run():
     process = subprocess.run(
         [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'doctor', '--help'],
