@@ -30,7 +30,7 @@ from trt_perception.parameters.camera import (
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.spelling import yaml_value
-from trt_perception.process.tool_command import is_typed
+from trt_perception.process.tool_command import is_typed, ros2_command
 from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 
 # Start values of these parameters are ignored here: rclpy declares or reads the first two, and the
@@ -124,14 +124,14 @@ class NodeParameters:
 
         Rules that depend on other parameters are not checked.
         """
-        command = f'ros2 param set {self._node.get_fully_qualified_name()}'
+        node = self._node.get_fully_qualified_name()
         for change in changes:
             row = self._declared.get(change.name)
             if row is not None and change.type_ == RosParameter.Type.NOT_SET:
-                default = shlex.quote(_yaml_text(row.default))
+                command = ros2_command('param', 'set', node, change.name, _yaml_text(row.default))
                 return (
                     f"parameter '{change.name}' cannot be deleted, the node needs a value; for "
-                    f'its default: {command} {change.name} {default}'
+                    f'its default: {command}'
                 )
             if row is None and self._node.has_parameter(change.name):
                 # A parameter of rclpy or of the model. rclpy's refusal would not name it.
@@ -142,7 +142,7 @@ class NodeParameters:
                 continue
 
             def typed(name: str, text: str) -> str:
-                return f'{command} {name} {shlex.quote(text)}'
+                return ros2_command('param', 'set', node, name, text)
 
             if mistake := _find_mistake(
                 change.name, change.value, row, self.config.cameras, typed
@@ -201,10 +201,11 @@ class NodeParameters:
                     fix='set it in a parameter file or as an argument, and start the node again',
                 )
             if self._is_configured():
+                command = ros2_command('lifecycle', 'set', node, 'deactivate')
                 raise ConfigError(
                     f"parameter '{name}'",
                     'cannot change while the node is configured',
-                    fix=f'run ros2 lifecycle set {node} deactivate, then cleanup',
+                    fix=f'run {command}, then cleanup',
                 )
         if node_config.node.engine_path != self.config.engine_path:
             node_config.check_server()
