@@ -23,6 +23,7 @@ from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.model.files.triton_address import triton_server
 from trt_perception.parameters.camera import (
     NodeConfig,
+    camera_of_parameter,
     camera_rows,
     is_camera_parameter,
     unknown_parameter,
@@ -270,15 +271,19 @@ def _read_start_values(node: Node) -> NodeConfig:
     rows = NodeConfig().rows()
     mistakes = []
     values: dict[str, Any] = {}
-    cameras: tuple[str, ...] | None = ()
-    if 'cameras' in given:
-        row, value = rows['cameras'], given['cameras']
-        mistake = _find_mistake('cameras', value, row, (), _start_line('cameras'))
-        cameras = None if mistake else _table_value(row, value)
+    cameras, others = (
+        _start_names(rows[name], given.get(name, ()))
+        for name in ('cameras', 'cameras_of_other_nodes')
+    )
     rows.update(camera_rows(cameras or ()))
+    # Another node reads and checks the values of these cameras.
+    ignored = set(others or ()).difference(cameras or ())
     for name, value in given.items():
-        if cameras is None and is_camera_parameter(name):
-            continue  # the invalid value of `cameras` is the mistake to report
+        if is_camera_parameter(name):
+            if cameras is None or others is None:
+                continue  # the invalid list of names is the mistake to report
+            if camera_of_parameter(name) in ignored:
+                continue
         line = _start_line(name)
         if mistake := _find_mistake(name, value, rows.get(name), cameras or (), line):
             mistakes.append(mistake)
@@ -290,6 +295,12 @@ def _read_start_values(node: Node) -> NodeConfig:
     return dataclasses.replace(
         node_config, start_server=triton_server(node_config.node.engine_path)
     )
+
+
+def _start_names(row: Parameter, value: Any) -> tuple[str, ...] | None:
+    """Return the start value of a list of names, or None if the value is invalid."""
+    is_valid = not _find_mistake(row.name, value, row, (), _start_line(row.name))
+    return _table_value(row, value) if is_valid else None
 
 
 def _start_line(given: str) -> Callable[[str, str], str]:
