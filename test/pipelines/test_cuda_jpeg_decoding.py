@@ -20,7 +20,7 @@ from support.fuzz import jpeg_fuzz
 from support.gpu.gpu_support import needs_nvjpeg, needs_tensorrt
 from support.gpu.patch_pipeline import expected_tensor, input_of, tensor_from_pipeline
 from support.models.open_model import open_by_parameters
-from support.scheduling.detector_runs import published_in_order
+from support.scheduling.pool_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_image_file
@@ -212,7 +212,7 @@ def test_demo_scenes_give_the_boxes_of_opencv_decoding(digits_engine, scenes):  
 
 
 @pytest.mark.whole_gpu
-def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
+def test_pool_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
     frames = [jpeg_of(content) for content in scenes[0]]
     pipeline = open_digits(digits_engine, pipeline_depth=4)
     alone = [detect_one(pipeline, frame, Thresholds()).detections for frame in frames]

@@ -15,7 +15,7 @@ import pytest
 from support.camera_callbacks import FaultCallback, camera_of
 from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.models.open_model import open_by_parameters
-from support.scheduling.detector_runs import published_in_order
+from support.scheduling.pool_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import CudaError, EngineError, MissingModelInfoError
 from trt_perception.images.encode import encode_bgr
@@ -31,7 +31,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 
 pytestmark = needs_tensorrt
@@ -152,7 +152,7 @@ def test_changing_sizes_encodings_and_thresholds_give_the_boxes_of_the_host(engi
     assert missing <= total * 0.02, (missing, total)
 
 
-def test_detector_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
+def test_pool_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES]
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     alone = [detections_of(pipeline, frame, Thresholds()) for frame in frames]
@@ -260,7 +260,7 @@ def test_opening_and_closing_pipelines_leaks_no_memory(engine):
     assert whole <= max(alone, 0) + 2 * 1024 * 1024
 
 
-def test_detector_keeps_order_and_count(engine):
+def test_pool_keeps_order_and_count(engine):
     pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
     published = []
     faults = []
@@ -272,13 +272,13 @@ def test_detector_keeps_order_and_count(engine):
         faults.append,
         Thresholds(),
     )
-    detector = Detector([pipeline], [camera], fault_handler=FaultCallback(faults.append))
-    detector.start()
+    pool = WorkerPool([pipeline], [camera], fault_handler=FaultCallback(faults.append))
+    pool.start()
     for index in range(2000):
-        detector.submit(0, index)
-    detector.stop()
+        pool.submit(0, index)
+    pool.stop()
     pipeline.close()
-    (counts,) = detector.statistics()
+    (counts,) = pool.statistics()
     assert not faults
     assert published == sorted(published)
     assert counts.received == 2000 == counts.published + sum(counts.dropped.values())

@@ -18,7 +18,7 @@ from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
-from support.scheduling.detector_runs import found_by_cameras
+from support.scheduling.pool_runs import found_by_cameras
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file

@@ -9,7 +9,7 @@ from trt_perception.scheduling.camera import Camera
 @dataclass
 class CallbackHandler:
     read_frame: Any
-    publish_detections: Any
+    publish_result: Any
     on_image_error: Any
     wanted_topics: Any = frozenset
 

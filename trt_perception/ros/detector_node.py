@@ -34,7 +34,7 @@ from trt_perception.ros.keypoint_parameters import KeypointParameters
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 #: Exit code of a process whose GPU context is lost.
 EXIT_GPU_LOST: Final = 1
@@ -95,8 +95,8 @@ class DetectorNode(LifecycleNode):
         self._frame_time_s = 0.0  # seconds of a frame in the warm-up
         self._cameras: list[NodeCamera] = []
         self._participants = ImageParticipants(self)
-        # on_activate creates the detector; _stop frees it.
-        self._detector: Detector[Any] | None = None
+        # on_activate creates the pool; _stop frees it.
+        self._pool: WorkerPool[Any] | None = None
         self._health = NodeHealth(self, self._log, self)
         self._fault: BaseException | None = None
         self.needs_parameter = False
@@ -178,20 +178,20 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         decodes_jpeg = self._pipelines[0].decodes_jpeg
         choices = choose_transports(self, self.node_config.plans(), decodes_jpeg=decodes_jpeg)
-        self._detector = Detector(
+        self._pool = WorkerPool(
             self._pipelines,
             [
-                camera.create_detector_camera(choice)
+                camera.create_pool_camera(choice)
                 for camera, choice in zip(self._cameras, choices, strict=True)
             ],
             fault_handler=self,
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )
-        self._detector.start()
-        self._subscribe(self._detector)
+        self._pool.start()
+        self._subscribe(self._pool)
         return super().on_activate(state)
 
-    def _subscribe(self, detector: Detector[Any]) -> None:
+    def _subscribe(self, pool: WorkerPool[Any]) -> None:
         """Subscribe to the images of all cameras, and start watching the cameras."""
         intake = SharedIntake(
             self,
@@ -204,11 +204,11 @@ class DetectorNode(LifecycleNode):
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
         batches_per_turn = math.ceil(len(self._cameras) / at_once)
         topics = [
-            camera.subscribe(intake, detector, index, self._frame_time_s, batches_per_turn)
+            camera.subscribe(intake, pool, index, self._frame_time_s, batches_per_turn)
             for index, camera in enumerate(self._cameras)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
-        self._health.start_watching(detector, [camera.health for camera in self._cameras], gpus)
+        self._health.start_watching(pool, [camera.health for camera in self._cameras], gpus)
         self.get_logger().info(subscriptions_text(self._cameras, topics, intake.description))
 
     @_guarded(on_failure=TransitionCallbackReturn.ERROR)
@@ -348,7 +348,7 @@ class DetectorNode(LifecycleNode):
                 well = False
         return well
 
-    # A part that cannot be closed is dropped. Only the detector is kept until it has stopped.
+    # A part that cannot be closed is dropped. Only the pool is kept until it has stopped.
 
     def _stop(self) -> bool:
         """Undo activate. Return whether all steps succeeded. May be called again."""
@@ -371,10 +371,10 @@ class DetectorNode(LifecycleNode):
         return stopped and freed
 
     def _stop_workers(self) -> None:
-        if self._detector is not None:
-            self._detector.stop()
+        if self._pool is not None:
+            self._pool.stop()
             self._health.stop_watching()
-            self._detector = None
+            self._pool = None
 
     # Changes of parameters.
 

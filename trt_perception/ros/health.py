@@ -31,7 +31,7 @@ from trt_perception.ros.diagnostics import (
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.same_name import same_name_problem
-from trt_perception.scheduling.detector import Detector, FaultHandler
+from trt_perception.scheduling.worker_pool import FaultHandler, WorkerPool
 
 
 class NodeHealth:
@@ -69,7 +69,7 @@ class NodeHealth:
         self._gpus: Sequence[int] = ()
         self._last_pipelines: Sequence[PipelineStatistics] = ()
         # start_watching creates these objects; stop_watching frees them.
-        self._detector: Detector[Any] | None = None
+        self._pool: WorkerPool[Any] | None = None
         self._watch_timer: Timer | None = None
         self._problems = ProblemLog(node.get_logger())
         self._logged_change = ''
@@ -106,18 +106,18 @@ class NodeHealth:
 
     def start_watching(
         self,
-        detector: Detector[Any],
+        pool: WorkerPool[Any],
         cameras: Sequence[CameraHealth],
         gpus: Sequence[int] = (0,),
     ) -> None:
         """Watch an active node from now on.
 
         Args:
-            detector: processes the images of these cameras, in this order.
+            pool: processes the images of these cameras, in this order.
             cameras: health of each camera; `CameraHealth.watch` was called.
             gpus: device index of each pipeline.
         """
-        self._detector, self._cameras, self._gpus = detector, cameras, gpus
+        self._pool, self._cameras, self._gpus = pool, cameras, gpus
         self._problems.restart(HealthState(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
         # Both timers fire together, because waking the executor costs more than either callback.
@@ -129,13 +129,13 @@ class NodeHealth:
 
     def stop_watching(self) -> None:
         """Stop watching. The counts of the activation stay on /diagnostics."""
-        if self._detector is None:
+        if self._pool is None:
             return
-        parts = self._detector.statistics()
+        parts = self._pool.statistics()
         for camera, counts in zip(self._cameras, parts, strict=True):
             camera.stop_watching(counts)
-        self._last_pipelines = self._detector.pipeline_statistics()
-        self._detector = None
+        self._last_pipelines = self._pool.pipeline_statistics()
+        self._pool = None
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
             self._node.destroy_timer(timer)
@@ -145,13 +145,13 @@ class NodeHealth:
             self._node.get_logger().info(f'counts of all cameras: {said}')
 
     def _check(self) -> None:
-        if self._detector is None or self.error:
+        if self._pool is None or self.error:
             return
-        if not self._detector.is_alive:
+        if not self._pool.is_alive:
             self._fault_handler.on_fault(RuntimeError('the worker thread has died'))
             return
         now = time.monotonic()
-        parts = self._detector.statistics()
+        parts = self._pool.statistics()
         of_name = same_name_problem(self._node)
         change = self.engine.describe_change() if self.engine is not None else ''
         if change and change != self._logged_change:
@@ -171,10 +171,8 @@ class NodeHealth:
             of_name, notes = '', ()  # do not repeat these notes for each camera
         else:
             changed = False
-        pipelines = self._detector.pipeline_statistics()
-        for served, camera, counts in zip(
-            self._detector.cameras, self._cameras, parts, strict=True
-        ):
+        pipelines = self._pool.pipeline_statistics()
+        for served, camera, counts in zip(self._pool.cameras, self._cameras, parts, strict=True):
             pipeline = pipelines[served.pipeline_index]
             changed |= camera.check(counts, pipeline, now, same_name_note=of_name, notes=notes)
         if changed:
@@ -193,9 +191,9 @@ class NodeHealth:
             cameras=self._camera_facts(),
         )
         pipelines = self._last_pipelines
-        if self._detector is not None:
+        if self._pool is not None:
             health.health_state = self._problems.health_state
-            pipelines = self._detector.pipeline_statistics()
+            pipelines = self._pool.pipeline_statistics()
         if pipelines:
             health.gpus = dict(zip(self._gpus, pipelines, strict=True))
             health.batches = sum(each.batches for each in pipelines)
@@ -203,9 +201,9 @@ class NodeHealth:
         self._publisher.publish(diagnostics_message(name, now, health))
 
     def _camera_facts(self) -> list[CameraFacts]:
-        if self._detector is None:
+        if self._pool is None:
             return [camera.facts(None) for camera in self._cameras]
-        parts = self._detector.statistics()
+        parts = self._pool.statistics()
         return [c.facts(counts) for c, counts in zip(self._cameras, parts, strict=True)]
 
     def publish_soon(self) -> None:

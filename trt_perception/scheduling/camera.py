@@ -1,4 +1,4 @@
-"""The detector's handler and settings of one camera. This module imports neither ROS nor CUDA."""
+"""Handler and settings of one camera of a worker pool, without ROS and CUDA."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CameraHandler(Protocol[Message_contra]):
             ImageError: the message contains no valid image.
         """
 
-    def publish_detections(self, message: Message_contra, frame: Frame, found: TaskResult) -> None:
+    def publish_result(self, message: Message_contra, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message.
 
         Raises:

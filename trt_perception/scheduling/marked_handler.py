@@ -42,10 +42,10 @@ class MarkedHandler(Generic[Message]):
         with self._ranges.stage(read):
             return self._handler.read_frame(message)
 
-    def publish_detections(self, message: Message, frame: Frame, found: TaskResult) -> None:
+    def publish_result(self, message: Message, frame: Frame, found: TaskResult) -> None:
         """Publish the result for the image of a message, and end the range of its frame."""
         with self._ranges.stage(self._names[2]):
-            self._handler.publish_detections(message, frame, found)
+            self._handler.publish_result(message, frame, found)
         self._ranges.end(self._in_flight.pop(id(message)))
 
     def on_image_error(self, message: Message, error: FrameError) -> None:

@@ -71,7 +71,7 @@ def test_images_with_too_many_candidates_are_counted_and_logged_once(
 
     for left_out in (0, 5, 0, 900, 1):
         found = replace(Detections.empty(), left_out=left_out) if result == 'detections' else None
-        camera.publish_detections(message, frame, found)
+        camera.publish_result(message, frame, found)
 
     assert health.facts(None).candidates_limited == (3 if result == 'detections' else 0)
     assert len(log.warnings) == (1 if result == 'detections' else 0)

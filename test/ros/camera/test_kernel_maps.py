@@ -113,6 +113,6 @@ def test_only_a_missing_focal_length_is_reported(node, is_metric):
     camera._log = SimpleNamespace(warning=lambda text, **_: warnings.append(text))
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
     found = KernelMaps({}, LETTERBOX, is_metric)
-    camera.publish_detections(SimpleNamespace(header=Header()), frame, found)
+    camera.publish_result(SimpleNamespace(header=Header()), frame, found)
     camera.close_outputs()
     assert len(warnings) == (not is_metric)

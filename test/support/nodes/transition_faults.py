@@ -178,10 +178,10 @@ def assert_good_life(node):
     assert not any(name.startswith(f'_{node.get_name()}_images_') for name in known), known
     cameras = range(len(node._cameras))
     for camera in cameras:
-        node._detector.submit(camera, command_image(0))
-        wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
+        node._pool.submit(camera, command_image(0))
+        wait_until(lambda c=camera: node._pool.statistics()[c].published == 1)
     node._health._check()  # the diagnostics timer runs
-    for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):
+    for health, counts in zip(node._health._cameras, node._pool.statistics(), strict=True):
         assert health.facts(counts).health_state is not None
     assert trigger(node, 'deactivate') == SUCCESS
     assert trigger(node, 'cleanup') == SUCCESS

@@ -2,10 +2,10 @@
 
 A frame passes through these methods, in this order:
 
-* `ImageInput.on_image`: the thread that takes the images submits the message to the detector.
-* `Detector.submit`: the message waits in its camera's mailbox.
+* `ImageInput.on_image`: the thread that takes the images submits the message to the pool.
+* `WorkerPool.submit`: the message waits in its camera's mailbox.
 * `NodeCamera.read_frame`: the worker reads the message.
-* `NodeCamera.publish_detections`: the worker publishes the result.
+* `NodeCamera.publish_result`: the worker publishes the result.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
-from trt_perception.scheduling.detector import Detector
 from trt_perception.scheduling.marked_handler import MarkedHandler
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 
 class NodeCamera:
@@ -48,7 +48,7 @@ class NodeCamera:
 
     Args:
         name: name of the camera; empty if the node has only one camera.
-        pipeline_index: index of the pipeline in the detector.
+        pipeline_index: index of the pipeline in the pool.
 
     Attributes:
         health: health of the camera. It may be used after this object was closed.
@@ -85,7 +85,7 @@ class NodeCamera:
         except BaseException:
             self.close_outputs()
             raise
-        # Set by `create_detector_camera`.
+        # Set by `create_pool_camera`.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
         self._read_message: Callable[[Any], PipelineInput] | None = None
@@ -94,8 +94,8 @@ class NodeCamera:
         # Created by `subscribe`, destroyed by `close_input`.
         self._input: ImageInput | None = None
 
-    def create_detector_camera(self, choice: TransportChoice) -> Camera[Any]:
-        """Return this camera for a detector, at the start of an activation."""
+    def create_pool_camera(self, choice: TransportChoice) -> Camera[Any]:
+        """Return this camera for a pool, at the start of an activation."""
         if choice.reason:
             self._log.info(f'image_transport auto: {choice.transport}, because {choice.reason}')
         self._choice = choice
@@ -112,7 +112,7 @@ class NodeCamera:
     def subscribe(
         self,
         intake: SharedIntake,
-        detector: Detector[Any],
+        pool: WorkerPool[Any],
         camera_index: int,
         frame_time_s: float,
         batches_per_turn: int,
@@ -120,7 +120,7 @@ class NodeCamera:
         """Subscribe to the images and start watching them. Return the name of the topic.
 
         Args:
-            camera_index: index of this camera in `detector.cameras`.
+            camera_index: index of this camera in `pool.cameras`.
             frame_time_s: seconds that the model takes for a frame.
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
         """
@@ -131,7 +131,7 @@ class NodeCamera:
             self.config,
             self._choice,
             intake,
-            detector,
+            pool,
             camera_index,
             self._message_bytes,
         )
@@ -232,7 +232,7 @@ class NodeCamera:
         """See CameraHandler."""
         return frozenset() if self._outputs is None else self._outputs.wanted_topics()
 
-    def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
+    def publish_result(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
         assert self._outputs is not None
         if self._needs_focal_length and not (

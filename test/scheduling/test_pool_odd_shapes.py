@@ -19,7 +19,7 @@ from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.host.host_pipeline import HostPipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 DEADLINE_S = 60.0
 #: What changes in the shapes of the outputs, for each level of brightness.
@@ -54,7 +54,7 @@ def frame_of(level):
 
 
 class Run:
-    """A detector with two cameras, whose messages are frames.
+    """A pool with two cameras, whose messages are frames.
 
     Attributes:
         sent: number of messages of each camera.
@@ -65,12 +65,12 @@ class Run:
     def __init__(self, pipeline):
         self.sent, self.faults = [0, 0], []
         self.dropped, self.found = (Counter(), Counter()), ([], [])
-        self._detector = Detector(
+        self._pool = WorkerPool(
             [pipeline],
             [self._camera(index) for index in (0, 1)],
             fault_handler=FaultCallback(self.faults.append),
         )
-        self._detector.start()
+        self._pool.start()
 
     def _camera(self, index):
         return camera_of(
@@ -86,7 +86,7 @@ class Run:
         for index, frame in enumerate(frames):
             if frame is not None:
                 self.sent[index] += 1
-                self._detector.submit(index, frame)
+                self._pool.submit(index, frame)
         end = time.monotonic() + DEADLINE_S
         while self._ended() != self.sent:
             assert not self.faults, self.faults
@@ -100,10 +100,10 @@ class Run:
         ]
 
     def stop(self):
-        """Stop the detector, and check the counts against what happened."""
-        self._detector.stop()
+        """Stop the pool, and check the counts against what happened."""
+        self._pool.stop()
         assert not self.faults
-        for index, counts in enumerate(self._detector.statistics()):
+        for index, counts in enumerate(self._pool.statistics()):
             assert counts.received == self.sent[index]
             assert counts.published == len(self.found[index])
             assert counts.dropped == self.dropped[index]

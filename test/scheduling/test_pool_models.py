@@ -1,4 +1,4 @@
-"""Tests of one detector with a real model: each camera gets the digits of its own images."""
+"""Tests of one pool with a real model: each camera gets the digits of its own images."""
 
 from contextlib import ExitStack, closing
 
@@ -9,7 +9,7 @@ import pytest
 from support.models.batch_models import write_digits_twin
 from support.models.digits import DIGITS, SCENES
 from support.models.open_model import open_by_parameters
-from support.scheduling.detector_runs import found_by_cameras
+from support.scheduling.pool_runs import found_by_cameras
 from trt_perception.images.frame import Frame
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
