@@ -1,4 +1,4 @@
-"""Tests of the GPU pipeline against the host pipeline, with an engine of the digits detector."""
+"""Tests of the GPU pipeline against ONNX Runtime, with an engine of the digits detector."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trt_perception.offline.benchmarking.measure import detect_all
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections, filter_by_score
 from trt_perception.parameters.config import DetectorConfig
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.scheduling.worker_pool import WorkerPool
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
@@ -196,8 +196,8 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
     )
     runs, counts = [], []
     for pipeline in (
-        HostPipeline(read_model_file(ONNX), few),
-        HostPipeline(read_model_file(ONNX), all_of_them),
+        OnnxRuntimePipeline(read_model_file(ONNX), few),
+        OnnxRuntimePipeline(read_model_file(ONNX), all_of_them),
         CudaPipeline(read_model_file(engine), all_of_them),
     ):
         runs.append(

@@ -16,7 +16,7 @@ from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
 from trt_perception.scheduling.worker_pool import WorkerPool
@@ -132,7 +132,7 @@ def test_odd_answer_to_a_batch_drops_the_images_of_this_batch(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES, batch='n')
     config = DetectorConfig.from_values({'engine_path': str(path), **DETECT})
     options = config.pipeline_options()
-    with closing(HostPipeline(read_model_file(path), options, open_batch=2)) as pipeline:
+    with closing(OnnxRuntimePipeline(read_model_file(path), options, open_batch=2)) as pipeline:
         good = [frame_of(0), frame_of(0)]
         both = [Thresholds()] * 2
         for level in ODD:

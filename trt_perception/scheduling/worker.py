@@ -32,9 +32,9 @@ Message = TypeVar('Message')
 # intervals add latency; each poll takes about 20 µs of interpreter time.
 _POLL_INTERVAL_SHARE: Final = 0.03
 _POLL_INTERVAL_LIMITS_S: Final = (80e-6, 2e-3)
-# Poll right after the enqueue, because a host pipeline is always done: it computes in `collect`.
-# Poll next after 95 % of the shortest recent time of a batch, which a slow batch raises by at most
-# 25 %.
+# Poll right after the enqueue, because an ONNX Runtime pipeline is always done: it computes in
+# `collect`. Poll next after 95 % of the shortest recent time of a batch, which a slow batch raises
+# by at most 25 %.
 _SECOND_POLL_SHARE: Final = 0.95
 _MAX_SLOWDOWN: Final = 1.25
 # For short batches, poll without sleeping for 0.2 ms from the second poll on: each sleep takes

@@ -24,8 +24,8 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host import host_pipeline
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host import onnx_runtime_pipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.warm_up import warm_up
 
 PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
@@ -151,11 +151,11 @@ def test_onnx_runtime_gets_the_requested_threads_or_half_of_the_cores(monkeypatc
         given.append(threads)
         raise EngineError('model', 'not opened here')
 
-    monkeypatch.setattr(host_pipeline, 'OnnxModel', refuse)
+    monkeypatch.setattr(onnx_runtime_pipeline, 'OnnxModel', refuse)
     for cores, asked in ((8, 7), (1, 0), (2, 0), (3, 0), (8, 0)):
         monkeypatch.setattr('os.sched_getaffinity', lambda pid, cores=cores: set(range(cores)))
         with pytest.raises(EngineError):
-            HostPipeline(model, PipelineOptions(cpu_threads=asked))
+            OnnxRuntimePipeline(model, PipelineOptions(cpu_threads=asked))
 
     assert given == [7, 1, 1, 1, 4]
 
@@ -167,7 +167,7 @@ def test_pipeline_applies_decoder_parameters(tmp_path):
     assert len(detect(open_pipeline(path, class_agnostic_nms=True), picture(same_place))) == 1
     assert detect(open_pipeline(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
     options = PipelineOptions(limits=DecodingLimits(max_candidates=1, class_agnostic=True))
-    pipeline = HostPipeline(read_model_file(path), options)
+    pipeline = OnnxRuntimePipeline(read_model_file(path), options)
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
 
 

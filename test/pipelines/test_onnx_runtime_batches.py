@@ -26,7 +26,7 @@ from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch, detect_in_files
 from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -71,7 +71,7 @@ def config_for(path, **changes):
 
 def open_several(path, **changes):
     options = config_for(path, **changes).pipeline_options()
-    return HostPipeline(read_model_file(path), options, open_batch=8)
+    return OnnxRuntimePipeline(read_model_file(path), options, open_batch=8)
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_batches_of_image_tasks_have_the_results_of_single_frames(task, batch, t
     options = DetectorConfig.from_values(several).pipeline_options()
     model = read_model_file(several['engine_path'])
     with (
-        contextlib.closing(HostPipeline(model, options, open_batch=8)) as pipeline,
+        contextlib.closing(OnnxRuntimePipeline(model, options, open_batch=8)) as pipeline,
         contextlib.closing(open_by_parameters(DetectorConfig.from_values(single))) as alone,
     ):
         assert pipeline.batch == BATCH[batch]
