@@ -365,7 +365,7 @@ class DetectorNode(LifecycleNode):
         pipelines, self._pipelines = self._pipelines, []
         freed = self._call_each(
             self._participants.close,
-            *(camera.close_outputs for camera in cameras),
+            *(camera.close_publishers for camera in cameras),
             *(pipeline.close for pipeline in pipelines),
         )
         return stopped and freed

@@ -65,7 +65,7 @@ def test_images_with_too_many_candidates_are_counted_and_logged_once(
     health = CameraHealth(client.node)
     camera = NodeCamera.__new__(NodeCamera)
     camera.health, camera._needs_focal_length = health, False
-    camera._outputs = SimpleNamespace(publish=lambda *_: True)
+    camera._publishers = SimpleNamespace(publish=lambda *_: True)
     message = SimpleNamespace(header=Header())
     frame = frame_from_bgr(np.zeros((4, 6, 3), np.uint8))
 

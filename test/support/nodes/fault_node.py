@@ -23,7 +23,7 @@ from support.gpu.fake_tensorrt import FakeTensorRt
 from trt_perception.files import atomic_files, cache
 from trt_perception.gpu import bindings
 from trt_perception.pipelines.host import array_pipeline
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.detector_program import main
 from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake import subscriptions
@@ -169,8 +169,8 @@ def install_faults_in_models():
 
 
 def install_faults_in_ros():
-    DetectorOutputs.publish = while_fault_on(
-        'publish raises', DetectorOutputs.publish, raise_error(RuntimeError('publishing broke'))
+    CameraPublishers.publish = while_fault_on(
+        'publish raises', CameraPublishers.publish, raise_error(RuntimeError('publishing broke'))
     )
     publish = Publisher.publish
 

@@ -33,7 +33,7 @@ from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -72,18 +72,18 @@ class NodeCamera:
         self._log = camera_logger(node, name)
         self._warn_of_unused_parameters()
         spec = pipeline.spec
-        # Created here, destroyed by `close_outputs`.
-        outputs = DetectorOutputs(node, spec.class_names, config, spec.task, name)
-        self._outputs: DetectorOutputs | None = outputs
+        # Created here, destroyed by `close_publishers`.
+        publishers = CameraPublishers(node, spec.class_names, config, spec.task, name)
+        self._publishers: CameraPublishers | None = publishers
         # Normalised fx and fy, for models that need them.
         self._focal_lengths: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
         self._info_subscription: Subscription | None = None
         try:
-            if self._needs_focal_length or outputs.needs_camera_info:
+            if self._needs_focal_length or publishers.needs_camera_info:
                 self._info_subscription = subscribe_camera_info(node, name, self._on_camera_info)
         except BaseException:
-            self.close_outputs()
+            self.close_publishers()
             raise
         # Set by `create_pool_camera`.
         self._camera: Camera[Any] | None = None
@@ -151,8 +151,8 @@ class NodeCamera:
             limit = f'{config.max_rate_hz:g} Hz' if config.max_rate_hz else 'no limit'
             self._log.info(f'max_rate_hz is now {limit}')
         changed = config.confidence_threshold != before.confidence_threshold
-        if changed and self._outputs is not None:
-            self._outputs.publish_label_info(config.confidence_threshold)
+        if changed and self._publishers is not None:
+            self._publishers.publish_label_info(config.confidence_threshold)
 
     def _warn_of_unused_parameters(self, before: DetectorConfig | None = None) -> None:
         spec = self._pipeline.spec
@@ -176,8 +176,8 @@ class NodeCamera:
             camera.max_rate_hz = config.max_rate_hz
 
     def _on_camera_info(self, info: CameraInfo) -> None:
-        if self._outputs is not None:
-            self._outputs.use_camera_info(info)
+        if self._publishers is not None:
+            self._publishers.use_camera_info(info)
         focal_lengths = normalised_focal_lengths(info)
         if self._needs_focal_length and focal_lengths != self._focal_lengths:
             self._focal_lengths = focal_lengths
@@ -190,14 +190,14 @@ class NodeCamera:
             self._message_bytes = image_input.message_bytes
             image_input.close()
 
-    def close_outputs(self) -> None:
+    def close_publishers(self) -> None:
         """Destroy the publishers. May be called again."""
         subscription, self._info_subscription = self._info_subscription, None
         if subscription is not None:
             self._node.destroy_subscription(subscription)
-        outputs, self._outputs = self._outputs, None
-        if outputs is not None:
-            outputs.close()
+        publishers, self._publishers = self._publishers, None
+        if publishers is not None:
+            publishers.close()
 
     # CameraHandler: the worker calls these methods.
 
@@ -230,11 +230,11 @@ class NodeCamera:
 
     def wanted_topics(self) -> frozenset[str]:
         """See CameraHandler."""
-        return frozenset() if self._outputs is None else self._outputs.wanted_topics()
+        return frozenset() if self._publishers is None else self._publishers.wanted_topics()
 
     def publish_result(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
-        assert self._outputs is not None
+        assert self._publishers is not None
         if self._needs_focal_length and not (
             isinstance(found, DepthMap | KernelMaps) and found.is_metric
         ):
@@ -243,7 +243,7 @@ class NodeCamera:
                 'focal length: publish it, or set model.focal_length',
                 throttle_duration_sec=30.0,
             )
-        if not self._outputs.publish(message.header, frame, found):
+        if not self._publishers.publish(message.header, frame, found):
             self.health.masks_skipped += 1
         if frame.warning:
             self.health.count_decoder_warning(frame.warning)

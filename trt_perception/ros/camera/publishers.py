@@ -1,4 +1,4 @@
-"""The published topics of one camera: topics of the task, label_info, debug image."""
+"""The publishers of one camera: topics of the task, label_info, debug image."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class OnDemandPublisher:
             )
 
 
-class DetectorOutputs:
+class CameraPublishers:
     """The publishers of one camera for a configured model.
 
     Args:
