@@ -29,7 +29,7 @@ from trt_perception.images.frame import DeferredFrame, frame_from_bgr
 from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
@@ -179,7 +179,7 @@ def scenes():
 
 def open_digits(path, **parameters):
     return open_by_parameters(
-        DetectorConfig(engine_path=str(path), image_transport='compressed', **parameters)
+        ParameterValues(engine_path=str(path), image_transport='compressed', **parameters)
     )
 
 

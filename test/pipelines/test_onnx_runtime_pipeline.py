@@ -23,7 +23,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.host import onnx_runtime_pipeline
 from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.warm_up import warm_up
@@ -53,7 +53,7 @@ def write_onnx(folder, content=None, *, described=True, **changes):
 
 def open_pipeline(path, **values):
     values = {name.replace('__', '.'): value for name, value in values.items()}
-    return open_by_parameters(DetectorConfig.from_values({'engine_path': str(path), **values}))
+    return open_by_parameters(ParameterValues.from_values({'engine_path': str(path), **values}))
 
 
 def picture(anchors, width=WIDTH, height=HEIGHT):
@@ -230,7 +230,7 @@ def test_model_with_a_grey_input_is_refused(tmp_path, golden_messages):
 
 def test_empty_path_is_refused_with_an_example(golden_messages):
     with golden_messages.raises(ConfigError):
-        open_by_parameters(DetectorConfig())
+        open_by_parameters(ParameterValues())
 
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])

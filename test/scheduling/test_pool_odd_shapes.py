@@ -15,7 +15,7 @@ from trt_perception.errors import OutputError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
@@ -114,7 +114,7 @@ class Run:
 @needs('onnx')
 def test_local_model_with_open_dimensions_drops_only_the_image_of_an_odd_answer(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES)
-    config = DetectorConfig.from_values({'engine_path': str(path), **DETECT})
+    config = ParameterValues.from_values({'engine_path': str(path), **DETECT})
     with closing(open_by_parameters(config)) as pipeline:
         run = Run(pipeline)
         for level in ODD:
@@ -130,7 +130,7 @@ def test_local_model_with_open_dimensions_drops_only_the_image_of_an_odd_answer(
 @needs('onnx')
 def test_odd_answer_to_a_batch_drops_the_images_of_this_batch(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES, batch='n')
-    config = DetectorConfig.from_values({'engine_path': str(path), **DETECT})
+    config = ParameterValues.from_values({'engine_path': str(path), **DETECT})
     options = config.pipeline_options()
     with closing(OnnxRuntimePipeline(read_model_file(path), options, open_batch=2)) as pipeline:
         good = [frame_of(0), frame_of(0)]
@@ -158,7 +158,7 @@ def test_odd_answer_to_a_batch_drops_the_images_of_this_batch(tmp_path):
 def test_odd_answer_in_the_trial_run_is_an_error_of_configure(tmp_path, level):
     """The grey image of the trial run has the second of three levels."""
     path = write_shape_model(tmp_path / 'shapes.onnx', [{}, CHANGES[level], {}])
-    options = DetectorConfig.from_values({'engine_path': str(path), **DETECT}).pipeline_options()
+    options = ParameterValues.from_values({'engine_path': str(path), **DETECT}).pipeline_options()
     with pytest.raises(OutputError) as caught:
         open_warm_pipeline(str(path), options, open_pipeline)
     assert 'det_boxes' in caught.value.found
@@ -170,7 +170,7 @@ def served(server, **values):
     """Open the model of a fake server."""
     values = {**DETECT, 'model.decoder': 'dense', 'triton.timeout_ms': 60_000, **values}
     values['engine_path'] = f'triton://{server.address}/tiny'
-    return open_by_parameters(DetectorConfig.from_values(values))
+    return open_by_parameters(ParameterValues.from_values(values))
 
 
 def dense_answer(*shape, **values):

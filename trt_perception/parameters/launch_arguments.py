@@ -20,7 +20,7 @@ from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import (
     PARAMETERS,
-    DetectorConfig,
+    ParameterValues,
     closest_parameters,
     manifest_only_fix,
 )
@@ -208,7 +208,7 @@ def demo_cameras(text: str) -> tuple[str, ...]:
             expected = f'a number from 1 to {MAX_CAMERAS}, or names'
             raise ConfigError('cameras', short_repr(names[0]), expected=expected)
         names = [f'camera_{number}' for number in range(1, count + 1)]
-    return DetectorConfig(cameras=tuple(names)).cameras
+    return ParameterValues(cameras=tuple(names)).cameras
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:

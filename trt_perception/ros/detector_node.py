@@ -19,7 +19,7 @@ from rclpy.parameter import Parameter
 from trt_perception.errors import ConfigError, CudaError, InterruptionError, TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
@@ -121,7 +121,7 @@ class DetectorNode(LifecycleNode):
             )
 
     @property
-    def config(self) -> DetectorConfig:
+    def config(self) -> ParameterValues:
         """The current values of the parameters."""
         return self._node_parameters.config
 
@@ -392,7 +392,7 @@ class DetectorNode(LifecycleNode):
             result.reason = self._node_parameters.overriding_cameras(parameter_list)
         return result
 
-    def _check_parameters(self, config: DetectorConfig) -> None:
+    def _check_parameters(self, config: ParameterValues) -> None:
         for pipeline in self._pipelines[:1]:
             config.thresholds(pipeline.spec.class_names, pipeline.spec.task)
 

@@ -13,7 +13,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera import publishers as publishers_module
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.publishers import CameraPublishers
@@ -46,7 +46,7 @@ def test_a_map_is_published_with_its_header(
     client, node, task, topic, kind, dtype, encoding, is_metric
 ):
     pixels = np.arange(15).reshape(SIZE[::-1]).astype(dtype)
-    publishers = CameraPublishers(node, ('a', 'b'), DetectorConfig(), task)
+    publishers = CameraPublishers(node, ('a', 'b'), ParameterValues(), task)
     messages, subscription = client.subscribe(Image, topic)
     client.spin_until(lambda: topic in publishers.wanted_topics(), 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
@@ -67,7 +67,7 @@ def test_a_map_is_published_with_its_header(
 
 
 def test_a_map_that_was_not_made_is_skipped(client, node):
-    publishers = CameraPublishers(node, ('a', 'b'), DetectorConfig(), Semantic())
+    publishers = CameraPublishers(node, ('a', 'b'), ParameterValues(), Semantic())
     messages, subscription = client.subscribe(Image, 'segmentation/mask')
     client.spin_until(lambda: publishers.wanted_topics(), 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
@@ -83,7 +83,7 @@ def test_a_map_that_was_not_made_is_skipped(client, node):
 def test_a_new_viewer_gets_no_debug_image_without_a_map(client, node, monkeypatch):
     monkeypatch.setattr(publishers_module, '_SUBSCRIBERS_KEPT_S', 3600.0)
     publishers = CameraPublishers(
-        node, ('a', 'b'), DetectorConfig(debug_image_max_rate_hz=1000.0), Semantic()
+        node, ('a', 'b'), ParameterValues(debug_image_max_rate_hz=1000.0), Semantic()
     )
     frame = Frame.view(bytes(45), width=5, height=3, step=15, encoding='bgr8')
     assert not publishers.wanted_topics()
@@ -108,7 +108,7 @@ def test_a_new_viewer_gets_no_debug_image_without_a_map(client, node, monkeypatc
 @pytest.mark.parametrize('is_metric', [True, False])
 def test_only_a_missing_focal_length_is_reported(node, is_metric):
     spec = map_spec('depth and sky', 'stretch', (96, 64), 0, batch=1)
-    camera = NodeCamera(node, '', DetectorConfig(), SimpleNamespace(spec=spec))
+    camera = NodeCamera(node, '', ParameterValues(), SimpleNamespace(spec=spec))
     warnings = []
     camera._log = SimpleNamespace(warning=lambda text, **_: warnings.append(text))
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')

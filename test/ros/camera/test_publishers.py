@@ -16,7 +16,7 @@ from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera import publishers as publishers_module
 from trt_perception.ros.camera import task_topics
 from trt_perception.ros.camera.publishers import CameraPublishers
@@ -54,7 +54,7 @@ def subscribed_to(publishers, name):
 @pytest.fixture
 def publishers(node):
     publishers = CameraPublishers(
-        node, ('red', 'green'), DetectorConfig(confidence_threshold=0.25)
+        node, ('red', 'green'), ParameterValues(confidence_threshold=0.25)
     )
     yield publishers
     publishers.close()
@@ -137,7 +137,7 @@ def publish_masks(client, publishers, frame_id, frame, found):
 
 @pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
 def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd, error):
-    publishers = CameraPublishers(node, ('red',), DetectorConfig(), Segment())
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
     client.spin_until(subscribed_to(publishers, 'detections'), 'a subscription')
@@ -170,7 +170,7 @@ def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd
 
 def test_masks_that_were_not_made_are_not_published(client, node):
     """A GPU makes masks only for frames that arrive while the topic has a subscriber."""
-    publishers = CameraPublishers(node, ('red',), DetectorConfig(), Segment())
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
     assert not publishers.wanted_topics()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
@@ -195,7 +195,7 @@ def test_masks_that_were_not_made_are_not_published(client, node):
 
 
 def test_detections_do_not_wait_for_a_mask_image(client, node):
-    publishers = CameraPublishers(node, ('red',), DetectorConfig(), Segment())
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
     client.spin_until(subscribed_to(publishers, 'detections'), 'a subscription')
@@ -245,7 +245,7 @@ class CountedTopic:
 
 def test_subscribers_are_counted_once_in_a_tenth_of_a_second(node, monkeypatch):
     """Counting takes 10 µs for each topic, and the worker needs the answer for each image."""
-    publishers = CameraPublishers(node, ('red',), DetectorConfig(), Segment())
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
     [masks] = publishers._on_demand
     masks.close()
     topic = CountedTopic()

@@ -19,7 +19,7 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.camera.result_images import too_large_error
 
@@ -92,7 +92,7 @@ class Viewer:
     """The publishers of a camera, with a subscriber to one topic."""
 
     def __init__(self, client, node, task, topic, camera='', **parameters):
-        config = DetectorConfig.from_values(
+        config = ParameterValues.from_values(
             {'engine_path': 'x.onnx', 'debug_image.max_rate_hz': 1000.0, **parameters}
         )
         self.client = client

@@ -19,7 +19,7 @@ from support.nodes.graph import found_in, frame_counts, image_message, picture_o
 from support.oracles.reference_images import ENCODINGS
 from support.properties import given, settings, st
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.scheduling.worker_pool import WorkerPool
 
@@ -83,7 +83,7 @@ class InProcessDetector:
 @pytest.fixture(scope='module')
 def pipeline(tmp_path_factory):
     model = write_tiny_model(tmp_path_factory.mktemp('model') / 'tiny.onnx')
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(model), cpu_threads=1))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(model), cpu_threads=1))
     yield pipeline
     pipeline.close()
 

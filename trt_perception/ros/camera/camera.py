@@ -27,7 +27,7 @@ from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
@@ -58,7 +58,7 @@ class NodeCamera:
         self,
         node: LifecycleNode,
         name: str,
-        config: DetectorConfig,
+        config: ParameterValues,
         pipeline: Pipeline,
         pipeline_index: int = 0,
     ) -> None:
@@ -140,7 +140,7 @@ class NodeCamera:
         self.health.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
         return self._input.topic
 
-    def apply_config(self, config: DetectorConfig) -> None:
+    def apply_config(self, config: ParameterValues) -> None:
         """Apply changed parameters of the camera."""
         before, self.config = self.config, config
         self._warn_of_unused_parameters(before)
@@ -154,7 +154,7 @@ class NodeCamera:
         if changed and self._publishers is not None:
             self._publishers.publish_label_info(config.confidence_threshold)
 
-    def _warn_of_unused_parameters(self, before: DetectorConfig | None = None) -> None:
+    def _warn_of_unused_parameters(self, before: ParameterValues | None = None) -> None:
         spec = self._pipeline.spec
         for sentence in self.config.unused_parameter_warnings(spec.task, spec.decoder, before):
             self._log.warning(sentence)

@@ -21,7 +21,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.silence import TopicState
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -73,7 +73,7 @@ class ImageInput:
     def __init__(
         self,
         node: LifecycleNode,
-        config: DetectorConfig,
+        config: ParameterValues,
         choice: TransportChoice,
         intake: SharedIntake,
         pool: WorkerPool[Any],

@@ -21,7 +21,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.results.image_limits import is_large_result
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, TaskTopic
@@ -156,7 +156,7 @@ class CameraPublishers:
         self,
         node: LifecycleNode,
         class_names: tuple[str, ...],
-        config: DetectorConfig,
+        config: ParameterValues,
         task: Task = DETECT,
         camera: str = '',
     ) -> None:

@@ -35,7 +35,7 @@ from trt_perception.model.tasks.semantic import (
     CLASS_MAP_TOPIC,
 )
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.camera_info import scaled_camera_info
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import header_message
@@ -90,7 +90,7 @@ class TaskTopic(ABC, Generic[_ResultT]):
         self,
         node: LifecycleNode,
         class_names: Sequence[str],
-        config: DetectorConfig,
+        config: ParameterValues,
         camera: str = '',
     ) -> None:
         self._node = node
