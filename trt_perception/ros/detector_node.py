@@ -26,11 +26,11 @@ from trt_perception.pipelines.warm_up import OpenPipeline
 from trt_perception.ros.autostart import Autostart, OpenModel, open_model
 from trt_perception.ros.camera.camera import NodeCamera, subscriptions_text
 from trt_perception.ros.camera.transport_choice import choose_transports, simplejpeg_advice
-from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.keypoint_parameters import KeypointParameters
+from trt_perception.ros.node_monitor import NodeMonitor
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
@@ -62,7 +62,7 @@ def _guarded(
                 self._report_failure(transition.__name__, error, is_logged=is_news)
             if undo is not None:
                 undo(self)
-            self._health.publish_soon()
+            self._monitor.publish_soon()
             return on_failure
 
         return run
@@ -97,7 +97,7 @@ class DetectorNode(LifecycleNode):
         self._participants = ImageParticipants(self)
         # on_activate creates the pool; _stop frees it.
         self._pool: WorkerPool[Any] | None = None
-        self._health = NodeHealth(self, self._log, self)
+        self._monitor = NodeMonitor(self, self._log, self)
         self._fault: BaseException | None = None
         self.needs_parameter = False
         self._node_parameters = NodeParameters(
@@ -148,7 +148,7 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         names = self._camera_names
         check_topics(self, names)
-        self._health.start_publishing(self.config.diagnostics_period_s)
+        self._monitor.start_publishing(self.config.diagnostics_period_s)
         model = self._autostart.pop_opened_model() or self.open_model(self.node_config)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
         self._participants.start(self.node_config)
@@ -157,11 +157,11 @@ class DetectorNode(LifecycleNode):
             index = number % len(self._pipelines)
             config = self._node_parameters.camera_config(name)
             self._cameras.append(NodeCamera(self, name, config, self._pipelines[index], index))
-        self._health.set_cameras([camera.health for camera in self._cameras])
+        self._monitor.set_cameras([camera.monitor for camera in self._cameras])
         if advice := simplejpeg_advice([camera.config for camera in self._cameras]):
             self.get_logger().warning(advice)
         spec = self._pipelines[0].spec
-        self._health.set_model(model.file, self._pipelines[0])
+        self._monitor.set_model(model.file, self._pipelines[0])
         self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides().has_values
@@ -208,7 +208,7 @@ class DetectorNode(LifecycleNode):
             for index, camera in enumerate(self._cameras)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
-        self._health.start_watching(pool, [camera.health for camera in self._cameras], gpus)
+        self._monitor.start_watching(pool, [camera.monitor for camera in self._cameras], gpus)
         self.get_logger().info(subscriptions_text(self._cameras, topics, intake.description))
 
     @_guarded(on_failure=TransitionCallbackReturn.ERROR)
@@ -245,7 +245,7 @@ class DetectorNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything. SUCCESS leads to unconfigured, so that configure can try again."""
         self._release()
-        self._health.publish_soon()
+        self._monitor.publish_soon()
         super().on_error(state)
         if not self.config.autostart:
             self.get_logger().error(
@@ -265,7 +265,7 @@ class DetectorNode(LifecycleNode):
                 'the GPU context is lost and cannot be repaired inside a process: exiting, '
                 'so that launch starts a new process'
             )
-            self._call_each(self._health.publish_and_wait)
+            self._call_each(self._monitor.publish_and_wait)
             return EXIT_GPU_LOST
         self._call_each(self._autostart.stop)
         self._release()
@@ -298,19 +298,19 @@ class DetectorNode(LifecycleNode):
 
     def show_attempt(self, text: str) -> None:
         """Show on /diagnostics how the node reacts to its error; '' shows nothing."""
-        if text != self._health.attempt:
-            self._health.attempt = text
-            self._health.publish_soon()
+        if text != self._monitor.attempt:
+            self._monitor.attempt = text
+            self._monitor.publish_soon()
 
     def report(self, error: str, trace: str = '') -> None:
         """Log an error with its traceback. The diagnostics show the first error."""
         said = escape_controls(error.strip())
-        self._health.error = self._health.error or said
+        self._monitor.error = self._monitor.error or said
         self.get_logger().error(log_text(f'{said}\n{trace}'.strip()))
 
     def _clear_fault(self) -> None:
         """Forget the error and the fault of earlier transitions."""
-        self._health.error = ''
+        self._monitor.error = ''
         self._fault = None
         self.needs_parameter = False
 
@@ -327,7 +327,7 @@ class DetectorNode(LifecycleNode):
         if isinstance(error, CudaError) and error.sticky:
             self._fault = error
         if not is_logged:
-            self._health.error = self._health.error or escape_controls(str(error).strip())
+            self._monitor.error = self._monitor.error or escape_controls(str(error).strip())
         elif isinstance(error, TrtPerceptionError):
             self.report(str(error))
         else:
@@ -359,7 +359,7 @@ class DetectorNode(LifecycleNode):
     def _release(self) -> bool:
         """Undo activate and configure. Return whether all steps succeeded. May be called again."""
         stopped = self._stop()
-        self._health.forget_model()
+        self._monitor.forget_model()
         self._keypoint_parameters.undeclare()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
@@ -373,7 +373,7 @@ class DetectorNode(LifecycleNode):
     def _stop_workers(self) -> None:
         if self._pool is not None:
             self._pool.stop()
-            self._health.stop_watching()
+            self._monitor.stop_watching()
             self._pool = None
 
     # Changes of parameters.

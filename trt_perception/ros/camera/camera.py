@@ -1,4 +1,4 @@
-"""One camera of a node: its subscription, the reader of its images, its publishers, its health.
+"""One camera of a node: its subscription, the reader of its images, its publishers, its monitor.
 
 A frame passes through these methods, in this order:
 
@@ -29,8 +29,8 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
-from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
+from trt_perception.ros.camera.camera_monitor import OFF_REASON, CameraMonitor
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.publishers import CameraPublishers
@@ -51,7 +51,7 @@ class NodeCamera:
         pipeline_index: index of the pipeline in the pool.
 
     Attributes:
-        health: health of the camera. It may be used after this object was closed.
+        monitor: watches the camera. It may be used after this object was closed.
     """
 
     def __init__(
@@ -64,8 +64,8 @@ class NodeCamera:
     ) -> None:
         self.name = name
         self.config = config
-        self.health = CameraHealth(node, name)
-        self.health.wanted_topics = self.wanted_topics
+        self.monitor = CameraMonitor(node, name)
+        self.monitor.wanted_topics = self.wanted_topics
         self._node = node
         self._pipeline = pipeline
         self._pipeline_index = pipeline_index
@@ -137,7 +137,7 @@ class NodeCamera:
         )
         on_server = is_triton_address(self.config.engine_path)
         answer_limit_s = self.config.triton_timeout_ms * 1e-3 if on_server else 0.0
-        self.health.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
+        self.monitor.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
         return self._input.topic
 
     def apply_config(self, config: ParameterValues) -> None:
@@ -165,7 +165,7 @@ class NodeCamera:
 
     def _apply_live_parameters(self) -> None:
         config, camera = self.config, self._camera
-        self.health.enabled = config.enabled
+        self.monitor.enabled = config.enabled
         if self._input is not None:
             self._input.enabled = config.enabled
         if camera is not None:
@@ -226,7 +226,7 @@ class NodeCamera:
             message.lease.message_bytes = (
                 0  # a refused image does not count for the sizes of buffers
             )
-        self.health.log_dropped_image(error)
+        self.monitor.log_dropped_image(error)
 
     def wanted_topics(self) -> frozenset[str]:
         """See CameraHandler."""
@@ -244,12 +244,12 @@ class NodeCamera:
                 throttle_duration_sec=30.0,
             )
         if not self._publishers.publish(message.header, frame, found):
-            self.health.masks_skipped += 1
+            self.monitor.masks_skipped += 1
         if frame.warning:
-            self.health.count_decoder_warning(frame.warning)
+            self.monitor.count_decoder_warning(frame.warning)
         if left_out := getattr(found, 'left_out', 0):
-            self.health.count_limited_candidates(left_out)
-        self.health.on_published(message.header.stamp)
+            self.monitor.count_limited_candidates(left_out)
+        self.monitor.on_published(message.header.stamp)
 
 
 def subscriptions_text(cameras: Sequence[NodeCamera], topics: Sequence[str], how: str) -> str:

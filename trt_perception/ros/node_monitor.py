@@ -1,4 +1,4 @@
-"""Publishes the health of the node on /diagnostics, and logs its problems."""
+"""Publishes the status of the node on /diagnostics, and logs its problems."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rclpy.timer import Timer
 from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.health_state import HealthState, Level, with_notes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
+from trt_perception.monitoring.status_summary import Level, StatusSummary, with_notes
 from trt_perception.monitoring.watchdog import PERIOD_S
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.ros.camera.camera_health import CameraHealth, ProblemLog, counts_text
+from trt_perception.ros.camera.camera_monitor import CameraMonitor, ProblemLog, counts_text
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import (
-    CameraFacts,
-    Health,
+    CameraDiagnostics,
+    NodeDiagnostics,
     diagnostics_message,
     sum_not_delivered,
 )
@@ -34,7 +34,7 @@ from trt_perception.ros.same_name import same_name_problem
 from trt_perception.scheduling.worker_pool import FaultHandler, WorkerPool
 
 
-class NodeHealth:
+class NodeMonitor:
     """Publishes /diagnostics in every state after the first configure, and watches an active node.
 
     A changed problem is published at once. Announcer decides which problems are logged.
@@ -65,7 +65,7 @@ class NodeHealth:
         self._timer: Timer | None = None
         # These belong to the last activation. Its counts are published until the next activation,
         # or until set_cameras gets cameras with other names.
-        self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
+        self._cameras: Sequence[CameraMonitor] = (CameraMonitor(node),)
         self._gpus: Sequence[int] = ()
         self._last_pipelines: Sequence[PipelineStatistics] = ()
         # start_watching creates these objects; stop_watching frees them.
@@ -86,7 +86,7 @@ class NodeHealth:
             self._node.destroy_timer(self._timer)
         self._timer = timer
 
-    def set_cameras(self, cameras: Sequence[CameraHealth]) -> None:
+    def set_cameras(self, cameras: Sequence[CameraMonitor]) -> None:
         """Publish a status of each of these cameras from now on.
 
         Cameras with unchanged names keep the counts of the last activation.
@@ -107,18 +107,18 @@ class NodeHealth:
     def start_watching(
         self,
         pool: WorkerPool[Any],
-        cameras: Sequence[CameraHealth],
+        cameras: Sequence[CameraMonitor],
         gpus: Sequence[int] = (0,),
     ) -> None:
         """Watch an active node from now on.
 
         Args:
             pool: processes the images of these cameras, in this order.
-            cameras: health of each camera; `CameraHealth.watch` was called.
+            cameras: monitor of each camera; `CameraMonitor.watch` was called.
             gpus: device index of each pipeline.
         """
         self._pool, self._cameras, self._gpus = pool, cameras, gpus
-        self._problems.restart(HealthState(Level.OK, '', 'active, waiting for images'))
+        self._problems.restart(StatusSummary(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
         # Both timers fire together, because waking the executor costs more than either callback.
         # The reset delays the periodic message, so publish one now.
@@ -141,7 +141,7 @@ class NodeHealth:
             self._node.destroy_timer(timer)
         if len(parts) > 1:
             together = FrameStatistics.merge(parts)
-            said = counts_text(together, sum_not_delivered(self._camera_facts()))
+            said = counts_text(together, sum_not_delivered(self._camera_diagnostics()))
             self._node.get_logger().info(f'counts of all cameras: {said}')
 
     def _check(self) -> None:
@@ -179,32 +179,32 @@ class NodeHealth:
             self.publish()
 
     def publish(self) -> None:
-        """Publish the health of the node and its cameras on /diagnostics now."""
+        """Publish the status of the node and its cameras on /diagnostics now."""
         if self._publisher is None:
             return
-        health = Health(
+        diagnostics = NodeDiagnostics(
             state=str(self._node._state_machine.current_state[1]),
             error=f'{self.error}; {self.attempt}' if self.error and self.attempt else self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
             runtime_values=() if self.pipeline is None else self.pipeline.diagnostic_values,
-            cameras=self._camera_facts(),
+            cameras=self._camera_diagnostics(),
         )
         pipelines = self._last_pipelines
         if self._pool is not None:
-            health.health_state = self._problems.health_state
+            diagnostics.summary = self._problems.summary
             pipelines = self._pool.pipeline_statistics()
         if pipelines:
-            health.gpus = dict(zip(self._gpus, pipelines, strict=True))
-            health.batches = sum(each.batches for each in pipelines)
+            diagnostics.gpus = dict(zip(self._gpus, pipelines, strict=True))
+            diagnostics.batches = sum(each.batches for each in pipelines)
         name, now = self._node.get_fully_qualified_name(), self._node.get_clock().now()
-        self._publisher.publish(diagnostics_message(name, now, health))
+        self._publisher.publish(diagnostics_message(name, now, diagnostics))
 
-    def _camera_facts(self) -> list[CameraFacts]:
+    def _camera_diagnostics(self) -> list[CameraDiagnostics]:
         if self._pool is None:
-            return [camera.facts(None) for camera in self._cameras]
+            return [camera.diagnostics(None) for camera in self._cameras]
         parts = self._pool.statistics()
-        return [c.facts(counts) for c, counts in zip(self._cameras, parts, strict=True)]
+        return [c.diagnostics(counts) for c, counts in zip(self._cameras, parts, strict=True)]
 
     def publish_soon(self) -> None:
         """Publish after the executor's current callback. Any thread may call this method."""
@@ -219,15 +219,17 @@ class NodeHealth:
 
 def _summarise_sending_cameras(
     enabled: Sequence[FrameStatistics], disabled_count: int
-) -> HealthState:
-    """Return a health state of level OK with the number of cameras that send images.
+) -> StatusSummary:
+    """Return a summary of level OK with the number of cameras that send images.
 
     Args:
         enabled: counts of each enabled camera.
     """
     if disabled_count and not enabled:
-        return HealthState(Level.OK, '', f'active, all {disabled_count} cameras are switched off')
+        return StatusSummary(
+            Level.OK, '', f'active, all {disabled_count} cameras are switched off'
+        )
     received = sum(1 for counts in enabled if counts.received)
     switched_off = f', {disabled_count} switched off' if disabled_count else ''
     text = f'active, images from {received} of {len(enabled)} cameras{switched_off}'
-    return HealthState(Level.OK, '', text)
+    return StatusSummary(Level.OK, '', text)
