@@ -65,7 +65,9 @@ def with_unnamed_class(summary: StatusSummary, error: str) -> StatusSummary:
     """
     if not error:
         return summary
-    message = f'a detected class has no name, so all class names may be wrong: {error}'
+    message = (
+        f'the model reports a class that has no name, so all class names may be wrong: {error}'
+    )
     if summary.level == Level.ERROR:
         return StatusSummary(Level.ERROR, summary.kind, f'{summary.message}; {message}')
     also = [summary.message] if summary.kind else []

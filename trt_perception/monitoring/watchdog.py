@@ -13,14 +13,14 @@ Kinds of problems, worst first:
 - stalled: images arrived before and the camera still exists, but sends no image.
 - always_bad_output: the model's outputs for all images of 10 s are invalid.
 - all_dropped: images arrive, but all are dropped because of errors.
-- unnamed_class: a class that was detected since *configure* has no name.
+- unnamed_class: a class that was reported since *configure* has no name.
 - same_name: other nodes have the same name. The message includes other problems.
 - engine_slower: the camera is faster than the model.
 - lost_in_transport: some images never reach the node.
 - unreadable: some images cannot be read.
 - bad_output: the model's outputs for some images are invalid.
 - no_result: a Triton server has no result for some images or for all.
-- not_published: the middleware refuses some detections.
+- not_published: the middleware refuses some results.
 - clock: the stamps of the images are of another clock.
 - note: a less urgent problem.
 
@@ -346,7 +346,7 @@ class CameraWatchdog:
             return None
         summary = _drop_summary(bad, refusal)
         if set(bad) == {'not_published'}:
-            message = f'detections of some images cannot be published: {summary}'
+            message = f'results of some images cannot be published: {summary}'
             return StatusSummary(Level.WARN, 'not_published', message)
         if bad.keys() <= _SERVER_DROPS:
             return _no_result(f'the server has no result for some images: {summary}')

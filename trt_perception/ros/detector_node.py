@@ -1,4 +1,4 @@
-"""The lifecycle node that turns the images of one or several cameras into detections.
+"""The lifecycle node that turns the images of one or several cameras into results.
 
 configure loads the model, and activate subscribes. deactivate lets frames in flight finish, and
 cleanup frees everything. NodeCamera holds the parts of one camera.

@@ -32,8 +32,9 @@ class CameraDiagnostics:
         published_hz: rate of published frames over the same time.
         received_hz: rate of received frames over the last second, or since the last message.
         not_delivered: number of images that were sent but never arrived; None if unknown.
-        masks_skipped: number of published images without a mask image, map or debug image that a
-            subscriber expects: its thread was busy, it is too large, or the GPU has not made it.
+        result_images_skipped: number of published images without a mask image, map or debug image
+            that a subscriber expects: its thread was busy, it is too large, or the GPU has not
+            made it.
         decoder_warnings: number of published images with a report about the file: a defect of
             a JPEG, or grey pixels of 16 bits.
         candidates_limited: number of published images with boxes above the threshold that did
@@ -49,7 +50,7 @@ class CameraDiagnostics:
     received_hz: float = 0.0
     published_hz: float = 0.0
     not_delivered: int | None = 0
-    masks_skipped: int = 0
+    result_images_skipped: int = 0
     decoder_warnings: int = 0
     candidates_limited: int = 0
     ages_ms: Sequence[float] = ()
@@ -172,7 +173,7 @@ def _node_status(name: str, node: NodeDiagnostics) -> DiagnosticStatus:
         received_hz=sum(camera.received_hz for camera in cameras),
         published_hz=sum(camera.published_hz for camera in cameras),
         not_delivered=sum_not_delivered(cameras),
-        masks_skipped=sum(camera.masks_skipped for camera in cameras),
+        result_images_skipped=sum(camera.result_images_skipped for camera in cameras),
         decoder_warnings=sum(camera.decoder_warnings for camera in cameras),
         candidates_limited=sum(camera.candidates_limited for camera in cameras),
     )
@@ -243,8 +244,10 @@ def _count_values(camera: CameraDiagnostics) -> dict[str, str]:
     }
     for reason, count in sorted(counts.dropped.items()):
         values[f'dropped: {reason}'] = str(count)
-    if camera.masks_skipped:
-        values['masks_skipped'] = str(camera.masks_skipped)
+    if camera.result_images_skipped:
+        values['result_images_skipped'] = str(camera.result_images_skipped)
+        # The old name, for one release.
+        values['masks_skipped'] = values['result_images_skipped']
     if camera.decoder_warnings:
         values['decoder_warnings'] = str(camera.decoder_warnings)
     if camera.candidates_limited:

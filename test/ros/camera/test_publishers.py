@@ -162,7 +162,7 @@ def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd
     client.spin_until(lambda: len(found) >= 2 and images, 'both detections and the second masks')
     assert [message.header.frame_id for message in images] == ['second']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
-    assert f'masks were not published: {type(error).__name__}' in capfd.readouterr().err
+    assert f'masks was not published: {type(error).__name__}' in capfd.readouterr().err
     publishers.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)

@@ -222,7 +222,7 @@ def test_node_publishes_the_masks_of_the_pipeline(client, tmp_path):
 
         def is_skipped(_, values):
             node.camera.publish(large)
-            return int(values.get('masks_skipped', 0)) > 0
+            return int(values.get('result_images_skipped', 0)) > 0
 
         node.wait_for_status(is_skipped, 'a skipped mask image')
         client.node.destroy_subscription(subscription)

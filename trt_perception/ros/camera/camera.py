@@ -244,7 +244,7 @@ class NodeCamera:
                 throttle_duration_sec=30.0,
             )
         if not self._publishers.publish(message.header, frame, found):
-            self.monitor.masks_skipped += 1
+            self.monitor.result_images_skipped += 1
         if frame.warning:
             self.monitor.count_decoder_warning(frame.warning)
         if left_out := getattr(found, 'left_out', 0):

@@ -110,8 +110,8 @@ class CameraMonitor:
     Attributes:
         wanted_topics: returns the names of the topics on demand that have a subscriber.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
-        masks_skipped: number of published images of the last activation without a mask image, map
-            or debug image that a subscriber expects; see `CameraDiagnostics`.
+        result_images_skipped: number of published images of the last activation without a mask
+            image, map or debug image that a subscriber expects; see `CameraDiagnostics`.
         decoder_warnings: number of published images of the last activation with a report about
             their file.
         candidates_limited: number of published images of the last activation with boxes above
@@ -122,7 +122,7 @@ class CameraMonitor:
         self.name = name
         self.wanted_topics: Callable[[], frozenset[str]] = frozenset
         self.enabled = True
-        self.masks_skipped = 0
+        self.result_images_skipped = 0
         self.decoder_warnings = 0
         self.candidates_limited = 0
         self._log = camera_logger(node, name)
@@ -159,7 +159,7 @@ class CameraMonitor:
         self._rate_counts = deque([(now, 0, 0)])
         self._age = AgeOfOutput()
         self._last_error = ''
-        self.masks_skipped = 0
+        self.result_images_skipped = 0
         self.decoder_warnings = 0
         self.candidates_limited = 0
         self._input = image_input
@@ -224,7 +224,7 @@ class CameraMonitor:
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:
-        """Update the age of output after publishing detections. The worker calls this method.
+        """Update the age of output after publishing results. The worker calls this method.
 
         Args:
             stamp: stamp of the image.
@@ -295,7 +295,7 @@ class CameraMonitor:
             self.name,
             self._last_counts,
             not_delivered=self._last_not_delivered,
-            masks_skipped=self.masks_skipped,
+            result_images_skipped=self.result_images_skipped,
             decoder_warnings=self.decoder_warnings,
             candidates_limited=self.candidates_limited,
         )

@@ -137,8 +137,8 @@ class OnDemandPublisher:
         with contextlib.suppress(Exception):  # logging may fail, too, if memory is short
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._log.error(
-                f'{self._topic.topic.name} were not published: {log_text(reason)}; '
-                'detections continue',
+                f'a message on {self.name} was not published: {log_text(reason)}; '
+                'other topics continue',
                 throttle_duration_sec=5.0,
             )
 
