@@ -58,13 +58,9 @@ def main():
         return replace(frame, data=data, memory=lease.memory)
 
     errors = []
-    handler = SimpleNamespace(
-        read_frame=taken,
-        publish_result=lambda *_: None,
-        on_image_error=lambda _, error: errors.append(error),
-        wanted_topics=frozenset,
+    camera = Camera(
+        '', taken, lambda *_: None, lambda _, error: errors.append(error), Thresholds()
     )
-    camera = Camera('', handler, Thresholds())
     pool = WorkerPool([pipeline], [camera], fault_handler=SimpleNamespace(on_fault=errors.append))
     pool.start()
     rng = np.random.default_rng(0)

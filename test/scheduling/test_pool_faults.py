@@ -206,7 +206,7 @@ def test_exception_in_the_image_error_handler_is_a_fault():
     def raise_boom(message, error):
         raise BoomError
 
-    recorder.cameras[0].handler.on_image_error = raise_boom
+    recorder.cameras[0].on_image_error = raise_boom
     with recorder:
         recorder.submit(0)
         wait_until(lambda: recorder.faults)

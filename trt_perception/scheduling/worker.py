@@ -255,7 +255,7 @@ class PipelineWorker(Generic[Message]):
         for frame in tuple(batch.frames):
             camera = self._state.cameras[frame.camera_index]
             try:
-                image = camera.handler.read_frame(frame.message)
+                image = camera.read_frame(frame.message)
             except ImageError as error:
                 self._drop(frame, error, batch.frames)
                 continue
@@ -314,10 +314,10 @@ class PipelineWorker(Generic[Message]):
             self._drop(frame, result, self._unpublished)
             return
         assert result is not None
-        handler = self._state.cameras[frame.camera_index].handler
+        camera = self._state.cameras[frame.camera_index]
         publish_started_s = self._state.clock()
         try:
-            handler.publish_result(frame.message, result.frame, result.found)
+            camera.publish_result(frame.message, result.frame, result.found)
         except ImageError as error:
             self._drop(frame, error, self._unpublished)
             return
@@ -341,9 +341,9 @@ class PipelineWorker(Generic[Message]):
         with self._state.lock:
             frames.remove(frame)
             self._state.camera_statistics[frame.camera_index].drop(error.reason)
-        # The traceback would keep the message in memory while the handler stores the error.
-        handler = self._state.cameras[frame.camera_index].handler
-        handler.on_image_error(frame.message, error.with_traceback(None))
+        # The traceback would keep the message in memory while the camera stores the error.
+        camera = self._state.cameras[frame.camera_index]
+        camera.on_image_error(frame.message, error.with_traceback(None))
 
     def _sleep(self, seconds: float | None) -> None:
         with contextlib.suppress(Empty):

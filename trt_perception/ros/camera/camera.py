@@ -4,7 +4,7 @@ A frame passes through these methods, in this order:
 
 * `ImageInput.on_image`: the thread that takes the images submits the message to the pool.
 * `WorkerPool.submit`: the message waits in its camera's mailbox.
-* `NodeCamera.read_frame`: the worker reads the message.
+* `FrameReader`, or another reader: the worker reads the message.
 * `NodeCamera.publish_result`: the worker publishes the result.
 """
 
@@ -39,12 +39,12 @@ from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
-from trt_perception.scheduling.marked_handler import MarkedHandler
+from trt_perception.scheduling.marked_camera import mark_camera
 from trt_perception.scheduling.worker_pool import WorkerPool
 
 
 class NodeCamera:
-    """One camera of a configured node. Implements CameraHandler.
+    """One camera of a configured node.
 
     Args:
         name: name of the camera; empty if the node has only one camera.
@@ -65,7 +65,6 @@ class NodeCamera:
         self.name = name
         self.config = config
         self.monitor = CameraMonitor(node, name)
-        self.monitor.wanted_topics = self.wanted_topics
         self._node = node
         self._pipeline = pipeline
         self._pipeline_index = pipeline_index
@@ -75,6 +74,7 @@ class NodeCamera:
         # Created here, destroyed by `close_publishers`.
         publishers = CameraPublishers(node, spec.class_names, config, spec.task, name)
         self._publishers: CameraPublishers | None = publishers
+        self.monitor.wanted_topics = publishers.wanted_topics
         # Normalised fx and fy, for models that need them.
         self._focal_lengths: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
@@ -88,7 +88,6 @@ class NodeCamera:
         # Set by `create_pool_camera`.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
-        self._read_message: Callable[[Any], PipelineInput] | None = None
         # Size of the last message of an earlier activation.
         self._message_bytes = 0
         # Created by `subscribe`, destroyed by `close_input`.
@@ -99,13 +98,18 @@ class NodeCamera:
         if choice.reason:
             self._log.info(f'image_transport auto: {choice.transport}, because {choice.reason}')
         self._choice = choice
-        self._read_message = self._make_reader(choice)
+        assert self._publishers is not None
         self._camera = Camera(
             self.name,
-            MarkedHandler(self, self.name) if self.config.nvtx else self,
-            thresholds=self._thresholds(),
+            self._make_reader(choice),
+            self.publish_result,
+            self.on_image_error,
+            self._thresholds(),
+            self._publishers.wanted_topics,
             pipeline_index=self._pipeline_index,
         )
+        if self.config.nvtx:
+            mark_camera(self._camera)
         self._apply_live_parameters()
         return self._camera
 
@@ -199,8 +203,6 @@ class NodeCamera:
         if publishers is not None:
             publishers.close()
 
-    # CameraHandler: the worker calls these methods.
-
     def _make_reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
         """Return the function that converts messages to frames. The worker calls it."""
         if choice.transport == 'raw':
@@ -213,10 +215,7 @@ class NodeCamera:
             )
         return frame_from_compressed
 
-    def read_frame(self, message: Any) -> PipelineInput:
-        """Return the image of a message."""
-        assert self._read_message is not None
-        return self._read_message(message)
+    # The worker calls these methods.
 
     def on_image_error(self, message: Any, error: FrameError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
@@ -227,10 +226,6 @@ class NodeCamera:
                 0  # a refused image does not count for the sizes of buffers
             )
         self.monitor.log_dropped_image(error)
-
-    def wanted_topics(self) -> frozenset[str]:
-        """See CameraHandler."""
-        return frozenset() if self._publishers is None else self._publishers.wanted_topics()
 
     def publish_result(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""

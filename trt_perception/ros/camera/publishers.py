@@ -291,6 +291,7 @@ class CameraPublishers:
             self._debug_image.close()
             self._debug_image = None
         threads, self._on_demand = self._on_demand, []
+        self._wanted_topics = frozenset()
         for thread in threads:
             thread.close()
         topics, self._topics = self._topics, []
