@@ -262,7 +262,7 @@ def test_each_frame_has_its_own_result_of_the_whole_image(
         if task == 'classify':
             assert found.scores.argmax() == place
             continue
-        pixels = found.depth() - 1 if task == 'depth' else found.class_ids()
+        pixels = found.image('depth') - 1 if task == 'depth' else found.image('class_ids')
         expected = np.nan if is_damaged and place == 1 else place
         np.testing.assert_allclose(pixels, np.full((40, 60 + place), expected), atol=1e-6)
     pipeline.close()

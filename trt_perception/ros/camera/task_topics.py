@@ -271,8 +271,7 @@ class MapTopic(TaskTopic[_Map]):
     """Publishes a map with one value per pixel as an image.
 
     Attributes:
-        kind: key of the map in ``KernelMaps.maps``, and name of the method that returns the map of
-            other results: ``class_ids``, ``confidence`` or ``depth``.
+        kind: the map that is published: ``class_ids``, ``confidence`` or ``depth``.
         is_metric: True to publish only depth in metres, False to publish only relative depth; None
             for maps that are not depth.
     """
@@ -319,7 +318,7 @@ class MapTopic(TaskTopic[_Map]):
                 publish_unlocked(self._publisher, message)
             return
         size_wh = map_size_wh(self._config.map_size, found.letterbox)
-        pixels: npt.NDArray[Any] | None = getattr(found, self.kind)(size_wh)
+        pixels = found.image(self.kind, size_wh)
         if pixels is not None:
             start = image_message_start(header, size_wh, self.encoding, pixels.itemsize)
             self._message, room = serialize_with_room(start, self._message)
