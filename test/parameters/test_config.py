@@ -33,7 +33,7 @@ NAMES = {
     'nvtx', 'batch_max_delay_ms', 'onnx_provider', 'cpu_threads', 'enabled', 'max_rate_hz',
     'confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter',
     'class_agnostic_nms', 'image_transport',
-    'image_intake', 'image_participants',
+    'image_intake', 'image_participants', 'nodes_on_this_machine', 'cameras_of_other_nodes',
     'triton.timeout_ms', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
     'triton.certificate_file', 'triton.key_file', 'triton.servers',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
@@ -71,6 +71,7 @@ RANGES = {
     'max_detections': (1, 1024),
     'pipeline_depth': (1, 8),
     'image_participants': (-1, 64),
+    'nodes_on_this_machine': (1, 64),
     'model.shorter_side': (0, 32767),
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
@@ -80,6 +81,7 @@ FRAME_PARAMETERS = {
     'depth.sky_threshold', 'depth.sky_depth_m',
 }  # fmt: skip
 START_ONLY = {
+    'nodes_on_this_machine', 'cameras_of_other_nodes',
     'plugin_libraries', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
     'triton.certificate_file', 'triton.key_file', 'triton.servers',
 }  # fmt: skip

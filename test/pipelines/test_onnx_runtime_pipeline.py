@@ -158,6 +158,13 @@ def test_onnx_runtime_gets_the_requested_threads_or_half_of_the_cores(monkeypatc
             OnnxRuntimePipeline(model, PipelineOptions(cpu_threads=asked))
 
     assert given == [7, 1, 1, 1, 4]
+    given.clear()
+    for nodes, asked in ((2, 7), (2, 0), (3, 0), (8, 0)):
+        with pytest.raises(EngineError):
+            OnnxRuntimePipeline(
+                model, PipelineOptions(cpu_threads=asked, nodes_on_this_machine=nodes)
+            )
+    assert given == [7, 2, 1, 1]
 
 
 def test_pipeline_applies_decoder_parameters(tmp_path):

@@ -50,6 +50,11 @@ def is_camera_parameter(name: str) -> bool:
     return name.startswith(_PREFIX)
 
 
+def camera_of_parameter(name: str) -> str:
+    """Return the camera's name in the full name of a camera parameter."""
+    return name.removeprefix(_PREFIX).partition('.')[0]
+
+
 def suggest_parameter(word: str) -> str:
     """Return the node's parameter with this or a similar name; empty if there is none.
 

@@ -57,6 +57,7 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         'autostart',
         'batch_max_delay_ms',
         'cameras',
+        'cameras_of_other_nodes',
         'classification.top_k',
         'debug_image.max_rate_hz',
         'diagnostics_period_s',
@@ -68,6 +69,7 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         'image_transport',
         'map_size',
         'max_rate_hz',
+        'nodes_on_this_machine',
         'triton.servers',
     }
 )
@@ -129,6 +131,21 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'cameras. An ONNX model runs on the first one only.',
         find_mistake=devices_mistake,
     )
+    nodes_on_this_machine: int = parameter_field(
+        1,
+        'Number of detector nodes that share this machine. Each node takes this part of the free '
+        'shared memory and of the CPU cores. The launch argument nodes sets it.',
+        minimum=1,
+        maximum=MAX_CAMERAS,
+        start_only=True,
+    )
+    cameras_of_other_nodes: tuple[str, ...] = parameter_field(
+        (),
+        'Names of the cameras that other nodes with the same parameter file serve. This node '
+        'ignores the start values of their camera parameters. The launch argument nodes sets it.',
+        find_mistake=cameras_mistake,
+        start_only=True,
+    )
     pipeline_depth: int = parameter_field(
         3,
         'Batches in flight on the GPU, or requests in flight to a Triton server. The CPU pipeline '
@@ -154,7 +171,8 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     )
     cpu_threads: int = parameter_field(
         0,
-        'Threads of ONNX Runtime. 0: half of the cores that the process may use.',
+        'Threads of ONNX Runtime. 0: half of the cores that the process may use, divided by '
+        'nodes_on_this_machine.',
         minimum=0,
         maximum=1024,
     )
@@ -323,6 +341,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
             jpeg_on_gpu=self.image_transport != 'raw',
             onnx_provider=self.onnx_provider,
             cpu_threads=self.cpu_threads,
+            nodes_on_this_machine=self.nodes_on_this_machine,
             plugin_libraries=self.plugin_libraries,
             nvtx=self.nvtx,
             map_size=self.map_size,

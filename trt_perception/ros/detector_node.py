@@ -23,6 +23,7 @@ from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
+from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.autostart import Autostart, OpenModel, open_model
 from trt_perception.ros.camera.camera import NodeCamera, subscriptions_text
 from trt_perception.ros.camera.transport_choice import choose_transports, simplejpeg_advice
@@ -114,10 +115,11 @@ class DetectorNode(LifecycleNode):
         if self.config.autostart:
             self._autostart.start()
         else:
-            name = self.get_fully_qualified_name()
+            command = ros2_command(
+                'lifecycle', 'set', self.get_fully_qualified_name(), 'configure'
+            )
             self.get_logger().info(
-                f'unconfigured, as autostart is false: ros2 lifecycle set {name} configure, '
-                'then activate'
+                f'unconfigured, as autostart is false: {command}, then activate'
             )
 
     @property

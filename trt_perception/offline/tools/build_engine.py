@@ -47,7 +47,7 @@ in build.yaml are relative to its folder and must stay inside. The command line 
 Tested: building with TensorRT-RTX 1.7 without a GPU; building and running with TensorRT-RTX 1.4
 on a GPU.
 Not tested: TensorRT 10.x and 11.x (only the names of their API were compared), DLA, 2:4 sparsity,
-version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
+version and hardware compatibility, plugins, INT8 and FP8 on a GPU.
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """

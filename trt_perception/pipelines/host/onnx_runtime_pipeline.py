@@ -58,8 +58,9 @@ class OnnxRuntimePipeline(ArrayPipeline):
         Raises:
             EngineError: the model cannot be loaded, or its decoder is unknown.
         """
-        # By default, half of the CPU cores that this process may use.
-        threads = options.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2)
+        # By default, half of the CPU cores that this process may use, shared by all nodes.
+        share = len(os.sched_getaffinity(0)) // (2 * options.nodes_on_this_machine)
+        threads = options.cpu_threads or max(1, share)
         opened = OnnxModel(model, threads, provider, options.device_id)
         self.provider, self.node_counts = provider, opened.node_counts
         self.diagnostic_values = opened.diagnostic_values

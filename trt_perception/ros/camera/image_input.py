@@ -22,6 +22,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.silence import TopicState
 from trt_perception.parameters.config import ParameterValues
+from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -313,9 +314,10 @@ class ImageInput:
             kind = Image if other_topic == image else CompressedImage
             if topics.get(other_topic) == _type_name(kind):
                 name = self._node.get_fully_qualified_name()
+                command = ros2_command('lifecycle', 'set', name, 'deactivate')
                 return (
                     f'images are on {other_topic}, which had no images when activate chose the '
-                    f'transport: ros2 lifecycle set {name} deactivate, then activate'
+                    f'transport: {command}, then activate'
                 )
         return suggest_image_topic(topics, image, self._choice.transport, self.camera_name)
 
