@@ -28,7 +28,10 @@ from trt_perception.offline.benchmarking.model import measure_model
 from trt_perception.offline.benchmarking.model_report import BenchmarkOptions
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections
 from trt_perception.offline.tools.parts.arguments import integer_at_least
-from trt_perception.offline.tools.parts.model_arguments import add_model_arguments, detector_config
+from trt_perception.offline.tools.parts.model_arguments import (
+    add_model_arguments,
+    values_from_options,
+)
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.stages.decode import decode
@@ -64,7 +67,7 @@ def main(arguments=None):
     model = read_model_file(options.engine)
     frames = load_frames(options.image, None, 'bgr8', PICTURES)
     control = MeasurementControl(options.frames, warmup=min(100, options.frames))
-    config = detector_config(options, options.engine)
+    config = values_from_options(options, options.engine)
     wanted = BenchmarkOptions(
         count=options.frames,
         pipeline=config.pipeline_options(),

@@ -1,8 +1,8 @@
 """All parameters of the detector node, in one typed table.
 
-Each field of DetectorConfig defines type, default, range and description of one ROS parameter.
+Each field of ParameterValues defines type, default, range and description of one ROS parameter.
 ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields.
-Guarantee: every DetectorConfig has valid values. Exception: only `thresholds` checks the class
+Guarantee: every ParameterValues has valid values. Exception: only `thresholds` checks the class
 filter, because this check needs the model's class names.
 """
 
@@ -90,7 +90,7 @@ def closest_parameters(word: str, known: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
+class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     """The values of all parameters.
 
     Raises:
@@ -318,7 +318,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
             check_value(parameter, getattr(self, parameter.field))
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
+    def from_values(cls, values: Mapping[str, Any]) -> ParameterValues:
         """Build a configuration from values by ROS name. Other parameters keep their defaults.
 
         Raises:
@@ -351,7 +351,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         )
 
     def unused_parameter_warnings(
-        self, task: Task, decoder: Decoder, before: DetectorConfig | None = None
+        self, task: Task, decoder: Decoder, before: ParameterValues | None = None
     ) -> list[str]:
         """Return a warning for each changed parameter that has no effect with a model.
 
@@ -360,7 +360,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         Args:
             before: the earlier values; None for the defaults.
         """
-        defaults = DetectorConfig()
+        defaults = ParameterValues()
         before = before or defaults
         unused = {
             **dict.fromkeys(decoder.unused_parameters, f'decoder {decoder.family}'),
@@ -432,7 +432,7 @@ _KINDS: Final = {
 
 
 def _group(field: str) -> int:
-    """Return the group of a row in the table: engine_path, DetectorConfig's own, model, Triton."""
+    """Return the group of a row in the table: engine_path, no base class, model, Triton."""
     if field == 'engine_path':
         return 0
     return {'model': 2, 'triton': 3}.get(field.partition('_')[0], 1)
@@ -441,7 +441,7 @@ def _group(field: str) -> int:
 def _rows() -> tuple[Parameter, ...]:
     rows = []
     # Inherited fields come first in a dataclass, but the table begins with the model.
-    fields = dataclasses.fields(DetectorConfig)
+    fields = dataclasses.fields(ParameterValues)
     for field in sorted(fields, key=lambda field: _group(field.name)):
         facts = dict(field.metadata)
         name = facts.pop('name', field.name)

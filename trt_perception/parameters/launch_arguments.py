@@ -28,7 +28,7 @@ from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import (
     PARAMETERS,
-    DetectorConfig,
+    ParameterValues,
     closest_parameters,
     manifest_only_fix,
 )
@@ -295,7 +295,7 @@ def node_shares(
     shares = share_cameras(cameras, count)
     if count == 1:
         return [NodeShare(NODE_NAME, shares[0], dict(parameters))]
-    devices = share_devices(device_ids or DetectorConfig.device_ids, count)
+    devices = share_devices(device_ids or ParameterValues.device_ids, count)
     return [
         NodeShare(
             name,
@@ -329,7 +329,7 @@ def demo_cameras(text: str) -> tuple[str, ...]:
             expected = f'a number from 1 to {MAX_CAMERAS}, or names'
             raise ConfigError('cameras', short_repr(names[0]), expected=expected)
         names = [f'camera_{number}' for number in range(1, count + 1)]
-    return DetectorConfig(cameras=tuple(names)).cameras
+    return ParameterValues(cameras=tuple(names)).cameras
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:

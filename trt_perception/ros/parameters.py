@@ -28,7 +28,7 @@ from trt_perception.parameters.camera import (
     is_camera_parameter,
     unknown_parameter,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.spelling import yaml_value
 from trt_perception.process.tool_command import is_typed, ros2_command
@@ -74,8 +74,8 @@ class NodeParameters:
         node: Node,
         *,
         is_configured: Callable[[], bool] = lambda: False,
-        check: Callable[[DetectorConfig], None] = lambda _: None,
-        apply: Callable[[DetectorConfig, DetectorConfig], None] = lambda _before, _now: None,
+        check: Callable[[ParameterValues], None] = lambda _: None,
+        apply: Callable[[ParameterValues, ParameterValues], None] = lambda _before, _now: None,
     ) -> None:
         self._node = node
         self._is_configured = is_configured
@@ -93,11 +93,11 @@ class NodeParameters:
         node.add_post_set_parameters_callback(self._post_set)
 
     @property
-    def config(self) -> DetectorConfig:
+    def config(self) -> ParameterValues:
         """The current values of the node."""
         return self.node_config.node
 
-    def camera_config(self, name: str) -> DetectorConfig:
+    def camera_config(self, name: str) -> ParameterValues:
         """Return the current values of a camera. The name '' gives the values of the node.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Publishes the health of the node on /diagnostics, and logs its problems."""
+"""Publishes the status of the node on /diagnostics, and logs its problems."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from rclpy.timer import Timer
 from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.file_watch import FileWatch
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.health_state import HealthState, Level, with_notes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
+from trt_perception.monitoring.status_summary import Level, StatusSummary, with_notes
 from trt_perception.monitoring.watchdog import PERIOD_S
 from trt_perception.pipelines.pipeline import Pipeline
-from trt_perception.ros.camera.camera_health import CameraHealth, ProblemLog, counts_text
+from trt_perception.ros.camera.camera_monitor import CameraMonitor, ProblemLog, counts_text
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.diagnostics import (
-    CameraFacts,
-    Health,
+    CameraDiagnostics,
+    NodeDiagnostics,
     diagnostics_message,
     sum_not_delivered,
 )
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.same_name import same_name_problem
-from trt_perception.scheduling.detector import Detector, FaultHandler
+from trt_perception.scheduling.worker_pool import FaultHandler, WorkerPool
 
 
-class NodeHealth:
+class NodeMonitor:
     """Publishes /diagnostics in every state after the first configure, and watches an active node.
 
     A changed problem is published at once. Announcer decides which problems are logged.
@@ -65,11 +65,11 @@ class NodeHealth:
         self._timer: Timer | None = None
         # These belong to the last activation. Its counts are published until the next activation,
         # or until set_cameras gets cameras with other names.
-        self._cameras: Sequence[CameraHealth] = (CameraHealth(node),)
+        self._cameras: Sequence[CameraMonitor] = (CameraMonitor(node),)
         self._gpus: Sequence[int] = ()
         self._last_pipelines: Sequence[PipelineStatistics] = ()
         # start_watching creates these objects; stop_watching frees them.
-        self._detector: Detector[Any] | None = None
+        self._pool: WorkerPool[Any] | None = None
         self._watch_timer: Timer | None = None
         self._problems = ProblemLog(node.get_logger())
         self._logged_change = ''
@@ -86,7 +86,7 @@ class NodeHealth:
             self._node.destroy_timer(self._timer)
         self._timer = timer
 
-    def set_cameras(self, cameras: Sequence[CameraHealth]) -> None:
+    def set_cameras(self, cameras: Sequence[CameraMonitor]) -> None:
         """Publish a status of each of these cameras from now on.
 
         Cameras with unchanged names keep the counts of the last activation.
@@ -106,19 +106,19 @@ class NodeHealth:
 
     def start_watching(
         self,
-        detector: Detector[Any],
-        cameras: Sequence[CameraHealth],
+        pool: WorkerPool[Any],
+        cameras: Sequence[CameraMonitor],
         gpus: Sequence[int] = (0,),
     ) -> None:
         """Watch an active node from now on.
 
         Args:
-            detector: processes the images of these cameras, in this order.
-            cameras: health of each camera; `CameraHealth.watch` was called.
+            pool: processes the images of these cameras, in this order.
+            cameras: monitor of each camera; `CameraMonitor.watch` was called.
             gpus: device index of each pipeline.
         """
-        self._detector, self._cameras, self._gpus = detector, cameras, gpus
-        self._problems.restart(HealthState(Level.OK, '', 'active, waiting for images'))
+        self._pool, self._cameras, self._gpus = pool, cameras, gpus
+        self._problems.restart(StatusSummary(Level.OK, '', 'active, waiting for images'))
         self._watch_timer = steady_timer(self._node, PERIOD_S, self._check)
         # Both timers fire together, because waking the executor costs more than either callback.
         # The reset delays the periodic message, so publish one now.
@@ -129,29 +129,29 @@ class NodeHealth:
 
     def stop_watching(self) -> None:
         """Stop watching. The counts of the activation stay on /diagnostics."""
-        if self._detector is None:
+        if self._pool is None:
             return
-        parts = self._detector.statistics()
+        parts = self._pool.statistics()
         for camera, counts in zip(self._cameras, parts, strict=True):
             camera.stop_watching(counts)
-        self._last_pipelines = self._detector.pipeline_statistics()
-        self._detector = None
+        self._last_pipelines = self._pool.pipeline_statistics()
+        self._pool = None
         timer, self._watch_timer = self._watch_timer, None
         if timer is not None:
             self._node.destroy_timer(timer)
         if len(parts) > 1:
             together = FrameStatistics.merge(parts)
-            said = counts_text(together, sum_not_delivered(self._camera_facts()))
+            said = counts_text(together, sum_not_delivered(self._camera_diagnostics()))
             self._node.get_logger().info(f'counts of all cameras: {said}')
 
     def _check(self) -> None:
-        if self._detector is None or self.error:
+        if self._pool is None or self.error:
             return
-        if not self._detector.is_alive:
+        if not self._pool.is_alive:
             self._fault_handler.on_fault(RuntimeError('the worker thread has died'))
             return
         now = time.monotonic()
-        parts = self._detector.statistics()
+        parts = self._pool.statistics()
         of_name = same_name_problem(self._node)
         change = self.engine.describe_change() if self.engine is not None else ''
         if change and change != self._logged_change:
@@ -171,42 +171,40 @@ class NodeHealth:
             of_name, notes = '', ()  # do not repeat these notes for each camera
         else:
             changed = False
-        pipelines = self._detector.pipeline_statistics()
-        for served, camera, counts in zip(
-            self._detector.cameras, self._cameras, parts, strict=True
-        ):
+        pipelines = self._pool.pipeline_statistics()
+        for served, camera, counts in zip(self._pool.cameras, self._cameras, parts, strict=True):
             pipeline = pipelines[served.pipeline_index]
             changed |= camera.check(counts, pipeline, now, same_name_note=of_name, notes=notes)
         if changed:
             self.publish()
 
     def publish(self) -> None:
-        """Publish the health of the node and its cameras on /diagnostics now."""
+        """Publish the status of the node and its cameras on /diagnostics now."""
         if self._publisher is None:
             return
-        health = Health(
+        diagnostics = NodeDiagnostics(
             state=str(self._node._state_machine.current_state[1]),
             error=f'{self.error}; {self.attempt}' if self.error and self.attempt else self.error,
             engine=self.engine.path if self.engine is not None else '',
             task=self.task,
             runtime_values=() if self.pipeline is None else self.pipeline.diagnostic_values,
-            cameras=self._camera_facts(),
+            cameras=self._camera_diagnostics(),
         )
         pipelines = self._last_pipelines
-        if self._detector is not None:
-            health.health_state = self._problems.health_state
-            pipelines = self._detector.pipeline_statistics()
+        if self._pool is not None:
+            diagnostics.summary = self._problems.summary
+            pipelines = self._pool.pipeline_statistics()
         if pipelines:
-            health.gpus = dict(zip(self._gpus, pipelines, strict=True))
-            health.batches = sum(each.batches for each in pipelines)
+            diagnostics.gpus = dict(zip(self._gpus, pipelines, strict=True))
+            diagnostics.batches = sum(each.batches for each in pipelines)
         name, now = self._node.get_fully_qualified_name(), self._node.get_clock().now()
-        self._publisher.publish(diagnostics_message(name, now, health))
+        self._publisher.publish(diagnostics_message(name, now, diagnostics))
 
-    def _camera_facts(self) -> list[CameraFacts]:
-        if self._detector is None:
-            return [camera.facts(None) for camera in self._cameras]
-        parts = self._detector.statistics()
-        return [c.facts(counts) for c, counts in zip(self._cameras, parts, strict=True)]
+    def _camera_diagnostics(self) -> list[CameraDiagnostics]:
+        if self._pool is None:
+            return [camera.diagnostics(None) for camera in self._cameras]
+        parts = self._pool.statistics()
+        return [c.diagnostics(counts) for c, counts in zip(self._cameras, parts, strict=True)]
 
     def publish_soon(self) -> None:
         """Publish after the executor's current callback. Any thread may call this method."""
@@ -221,15 +219,17 @@ class NodeHealth:
 
 def _summarise_sending_cameras(
     enabled: Sequence[FrameStatistics], disabled_count: int
-) -> HealthState:
-    """Return a health state of level OK with the number of cameras that send images.
+) -> StatusSummary:
+    """Return a summary of level OK with the number of cameras that send images.
 
     Args:
         enabled: counts of each enabled camera.
     """
     if disabled_count and not enabled:
-        return HealthState(Level.OK, '', f'active, all {disabled_count} cameras are switched off')
+        return StatusSummary(
+            Level.OK, '', f'active, all {disabled_count} cameras are switched off'
+        )
     received = sum(1 for counts in enabled if counts.received)
     switched_off = f', {disabled_count} switched off' if disabled_count else ''
     text = f'active, images from {received} of {len(enabled)} cameras{switched_off}'
-    return HealthState(Level.OK, '', text)
+    return StatusSummary(Level.OK, '', text)

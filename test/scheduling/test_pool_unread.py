@@ -16,7 +16,7 @@ from trt_perception.images.frame import DeferredFrame
 from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -95,15 +95,15 @@ def test_reading_a_file_counts_as_compute_time(unread):
 
     pipeline = Slow(1, 1)
     camera = camera_of('', read, lambda *_: None, lambda *_: None, Thresholds())
-    detector = Detector(
+    pool = WorkerPool(
         [pipeline], [camera], fault_handler=FaultCallback(lambda *_: None), clock=lambda: now[0]
     )
-    detector.start()
-    detector.submit(0, Message(0, 0))
-    wait_until(lambda: detector.statistics()[0].published == 1)
-    detector.stop()
+    pool.start()
+    pool.submit(0, Message(0, 0))
+    wait_until(lambda: pool.statistics()[0].published == 1)
+    pool.stop()
     pipeline.close()
-    latency = detector.statistics()[0].latency
+    latency = pool.statistics()[0].latency
     assert latency['total'].p50_ms == pytest.approx(5000.0)
     assert latency['copy'].p50_ms == pytest.approx(0.0 if unread else 5000.0)
 
@@ -132,30 +132,30 @@ def test_deferred_messages_are_published_in_order_and_released(depth, batch):
         )
         for camera in range(CAMERAS)
     ]
-    detector = Detector([pipeline], cameras, fault_handler=FaultCallback(faults.append))
-    detector.start()
+    pool = WorkerPool([pipeline], cameras, fault_handler=FaultCallback(faults.append))
+    pool.start()
     rng, alive, sent = np.random.default_rng(batch), [], [0] * CAMERAS
 
     def submit(camera):
         message = Message(camera, sent[camera])
         alive.append(weakref.ref(message))
         sent[camera] += 1
-        detector.submit(camera, message)
+        pool.submit(camera, message)
 
     for _ in range(600):
         submit(int(rng.integers(CAMERAS)))
         if rng.random() < 0.4:
             time.sleep(5e-4)
-        for part in detector.statistics():
+        for part in pool.statistics():
             dropped = sum(part.dropped.values())
             assert part.received == part.published + dropped + part.failed + part.in_flight
-    wait_until(lambda: not any(part.in_flight for part in detector.statistics()))
+    wait_until(lambda: not any(part.in_flight for part in pool.statistics()))
     # While the worker sleeps, no object refers to a message.
     wait_until(lambda: not any(reference() for reference in alive))
-    detector.stop()
+    pool.stop()
     pipeline.close()
     assert (faults, wrong) == ([], [])
-    for camera, part in enumerate(detector.statistics()):
+    for camera, part in enumerate(pool.statistics()):
         assert published[camera] == sorted(set(published[camera]))
         assert refused[camera] == sorted(set(refused[camera]))
         assert not any(number % 7 == 3 for number in published[camera])

@@ -15,11 +15,11 @@ from trt_perception.errors import OutputError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 DEADLINE_S = 60.0
 #: What changes in the shapes of the outputs, for each level of brightness.
@@ -54,7 +54,7 @@ def frame_of(level):
 
 
 class Run:
-    """A detector with two cameras, whose messages are frames.
+    """A pool with two cameras, whose messages are frames.
 
     Attributes:
         sent: number of messages of each camera.
@@ -65,12 +65,12 @@ class Run:
     def __init__(self, pipeline):
         self.sent, self.faults = [0, 0], []
         self.dropped, self.found = (Counter(), Counter()), ([], [])
-        self._detector = Detector(
+        self._pool = WorkerPool(
             [pipeline],
             [self._camera(index) for index in (0, 1)],
             fault_handler=FaultCallback(self.faults.append),
         )
-        self._detector.start()
+        self._pool.start()
 
     def _camera(self, index):
         return camera_of(
@@ -86,7 +86,7 @@ class Run:
         for index, frame in enumerate(frames):
             if frame is not None:
                 self.sent[index] += 1
-                self._detector.submit(index, frame)
+                self._pool.submit(index, frame)
         end = time.monotonic() + DEADLINE_S
         while self._ended() != self.sent:
             assert not self.faults, self.faults
@@ -100,10 +100,10 @@ class Run:
         ]
 
     def stop(self):
-        """Stop the detector, and check the counts against what happened."""
-        self._detector.stop()
+        """Stop the pool, and check the counts against what happened."""
+        self._pool.stop()
         assert not self.faults
-        for index, counts in enumerate(self._detector.statistics()):
+        for index, counts in enumerate(self._pool.statistics()):
             assert counts.received == self.sent[index]
             assert counts.published == len(self.found[index])
             assert counts.dropped == self.dropped[index]
@@ -114,7 +114,7 @@ class Run:
 @needs('onnx')
 def test_local_model_with_open_dimensions_drops_only_the_image_of_an_odd_answer(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES)
-    config = DetectorConfig.from_values({'engine_path': str(path), **DETECT})
+    config = ParameterValues.from_values({'engine_path': str(path), **DETECT})
     with closing(open_by_parameters(config)) as pipeline:
         run = Run(pipeline)
         for level in ODD:
@@ -130,9 +130,9 @@ def test_local_model_with_open_dimensions_drops_only_the_image_of_an_odd_answer(
 @needs('onnx')
 def test_odd_answer_to_a_batch_drops_the_images_of_this_batch(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES, batch='n')
-    config = DetectorConfig.from_values({'engine_path': str(path), **DETECT})
+    config = ParameterValues.from_values({'engine_path': str(path), **DETECT})
     options = config.pipeline_options()
-    with closing(HostPipeline(read_model_file(path), options, open_batch=2)) as pipeline:
+    with closing(OnnxRuntimePipeline(read_model_file(path), options, open_batch=2)) as pipeline:
         good = [frame_of(0), frame_of(0)]
         both = [Thresholds()] * 2
         for level in ODD:
@@ -158,7 +158,7 @@ def test_odd_answer_to_a_batch_drops_the_images_of_this_batch(tmp_path):
 def test_odd_answer_in_the_trial_run_is_an_error_of_configure(tmp_path, level):
     """The grey image of the trial run has the second of three levels."""
     path = write_shape_model(tmp_path / 'shapes.onnx', [{}, CHANGES[level], {}])
-    options = DetectorConfig.from_values({'engine_path': str(path), **DETECT}).pipeline_options()
+    options = ParameterValues.from_values({'engine_path': str(path), **DETECT}).pipeline_options()
     with pytest.raises(OutputError) as caught:
         open_warm_pipeline(str(path), options, open_pipeline)
     assert 'det_boxes' in caught.value.found
@@ -170,7 +170,7 @@ def served(server, **values):
     """Open the model of a fake server."""
     values = {**DETECT, 'model.decoder': 'dense', 'triton.timeout_ms': 60_000, **values}
     values['engine_path'] = f'triton://{server.address}/tiny'
-    return open_by_parameters(DetectorConfig.from_values(values))
+    return open_by_parameters(ParameterValues.from_values(values))
 
 
 def dense_answer(*shape, **values):

@@ -1,4 +1,4 @@
-"""The published topics of one camera: topics of the task, label_info, debug image."""
+"""The publishers of one camera: topics of the task, label_info, debug image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.results.image_limits import is_large_result
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, TaskTopic
@@ -137,13 +137,13 @@ class OnDemandPublisher:
         with contextlib.suppress(Exception):  # logging may fail, too, if memory is short
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._log.error(
-                f'{self._topic.topic.name} were not published: {log_text(reason)}; '
-                'detections continue',
+                f'a message on {self.name} was not published: {log_text(reason)}; '
+                'other topics continue',
                 throttle_duration_sec=5.0,
             )
 
 
-class DetectorOutputs:
+class CameraPublishers:
     """The publishers of one camera for a configured model.
 
     Args:
@@ -156,7 +156,7 @@ class DetectorOutputs:
         self,
         node: LifecycleNode,
         class_names: tuple[str, ...],
-        config: DetectorConfig,
+        config: ParameterValues,
         task: Task = DETECT,
         camera: str = '',
     ) -> None:
@@ -291,6 +291,7 @@ class DetectorOutputs:
             self._debug_image.close()
             self._debug_image = None
         threads, self._on_demand = self._on_demand, []
+        self._wanted_topics = frozenset()
         for thread in threads:
             thread.close()
         topics, self._topics = self._topics, []

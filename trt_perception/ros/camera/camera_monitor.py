@@ -1,4 +1,4 @@
-"""The health of one camera: its worst problem, the age of its output, and its counts."""
+"""Monitors one camera: its worst problem, the age of its output, and its counts."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MA
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.health_state import (
-    HealthState,
+from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
+from trt_perception.monitoring.status_summary import (
     Level,
+    StatusSummary,
     with_clock_problem,
     with_notes,
     with_unnamed_class,
 )
-from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.watchdog import CameraWatchdog
 from trt_perception.pipelines.pipeline import FrameError
 from trt_perception.ros.camera.image_input import ImageInput
-from trt_perception.ros.diagnostics import CameraFacts
+from trt_perception.ros.diagnostics import CameraDiagnostics
 from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
 from trt_perception.ros.wire.cdr import StampFields
 from trt_perception.transport.advice import loss_fix
@@ -61,28 +61,28 @@ def counts_text(counts: FrameStatistics, not_delivered: int | None) -> str:
 
 
 class ProblemLog:
-    """Stores the current health state, and logs when a problem begins, continues and ends.
+    """Stores the current summary, and logs when a problem begins, continues and ends.
 
     Attributes:
-        health_state: the current health state; None before the first update.
+        summary: the current summary; None before the first update.
     """
 
     def __init__(self, log: RcutilsLogger) -> None:
         self._log = log
         self._announcer = Announcer()
-        self.health_state: HealthState | None = None
+        self.summary: StatusSummary | None = None
 
-    def restart(self, state: HealthState) -> bool:
-        """Set the health state without a log line, and forget all earlier problems.
+    def restart(self, summary: StatusSummary) -> bool:
+        """Set the summary without a log line, and forget all earlier problems.
 
         Returns:
             Whether the kind of problem has changed.
         """
         self._announcer = Announcer()
-        return self._replace_state(state)
+        return self._replace_summary(summary)
 
-    def update(self, state: HealthState, time_s: float) -> bool:
-        """Set the health state, and log it if a log line is due.
+    def update(self, summary: StatusSummary, time_s: float) -> bool:
+        """Set the summary, and log it if a log line is due.
 
         Args:
             time_s: time of the monotonic clock in seconds.
@@ -90,19 +90,19 @@ class ProblemLog:
         Returns:
             Whether the kind of problem has changed.
         """
-        line = self._announcer.due_line(state, time_s)
+        line = self._announcer.due_line(summary, time_s)
         if line is not None:
             log_at(self._log, _SEVERITIES[line[0]], line[1])
-        return self._replace_state(state)
+        return self._replace_summary(summary)
 
-    def _replace_state(self, state: HealthState) -> bool:
-        has_changed = self.health_state is None or state.kind != self.health_state.kind
-        self.health_state = state
+    def _replace_summary(self, summary: StatusSummary) -> bool:
+        has_changed = self.summary is None or summary.kind != self.summary.kind
+        self.summary = summary
         return has_changed
 
 
-class CameraHealth:
-    """The health of one camera, during and between activations.
+class CameraMonitor:
+    """Monitors one camera, during and between activations.
 
     Args:
         name: name of the camera; empty if the node has only one camera.
@@ -110,8 +110,8 @@ class CameraHealth:
     Attributes:
         wanted_topics: returns the names of the topics on demand that have a subscriber.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
-        masks_skipped: number of published images of the last activation without a mask image, map
-            or debug image that a subscriber expects; see `CameraFacts`.
+        result_images_skipped: number of published images of the last activation without a mask
+            image, map or debug image that a subscriber expects; see `CameraDiagnostics`.
         decoder_warnings: number of published images of the last activation with a report about
             their file.
         candidates_limited: number of published images of the last activation with boxes above
@@ -122,7 +122,7 @@ class CameraHealth:
         self.name = name
         self.wanted_topics: Callable[[], frozenset[str]] = frozenset
         self.enabled = True
-        self.masks_skipped = 0
+        self.result_images_skipped = 0
         self.decoder_warnings = 0
         self.candidates_limited = 0
         self._log = camera_logger(node, name)
@@ -159,7 +159,7 @@ class CameraHealth:
         self._rate_counts = deque([(now, 0, 0)])
         self._age = AgeOfOutput()
         self._last_error = ''
-        self.masks_skipped = 0
+        self.result_images_skipped = 0
         self.decoder_warnings = 0
         self.candidates_limited = 0
         self._input = image_input
@@ -177,7 +177,7 @@ class CameraHealth:
                 on_this_machine=on_this_machine,
             ),
         )
-        self._problems.restart(HealthState(Level.OK, '', 'active, waiting for images'))
+        self._problems.restart(StatusSummary(Level.OK, '', 'active, waiting for images'))
 
     def stop_watching(self, counts: FrameStatistics) -> None:
         """Stop watching, log the counts of the activation, and keep them for diagnostics."""
@@ -224,7 +224,7 @@ class CameraHealth:
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:
-        """Update the age of output after publishing detections. The worker calls this method.
+        """Update the age of output after publishing results. The worker calls this method.
 
         Args:
             stamp: stamp of the image.
@@ -262,55 +262,55 @@ class CameraHealth:
         if self._input.resubscribe_if_lost():
             lost = f'the subscription to {self._input.topic} was lost; subscribed again'
             return self._problems.update(
-                HealthState(Level.ERROR, 'subscription_lost', lost), now_s
+                StatusSummary(Level.ERROR, 'subscription_lost', lost), now_s
             )
         if self.enabled:
-            state = self._watchdog.check(now_s, counts, pipeline, self._last_error)
-            wanted = self.wanted_topics() if state.kind == 'engine_slower' else ()
+            summary = self._watchdog.check(now_s, counts, pipeline, self._last_error)
+            wanted = self.wanted_topics() if summary.kind == 'engine_slower' else ()
             if maps := [topic.name for topic in _MAP_TOPICS if topic.name in wanted]:
                 fix = f'or set a smaller map_size, or unsubscribe from {" and ".join(maps)}'
-                state = replace(state, message=f'{state.message}; {fix}')
-            state = with_clock_problem(state, self._age.clock_problem(now_s))
+                summary = replace(summary, message=f'{summary.message}; {fix}')
+            summary = with_clock_problem(summary, self._age.clock_problem(now_s))
         else:
             self._watchdog.skip(now_s, counts, pipeline)
-            state = HealthState(Level.OK, '', f'switched off: {OFF_REASON}')
-        state = with_notes(state, same_name_note, notes)
-        state = with_unnamed_class(state, self._unnamed_class)
-        if not self.enabled and not state.kind:
+            summary = StatusSummary(Level.OK, '', f'switched off: {OFF_REASON}')
+        summary = with_notes(summary, same_name_note, notes)
+        summary = with_unnamed_class(summary, self._unnamed_class)
+        if not self.enabled and not summary.kind:
             # Switching a camera off repairs nothing: the log must not say "recovered".
-            return self._problems.restart(state)
-        return self._problems.update(state, now_s)
+            return self._problems.restart(summary)
+        return self._problems.update(summary, now_s)
 
     def forget_model(self) -> None:
         """Forget the problems of the model. The node calls this method when it frees the model."""
         self._unnamed_class = ''
 
-    def facts(self, counts: FrameStatistics | None) -> CameraFacts:
-        """Return the facts for the diagnostics.
+    def diagnostics(self, counts: FrameStatistics | None) -> CameraDiagnostics:
+        """Return the content of the diagnostics about this camera.
 
         Args:
             counts: counts since the activation; None while the node is not active.
         """
-        facts = CameraFacts(
+        diagnostics = CameraDiagnostics(
             self.name,
             self._last_counts,
             not_delivered=self._last_not_delivered,
-            masks_skipped=self.masks_skipped,
+            result_images_skipped=self.result_images_skipped,
             decoder_warnings=self.decoder_warnings,
             candidates_limited=self.candidates_limited,
         )
         if counts is not None and self._input is not None:
-            facts.statistics = counts
-            facts.received_hz, facts.published_hz = self._rates_hz(counts)
-            facts.not_delivered = self._input.not_delivered
-            facts.ages_ms = self._age.ages_ms()
-            facts.reliability = self._input.reliability
-            facts.health_state = self._problems.health_state
+            diagnostics.statistics = counts
+            diagnostics.received_hz, diagnostics.published_hz = self._rates_hz(counts)
+            diagnostics.not_delivered = self._input.not_delivered
+            diagnostics.ages_ms = self._age.ages_ms()
+            diagnostics.reliability = self._input.reliability
+            diagnostics.summary = self._problems.summary
         elif self._unnamed_class:
-            facts.health_state = with_unnamed_class(
-                HealthState(Level.OK, '', ''), self._unnamed_class
+            diagnostics.summary = with_unnamed_class(
+                StatusSummary(Level.OK, '', ''), self._unnamed_class
             )
-        return facts
+        return diagnostics
 
     def _rates_hz(self, counts: FrameStatistics) -> tuple[float, float]:
         """Return the rates (Hz) of received and published frames over the last second or more."""

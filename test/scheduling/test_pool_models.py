@@ -1,4 +1,4 @@
-"""Tests of one detector with a real model: each camera gets the digits of its own images."""
+"""Tests of one pool with a real model: each camera gets the digits of its own images."""
 
 from contextlib import ExitStack, closing
 
@@ -9,10 +9,10 @@ import pytest
 from support.models.batch_models import write_digits_twin
 from support.models.digits import DIGITS, SCENES
 from support.models.open_model import open_by_parameters
-from support.scheduling.detector_runs import found_by_cameras
+from support.scheduling.pool_runs import found_by_cameras
 from trt_perception.images.frame import Frame
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytestmark = pytest.mark.timeout(120)
@@ -36,7 +36,7 @@ def test_each_camera_gets_the_digits_of_its_own_images(tmp_path, batch, pipeline
     with ExitStack() as opened:
 
         def opened_pipeline(path):
-            config = DetectorConfig(engine_path=str(path), cpu_threads=1)
+            config = ParameterValues(engine_path=str(path), cpu_threads=1)
             return opened.enter_context(closing(open_by_parameters(config)))
 
         found, _, statistics = found_by_cameras(

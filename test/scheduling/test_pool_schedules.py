@@ -1,4 +1,4 @@
-"""Tests of the detector with random schedules: against a model of its rules, and with threads."""
+"""Tests of the pool with random schedules: against a model of its rules, and with threads."""
 
 import random
 import sys
@@ -14,8 +14,8 @@ from support.scheduling.fake_pipeline import (
     CAMERA,
     FakePipeline,
     Recorder,
-    detector_threads,
     wait_until,
+    worker_threads,
 )
 from trt_perception.errors import ImageError
 from trt_perception.monitoring.frame_statistics import FrameStatistics
@@ -26,14 +26,14 @@ pytestmark = [
 ]
 
 
-class DetectorRules(RuleBasedStateMachine):
-    """A simple model of the detector's rules. The detector must reach the same state."""
+class PoolRules(RuleBasedStateMachine):
+    """A simple model of the pool's rules. The pool must reach the same state."""
 
     @initialize(depth=st.integers(1, 4))
     def begin(self, depth):
         self.pipeline = FakePipeline(depth, automatic=False)
         self.run = Recorder(self.pipeline)
-        self.run.detector.start()
+        self.run.pool.start()
         self.number = 0
         self.bad, self.fatal, self.finished = set(), set(), set()
         self.waiting, self.flying, self.published = None, [], []
@@ -100,16 +100,16 @@ class DetectorRules(RuleBasedStateMachine):
             self.waiting = None
             self.drop('inactive')
         self.advance()
-        stopper = threading.Thread(target=self.run.detector.stop)
+        stopper = threading.Thread(target=self.run.pool.stop)
         stopper.start()
         # Finish frames only now, because an earlier end would start the waiting message.
-        wait_until(lambda: not self.run.detector._state.is_running)
+        wait_until(lambda: not self.run.pool._state.is_running)
         for number in self.pipeline.flying():
             self.pipeline.finish(number)
         stopper.join()
         self.check()
         assert self.run.counts()[4] == 0
-        self.run.detector.start()
+        self.run.pool.start()
 
     @invariant()
     def check(self):
@@ -125,19 +125,19 @@ class DetectorRules(RuleBasedStateMachine):
         if hasattr(self, 'run'):
             for number in range(self.number + 1):
                 self.pipeline.finish(number)
-            self.run.detector.stop()
+            self.run.pool.stop()
             assert self.run.counts()[4] == 0
-            assert not detector_threads()
+            assert not worker_threads()
 
 
-TestDetectorRules = DetectorRules.TestCase
-TestDetectorRules.settings = settings(
+TestPoolRules = PoolRules.TestCase
+TestPoolRules.settings = settings(
     deadline=None,
     max_examples=40,
     stateful_step_count=25,
     suppress_health_check=[HealthCheck.too_slow],
 )
-TestDetectorRules = pytest.mark.timeout(120)(TestDetectorRules)
+TestPoolRules = pytest.mark.timeout(120)(TestPoolRules)
 
 
 class Sampler(threading.Thread):
@@ -158,7 +158,7 @@ class Sampler(threading.Thread):
         publishing = len(self.run_.pipelines)
         while not self.ending.is_set():
             begun = self.submitted[1], len(self.run_.published)
-            parts = self.run_.detector.statistics()
+            parts = self.run_.pool.statistics()
             ended = self.submitted[0], len(self.run_.published)
             now = FrameStatistics.merge(parts)
             counts = (now.received, now.published, sum(now.dropped.values()), now.failed)
@@ -228,7 +228,7 @@ def random_run(seed, fault, cameras=1, pipelines=1):
                 time.sleep(0.0001)
 
     threads = [sampler, *(threading.Thread(target=device, args=[p]) for p in run.pipelines)]
-    run.detector.start()
+    run.pool.start()
     for thread in threads:
         thread.start()
     number = 0
@@ -246,7 +246,7 @@ def random_run(seed, fault, cameras=1, pipelines=1):
         if rng.random() < 0.7:
             time.sleep(rng.choice([0, 0.0001, 0.0005, 0.002]))
         number += 1
-    run.detector.stop()
+    run.pool.stop()
     ending.set()
     for pipeline in run.pipelines:
         pipeline._slots.clear()  # a fault leaves frames in the slots
@@ -283,5 +283,5 @@ def test_random_threads_keep_the_counts_exact(cameras, pipelines, fault):
         bad = sum(count for reason, count in dropped.items() if reason.startswith('bad_'))
         assert bad == len(run.refused)
         assert set(dropped) <= {'replaced', 'inactive', 'bad_0', 'bad_1', 'bad_2'}
-        assert not detector_threads()
+        assert not worker_threads()
         assert fault or dropped['replaced'] > 0

@@ -16,10 +16,10 @@ from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.ros.camera import outputs as outputs_module
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.ros.camera import publishers as publishers_module
 from trt_perception.ros.camera import task_topics
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.camera.task_topics import TASK_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -45,17 +45,19 @@ class Refusing:
         return getattr(self._publisher, name)
 
 
-def subscribed_to(outputs, name):
+def subscribed_to(publishers, name):
     """Return a function that returns whether a topic of a task has a subscriber."""
-    [topic] = [each for each in outputs._topics if each.topic.name == name]
+    [topic] = [each for each in publishers._topics if each.topic.name == name]
     return lambda: topic.has_subscriber
 
 
 @pytest.fixture
-def outputs(node):
-    outputs = DetectorOutputs(node, ('red', 'green'), DetectorConfig(confidence_threshold=0.25))
-    yield outputs
-    outputs.close()
+def publishers(node):
+    publishers = CameraPublishers(
+        node, ('red', 'green'), ParameterValues(confidence_threshold=0.25)
+    )
+    yield publishers
+    publishers.close()
 
 
 @pytest.fixture
@@ -73,7 +75,7 @@ def test_every_topic_of_a_task_is_published_with_its_type():
         assert f'{package}/{kind.message_type.__name__}' == types[name]
 
 
-def test_label_info_has_names_and_threshold(client, outputs, labels):
+def test_label_info_has_names_and_threshold(client, publishers, labels):
     client.spin_until(lambda: labels, 'label_info')
     classes = [(each.class_id, each.class_name) for each in labels[0].class_map]
     assert (classes, labels[0].threshold) == ([(0, 'red'), (1, 'green')], 0.25)
@@ -81,14 +83,14 @@ def test_label_info_has_names_and_threshold(client, outputs, labels):
 
 
 @pytest.mark.parametrize('count', [0, 3, 300])
-def test_all_detections_of_an_image_arrive(client, outputs, count):
+def test_all_detections_of_an_image_arrive(client, publishers, count):
     messages, subscription = client.subscribe(Detection2DArray, 'detections')
     frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
     boxes = np.arange(count)[:, None] + np.array([0.0, 0.0, 10.0, 20.0])
     scores = np.linspace(1, 0.5, count)
     found = Detections(boxes.astype('f4'), scores.astype('f4'), np.arange(count, dtype='i4') % 2)
-    client.spin_until(subscribed_to(outputs, 'detections'), 'the subscription')
-    outputs.publish(Header(frame_id='front'), frame, found)
+    client.spin_until(subscribed_to(publishers, 'detections'), 'the subscription')
+    publishers.publish(Header(frame_id='front'), frame, found)
     client.spin_until(lambda: messages, 'the detections')
     [message] = messages
     centres = [detection.bbox.center.position.y for detection in message.detections]
@@ -99,13 +101,13 @@ def test_all_detections_of_an_image_arrive(client, outputs, count):
 
 
 @pytest.mark.parametrize('count', [3, 300])
-def test_refused_detections_affect_only_one_image(client, outputs, monkeypatch, count):
+def test_refused_detections_affect_only_one_image(client, publishers, monkeypatch, count):
     messages, subscription = client.subscribe(Detection2DArray, 'detections')
     frame = Frame.view(bytes(12), width=4, height=1, step=12, encoding='bgr8')
     boxes = np.tile(np.array([0, 0, 10, 20], 'f4'), (count, 1))
     found = Detections(boxes, np.ones(count, 'f4'), np.zeros(count, 'i4'))
-    client.spin_until(subscribed_to(outputs, 'detections'), 'the subscription')
-    [detections] = outputs._topics
+    client.spin_until(subscribed_to(publishers, 'detections'), 'the subscription')
+    [detections] = publishers._topics
     refusing = Refusing(detections._publisher, [BUSY])
     if count == 300:  # large messages are published without the GIL
         unlocked = task_topics.publish_unlocked
@@ -119,27 +121,27 @@ def test_refused_detections_affect_only_one_image(client, outputs, monkeypatch, 
     else:
         detections._publisher = refusing
     with pytest.raises(ImageError, match='cannot publish data') as caught:
-        outputs.publish(Header(frame_id='first'), frame, found)
+        publishers.publish(Header(frame_id='first'), frame, found)
     assert caught.value.reason == 'not_published'
-    outputs.publish(Header(frame_id='second'), frame, found)
+    publishers.publish(Header(frame_id='second'), frame, found)
     client.spin_until(lambda: messages, 'the second detections')
     assert [message.header.frame_id for message in messages] == ['second']
     client.node.destroy_subscription(subscription)
 
 
-def publish_masks(client, outputs, frame_id, frame, found):
+def publish_masks(client, publishers, frame_id, frame, found):
     """Publish a result until the thread of the masks is free and accepts it."""
     header = Header(frame_id=frame_id)
-    client.spin_until(lambda: outputs.publish(header, frame, found), 'a free thread')
+    client.spin_until(lambda: publishers.publish(header, frame, found), 'a free thread')
 
 
 @pytest.mark.parametrize('error', [RuntimeError('too large'), MemoryError()])
 def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd, error):
-    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
-    client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
-    client.spin_until(subscribed_to(outputs, 'masks'), 'a subscription')
+    client.spin_until(subscribed_to(publishers, 'detections'), 'a subscription')
+    client.spin_until(subscribed_to(publishers, 'masks'), 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
     box = np.array([[1, 0, 3, 4]], 'f4')
     geometry = MaskGeometry((4, 4), (1, 1), (0, 0))
@@ -149,31 +151,31 @@ def test_refused_masks_do_not_affect_detections(client, node, monkeypatch, capfd
     errors = [error]
 
     def refusing(publisher, message):
-        if publisher is outputs._topics[1]._publisher and errors:
+        if publisher is publishers._topics[1]._publisher and errors:
             raise errors.pop()
         publish(publisher, message)
 
     monkeypatch.setattr(task_topics, 'publish_unlocked', refusing)
-    outputs.publish(Header(frame_id='first'), frame, seen)
+    publishers.publish(Header(frame_id='first'), frame, seen)
     client.spin_until(lambda: not errors, 'the refusal of the first masks')
-    publish_masks(client, outputs, 'second', frame, seen)
+    publish_masks(client, publishers, 'second', frame, seen)
     client.spin_until(lambda: len(found) >= 2 and images, 'both detections and the second masks')
     assert [message.header.frame_id for message in images] == ['second']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
-    assert f'masks were not published: {type(error).__name__}' in capfd.readouterr().err
-    outputs.close()
+    assert f'masks was not published: {type(error).__name__}' in capfd.readouterr().err
+    publishers.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)
 
 
 def test_masks_that_were_not_made_are_not_published(client, node):
     """A GPU makes masks only for frames that arrive while the topic has a subscriber."""
-    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
-    assert not outputs.wanted_topics()
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
+    assert not publishers.wanted_topics()
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
-    client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
-    client.spin_until(outputs.wanted_topics, 'a subscription')
+    client.spin_until(subscribed_to(publishers, 'detections'), 'a subscription')
+    client.spin_until(publishers.wanted_topics, 'a subscription')
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')
 
     class Drawn:
@@ -181,23 +183,23 @@ def test_masks_that_were_not_made_are_not_published(client, node):
             out[:] = [[0, 1, 1, 0]] * 4
 
     boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
-    assert not outputs.publish(Header(frame_id='before'), frame, Detections(*boxes))
+    assert not publishers.publish(Header(frame_id='before'), frame, Detections(*boxes))
     after = Detections(*boxes, numbered=Drawn())
-    publish_masks(client, outputs, 'after', frame, after)
+    publish_masks(client, publishers, 'after', frame, after)
     client.spin_until(lambda: len(found) >= 2 and images, 'both detections and the second masks')
     assert [message.header.frame_id for message in images] == ['after']
     assert np.frombuffer(bytes(images[0].data), '<u2').reshape(4, 4).tolist() == [[0, 1, 1, 0]] * 4
-    outputs.close()
+    publishers.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)
 
 
 def test_detections_do_not_wait_for_a_mask_image(client, node):
-    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
     found, of_found = client.subscribe(Detection2DArray, 'detections')
     images, of_images = client.subscribe(Image, 'masks')
-    client.spin_until(subscribed_to(outputs, 'detections'), 'a subscription')
-    client.spin_until(subscribed_to(outputs, 'masks'), 'a subscription')
+    client.spin_until(subscribed_to(publishers, 'detections'), 'a subscription')
+    client.spin_until(subscribed_to(publishers, 'masks'), 'a subscription')
     may_end = threading.Event()
 
     class SlowMasks:
@@ -209,17 +211,17 @@ def test_detections_do_not_wait_for_a_mask_image(client, node):
     boxes = np.array([[1, 0, 3, 4]], 'f4'), np.ones(1, 'f4'), np.zeros(1, 'i4')
     slow = Detections(*boxes, numbered=SlowMasks())
     names = ['0', '1', '2']
-    accepted = [outputs.publish(Header(frame_id=name), frame, slow) for name in names]
+    accepted = [publishers.publish(Header(frame_id=name), frame, slow) for name in names]
     client.spin_until(lambda: len(found) == 3, 'the detections of all images')
 
     assert not images
     assert accepted == [True, False, False]
     assert [message.header.frame_id for message in found] == names
     may_end.set()
-    publish_masks(client, outputs, 'last', frame, slow)
+    publish_masks(client, publishers, 'last', frame, slow)
     client.spin_until(lambda: len(images) == 2, 'two mask images')
     assert [message.header.frame_id for message in images] == ['0', 'last']
-    outputs.close()
+    publishers.close()
     for subscription in (of_found, of_images):
         client.node.destroy_subscription(subscription)
 
@@ -243,59 +245,59 @@ class CountedTopic:
 
 def test_subscribers_are_counted_once_in_a_tenth_of_a_second(node, monkeypatch):
     """Counting takes 10 µs for each topic, and the worker needs the answer for each image."""
-    outputs = DetectorOutputs(node, ('red',), DetectorConfig(), Segment())
-    [masks] = outputs._on_demand
+    publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
+    [masks] = publishers._on_demand
     masks.close()
     topic = CountedTopic()
-    outputs._on_demand = [topic]
+    publishers._on_demand = [topic]
     now_s = [50.0]
-    monkeypatch.setattr(outputs_module, 'time', SimpleNamespace(monotonic=lambda: now_s[0]))
-    assert not outputs.wanted_topics()
+    monkeypatch.setattr(publishers_module, 'time', SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert not publishers.wanted_topics()
     topic.is_wanted = True
     for now_s[0] in (50.0, 50.05, 50.099):
-        assert not outputs.wanted_topics()
+        assert not publishers.wanted_topics()
     assert topic.asked == 1
     for now_s[0] in (50.101, 50.15, 50.2):
-        assert outputs.wanted_topics() == {'masks'}
+        assert publishers.wanted_topics() == {'masks'}
     assert topic.asked == 2
-    outputs.close()
+    publishers.close()
 
 
-def refuse(outputs, *errors):
+def refuse(publishers, *errors):
     """Refuse the next publications of label_info."""
-    [publisher] = outputs._label_infos
+    [publisher] = publishers._label_infos
     refusing = Refusing(getattr(publisher, '_publisher', publisher), list(errors))
-    outputs._label_infos = [refusing]
+    publishers._label_infos = [refusing]
     return refusing
 
 
-def test_refused_label_info_is_published_later(client, outputs, labels):
+def test_refused_label_info_is_published_later(client, publishers, labels):
     client.spin_until(lambda: labels, 'the first label_info')
-    refusing = refuse(outputs, BUSY, BUSY, BUSY)
-    outputs.publish_label_info(0.75)
+    refusing = refuse(publishers, BUSY, BUSY, BUSY)
+    publishers.publish_label_info(0.75)
     assert refusing.errors == [BUSY, BUSY], 'the caller does not wait'
     client.spin_until(lambda: labels[-1].threshold == 0.75, 'label_info with the new threshold')
     assert not refusing.errors
-    assert outputs._retry_timer is None
+    assert publishers._retry_timer is None
 
 
-def test_newest_threshold_cancels_the_retry_of_an_older_one(client, outputs, labels):
-    refuse(outputs, BUSY)
-    outputs.publish_label_info(0.5)
-    outputs.publish_label_info(0.75)
-    assert outputs._retry_timer is None, 'the older threshold is not published later'
+def test_newest_threshold_cancels_the_retry_of_an_older_one(client, publishers, labels):
+    refuse(publishers, BUSY)
+    publishers.publish_label_info(0.5)
+    publishers.publish_label_info(0.75)
+    assert publishers._retry_timer is None, 'the older threshold is not published later'
     client.spin_until(lambda: labels and labels[-1].threshold == 0.75, 'the newest threshold')
 
 
-def test_close_cancels_the_retry_of_label_info(node, outputs):
-    refuse(outputs, BUSY)
-    outputs.publish_label_info(0.5)
-    outputs.close()
+def test_close_cancels_the_retry_of_label_info(node, publishers):
+    refuse(publishers, BUSY)
+    publishers.publish_label_info(0.5)
+    publishers.close()
     assert not list(node.timers)
 
 
-def test_other_errors_of_label_info_are_raised(outputs):
-    refuse(outputs, ValueError('not bytes'))
+def test_other_errors_of_label_info_are_raised(publishers):
+    refuse(publishers, ValueError('not bytes'))
     with pytest.raises(ValueError, match='not bytes'):
-        outputs.publish_label_info(0.5)
-    assert outputs._retry_timer is None
+        publishers.publish_label_info(0.5)
+    assert publishers._retry_timer is None

@@ -1,4 +1,4 @@
-"""Tests of memory: the detector releases each message as soon as possible."""
+"""Tests of memory: the pool releases each message as soon as possible."""
 
 import random
 import threading
@@ -16,7 +16,7 @@ from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.intake.buffers import MessageBuffers
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 pytestmark = [
     pytest.mark.ros,
@@ -43,9 +43,9 @@ def message(number, lease=None):
     return Message(number, data)
 
 
-def detector_of(pipelines, cameras, **callbacks):
+def pool_of(pipelines, cameras, **callbacks):
     faults = []
-    return Detector(
+    return WorkerPool(
         pipelines,
         [
             camera_of(
@@ -62,10 +62,10 @@ def detector_of(pipelines, cameras, **callbacks):
     ), faults
 
 
-def submitted(detector, camera, number):
+def submitted(pool, camera, number):
     """Submit a message without another reference. Return a weak reference to the message."""
     sent = message(number)
-    detector.submit(camera, sent)
+    pool.submit(camera, sent)
     return weakref.ref(sent)
 
 
@@ -76,21 +76,21 @@ def test_message_is_released_as_soon_as_it_was_published():
     def publish(sent, frame, detections):
         alive[sent.number] = {number for number, reference in held.items() if reference()}
 
-    detector, faults = detector_of([pipeline], 2, publish=publish)
-    detector.start()
+    pool, faults = pool_of([pipeline], 2, publish=publish)
+    pool.start()
     for camera, number in ((0, 10), (1, 20)):
-        held[number] = submitted(detector, camera, number)
+        held[number] = submitted(pool, camera, number)
         wait_until(lambda number=number: number in pipeline.flying())
     # Both slots are in use.
     for camera, number in ((0, 11), (1, 21), (1, 22)):
-        held[number] = submitted(detector, camera, number)
+        held[number] = submitted(pool, camera, number)
     assert held[21]() is None, 'the replaced message was not released'
     pipeline.finish(10, 20)
     wait_until(lambda: 20 in alive)
     pipeline.finish(11, 22)
     wait_until(lambda: not any(reference() for reference in held.values()))
-    assert detector.is_alive
-    detector.stop()
+    assert pool.is_alive
+    pool.stop()
     assert faults == []
     assert alive[10] == {10, 20, 11, 22}
     assert alive[20] == {20, 11, 22}
@@ -107,15 +107,15 @@ def test_dropped_or_invalid_message_is_released():
     kept = []
     pipeline = FakePipeline()
     pipeline.errors['collect', 2] = ImageError('not_decodable', 'image', 'bad')
-    detector, faults = detector_of([pipeline], 1, read=read, refused=kept.append)
-    detector.start()
+    pool, faults = pool_of([pipeline], 1, read=read, refused=kept.append)
+    pool.start()
     for number in (1, 2):
-        gone = submitted(detector, 0, number)
+        gone = submitted(pool, 0, number)
         wait_until(lambda gone=gone: gone() is None)
-    detector.cameras[0].enabled = False
-    assert submitted(detector, 0, 3)() is None
-    detector.stop()
-    assert submitted(detector, 0, 4)() is None
+    pool.cameras[0].enabled = False
+    assert submitted(pool, 0, 3)() is None
+    pool.stop()
+    assert submitted(pool, 0, 4)() is None
     assert len(kept) == 2, 'the camera was not told of both bad images'
     assert faults == []
 
@@ -129,11 +129,11 @@ def test_stored_fault_keeps_no_message(where):
     if where in ('enqueue', 'collect'):
         setattr(pipeline, f'on_{where}', fail)
     callbacks = {where: fail} if where in ('read', 'publish') else {}
-    detector, faults = detector_of([pipeline], 3, **callbacks)
-    detector.start()
-    gone = [submitted(detector, camera, camera) for camera in range(3)]
+    pool, faults = pool_of([pipeline], 3, **callbacks)
+    pool.start()
+    gone = [submitted(pool, camera, camera) for camera in range(3)]
     wait_until(lambda: faults)
-    detector.stop()
+    pool.stop()
     pipeline.close()
     assert [reference() for reference in gone] == [None] * 3
 
@@ -180,8 +180,8 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
             watched[sent.number % 16] = frame, sent.number
 
     cameras = 16
-    detector, faults = detector_of(pipelines, cameras, publish=publish)
-    detector.start()
+    pool, faults = pool_of(pipelines, cameras, publish=publish)
+    pool.start()
     ending = threading.Event()
 
     def send():
@@ -193,18 +193,18 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
             data[:] = number
             camera = rng.randrange(cameras)
             if rng.random() < 0.01:
-                detector.cameras[camera].enabled ^= True
-            detector.submit(camera, Message(number, data))
+                pool.cameras[camera].enabled ^= True
+            pool.submit(camera, Message(number, data))
             del lease, data
             if rng.random() < 0.1:
                 time.sleep(1e-4)
 
     sender = threading.Thread(target=send)
     sender.start()
-    wait_until(lambda: sum(part.published for part in detector.statistics()) > 1500)
+    wait_until(lambda: sum(part.published for part in pool.statistics()) > 1500)
     ending.set()
     sender.join()
-    detector.stop()
+    pool.stop()
     assert faults == []
     assert wrong == []
     assert sum(pipeline.wrong for pipeline in pipelines) == 0
@@ -215,6 +215,6 @@ def test_no_image_is_torn_with_many_cameras_and_slow_readers():
     watched.clear()
     buffers.close()
     assert buffers.count == 0, 'a buffer is still lent'
-    for part in detector.statistics():
+    for part in pool.statistics():
         dropped = sum(part.dropped.values())
         assert (part.received, part.in_flight) == (part.published + dropped, 0)

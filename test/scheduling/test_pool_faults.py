@@ -1,4 +1,4 @@
-"""Tests of the detector with invalid images, failing pipelines, and stops at any time."""
+"""Tests of the pool with invalid images, failing pipelines, and stops at any time."""
 
 import threading
 
@@ -9,8 +9,8 @@ from support.scheduling.fake_pipeline import (
     DEADLINE_S,
     FakePipeline,
     Recorder,
-    detector_threads,
     wait_until,
+    worker_threads,
 )
 from trt_perception.errors import ImageError, OutputError
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 class BoomError(Exception):
-    """An error that the detector does not expect."""
+    """An error that the pool does not expect."""
 
 
 def make_stage_fail(recorder, pipeline, stage, number, error):
@@ -145,7 +145,7 @@ def test_exception_in_any_stage_is_reported_once_and_ends_the_worker(stage, dept
     assert recorder.published == [0]
     assert_counts(recorder, received=2, published=1, failed=1)
     assert not recorder.refused
-    assert not detector_threads()
+    assert not worker_threads()
 
 
 @pytest.mark.parametrize('stage', ['enqueue', 'done'])
@@ -188,7 +188,7 @@ def test_fault_fails_all_frames_in_flight_and_drops_waiting_messages():
     assert_counts(recorder, received=4, dropped={'inactive': 1}, failed=3)
 
 
-def test_detector_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(golden_messages):
+def test_pool_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(golden_messages):
     pipeline = FakePipeline()
     pipeline.errors['collect', 0] = BoomError()
     with Recorder(pipeline) as recorder:
@@ -196,7 +196,7 @@ def test_detector_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(
         wait_until(lambda: recorder.faults)
 
     with golden_messages.raises(AssertionError):
-        recorder.detector.start()
+        recorder.pool.start()
 
 
 def test_exception_in_the_image_error_handler_is_a_fault():
@@ -206,7 +206,7 @@ def test_exception_in_the_image_error_handler_is_a_fault():
     def raise_boom(message, error):
         raise BoomError
 
-    recorder.cameras[0].handler.on_image_error = raise_boom
+    recorder.cameras[0].on_image_error = raise_boom
     with recorder:
         recorder.submit(0)
         wait_until(lambda: recorder.faults)
@@ -230,15 +230,15 @@ def test_messages_before_start_and_after_stop_are_dropped_as_inactive():
     assert_counts(recorder, received=3, published=1, dropped={'inactive': 2})
 
 
-def test_stop_does_nothing_on_a_stopped_detector():
+def test_stop_does_nothing_on_a_stopped_pool():
     recorder = Recorder(FakePipeline())
 
-    recorder.detector.stop()
+    recorder.pool.stop()
     with recorder:
-        recorder.detector.stop()
-        recorder.detector.stop()
+        recorder.pool.stop()
+        recorder.pool.stop()
 
-    assert not detector_threads()
+    assert not worker_threads()
 
 
 def test_stop_publishes_frames_in_flight_and_drops_waiting_messages():
@@ -247,7 +247,7 @@ def test_stop_publishes_frames_in_flight_and_drops_waiting_messages():
         recorder.submit_into_slots(0, 1, 2)
         recorder.submit(3)  # waits for a slot
 
-        stopping = threading.Thread(target=recorder.detector.stop)
+        stopping = threading.Thread(target=recorder.pool.stop)
         stopping.start()
         wait_until(lambda: recorder.counts(0)[2] == {'inactive': 1})
         recorder.submit(4)  # too late
@@ -261,17 +261,17 @@ def test_stop_publishes_frames_in_flight_and_drops_waiting_messages():
     assert not recorder.faults
 
 
-def test_detector_can_be_restarted_100_times():
+def test_pool_can_be_restarted_100_times():
     recorder = Recorder(FakePipeline(depth=2))
 
     for number in range(100):
         with recorder:
-            assert len(detector_threads()) == 1
+            assert len(worker_threads()) == 1
             recorder.submit(number)
             if number % 3 == 0:  # otherwise stop at once
                 recorder.settled()
 
-    assert not detector_threads()
+    assert not worker_threads()
     received, published, dropped, failed, in_flight = recorder.counts()
     assert (received, failed, in_flight) == (100, 0, 0)
     assert published + dropped.get('inactive', 0) == 100

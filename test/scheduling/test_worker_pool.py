@@ -1,4 +1,4 @@
-"""Tests of the detector: newest wins, order of results, overlapping batches, counts."""
+"""Tests of the pool: newest wins, order of results, overlapping batches, counts."""
 
 import math
 import threading
@@ -11,8 +11,8 @@ from support.scheduling.fake_pipeline import (
     DEADLINE_S,
     FakePipeline,
     Recorder,
-    detector_threads,
     wait_until,
+    worker_threads,
 )
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.scheduling import worker
@@ -45,12 +45,12 @@ def naps(monkeypatch):
     return now
 
 
-def test_detector_without_messages_publishes_nothing():
+def test_pool_without_messages_publishes_nothing():
     with Recorder(FakePipeline()) as run:
         assert run.counts() == (0, 0, {}, 0, 0)
     assert run.counts() == (0, 0, {}, 0, 0)
-    assert run.detector.statistics()[0].latency == {}
-    assert not detector_threads()
+    assert run.pool.statistics()[0].latency == {}
+    assert not worker_threads()
 
 
 def test_each_of_successive_messages_is_published():
@@ -270,7 +270,7 @@ def test_latency_has_the_time_of_each_stage():
             run.submit(number)
             run.settled()
     elapsed_ms = 1e3 * (time.perf_counter() - began)
-    latency = run.detector.statistics()[0].latency
+    latency = run.pool.statistics()[0].latency
     assert set(latency) == {'wait', 'copy', 'compute', 'publish', 'total'}
     assert latency['compute'].p50_ms == pytest.approx(1.0)  # the value that the pipeline reports
     # Each stage takes at least the pause of the test, and at most the whole run.

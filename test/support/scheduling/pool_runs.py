@@ -1,4 +1,4 @@
-"""Run frames through a detector as fast as possible."""
+"""Run frames through a pool as fast as possible."""
 
 import itertools
 import time
@@ -6,7 +6,7 @@ import time
 from support.camera_callbacks import FaultCallback, camera_of
 from trt_perception.errors import ImageError
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 
 def published_in_order(pipeline, frames, count):
@@ -27,22 +27,22 @@ def published_in_order(pipeline, frames, count):
         faults.append,
         Thresholds(),
     )
-    detector = Detector([pipeline], [camera], fault_handler=FaultCallback(faults.append))
-    detector.start()
+    pool = WorkerPool([pipeline], [camera], fault_handler=FaultCallback(faults.append))
+    pool.start()
     deadline = time.monotonic() + 30
     for index in range(count):
-        detector.submit(0, index)
+        pool.submit(0, index)
         while taken[-1] != index and time.monotonic() < deadline:
             time.sleep(1e-4)
-    detector.stop()
+    pool.stop()
     assert faults == []
-    assert detector.statistics()[0].published == count
+    assert pool.statistics()[0].published == count
     assert [index for index, _ in published] == list(range(count))
     return published
 
 
 def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda frame: frame):
-    """Send frames of several cameras to one detector at the same time, as fast as possible.
+    """Send frames of several cameras to one pool at the same time, as fast as possible.
 
     Args:
         pipelines: pipelines, to which the cameras are assigned in turn.
@@ -78,22 +78,22 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
             pipeline=index % len(pipelines),
         )
 
-    detector = Detector(
+    pool = WorkerPool(
         pipelines,
         [camera(index) for index in range(len(sources))],
         fault_handler=FaultCallback(faults.append),
     )
-    detector.start()
+    pool.start()
     deadline = time.monotonic() + 60
     number = 0
     while min(map(len, found)) < count and not faults and time.monotonic() < deadline:
         for index in range(len(sources)):
-            detector.submit(index, number)
+            pool.submit(index, number)
         number += 1
         time.sleep(2e-4)
-    detector.stop()
+    pool.stop()
     assert faults == []
-    for index, part in enumerate(detector.statistics()):
+    for index, part in enumerate(pool.statistics()):
         numbers = [number for number, _ in found[index]]
         assert len(numbers) >= count
         assert part.received == number
@@ -102,7 +102,7 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
         [(number % len(frames), detections) for number, detections in each]
         for frames, each in zip(sources, found, strict=True)
     ]
-    return results, detector.statistics(), detector.pipeline_statistics()
+    return results, pool.statistics(), pool.pipeline_statistics()
 
 
 def check_counts(part, numbers, *, bad):

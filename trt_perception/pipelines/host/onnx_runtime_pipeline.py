@@ -28,7 +28,7 @@ _OPEN_BATCH_SIZE_ON_GPU: Final = 8
 _OPEN_BATCH_SIZE_ON_CPU: Final = 1
 
 
-class HostPipeline(ArrayPipeline):
+class OnnxRuntimePipeline(ArrayPipeline):
     """A Pipeline that does its work inside `collect`: `preprocess`, `infer`, `decode`.
 
     It has one slot. With more slots, frames would wait in the pipeline, where newer frames cannot

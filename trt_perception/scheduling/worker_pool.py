@@ -9,7 +9,7 @@ Guarantees:
       flight. After `stop`, no frame is in flight.
     * A frame that cannot be read, or whose outputs are invalid, does not affect other frames. A
       fault of a pipeline ends all pipelines.
-    * The detector releases each message immediately after publishing or dropping it.
+    * The pool releases each message immediately after publishing or dropping it.
 
 This module imports neither CUDA nor ROS. A message is any object that the camera's `read_frame`
 accepts.
@@ -28,7 +28,7 @@ from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.scheduler import RateLimit
-from trt_perception.scheduling.worker import DetectorState, PendingFrame, PipelineWorker
+from trt_perception.scheduling.worker import PendingFrame, PipelineWorker, PoolState
 
 Message = TypeVar('Message')
 
@@ -40,7 +40,7 @@ class FaultHandler(Protocol):
         """Handle the exception. Called in the thread that it ended. Must return at once."""
 
 
-class Detector(Generic[Message]):
+class WorkerPool(Generic[Message]):
     """Runs pipelines on the newest messages of cameras.
 
     Args:
@@ -68,7 +68,7 @@ class Detector(Generic[Message]):
         self._fault_handler = fault_handler
         self._clock = clock
         self._fault_reported = False
-        self._state = DetectorState(self.cameras, [FrameStatistics() for _ in cameras], clock)
+        self._state = PoolState(self.cameras, [FrameStatistics() for _ in cameras], clock)
         self._rate_limits = [RateLimit() for _ in cameras]
         self._workers = [
             PipelineWorker(

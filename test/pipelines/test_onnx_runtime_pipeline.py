@@ -23,9 +23,9 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host import host_pipeline
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.pipelines.host import onnx_runtime_pipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.warm_up import warm_up
 
 PLAIN = {'mean': [0, 0, 0], 'std': [1, 1, 1]}
@@ -53,7 +53,7 @@ def write_onnx(folder, content=None, *, described=True, **changes):
 
 def open_pipeline(path, **values):
     values = {name.replace('__', '.'): value for name, value in values.items()}
-    return open_by_parameters(DetectorConfig.from_values({'engine_path': str(path), **values}))
+    return open_by_parameters(ParameterValues.from_values({'engine_path': str(path), **values}))
 
 
 def picture(anchors, width=WIDTH, height=HEIGHT):
@@ -151,17 +151,19 @@ def test_onnx_runtime_gets_the_requested_threads_or_half_of_the_cores(monkeypatc
         given.append(threads)
         raise EngineError('model', 'not opened here')
 
-    monkeypatch.setattr(host_pipeline, 'OnnxModel', refuse)
+    monkeypatch.setattr(onnx_runtime_pipeline, 'OnnxModel', refuse)
     for cores, asked in ((8, 7), (1, 0), (2, 0), (3, 0), (8, 0)):
         monkeypatch.setattr('os.sched_getaffinity', lambda pid, cores=cores: set(range(cores)))
         with pytest.raises(EngineError):
-            HostPipeline(model, PipelineOptions(cpu_threads=asked))
+            OnnxRuntimePipeline(model, PipelineOptions(cpu_threads=asked))
 
     assert given == [7, 1, 1, 1, 4]
     given.clear()
     for nodes, asked in ((2, 7), (2, 0), (3, 0), (8, 0)):
         with pytest.raises(EngineError):
-            HostPipeline(model, PipelineOptions(cpu_threads=asked, nodes_on_this_machine=nodes))
+            OnnxRuntimePipeline(
+                model, PipelineOptions(cpu_threads=asked, nodes_on_this_machine=nodes)
+            )
     assert given == [7, 2, 1, 1]
 
 
@@ -172,7 +174,7 @@ def test_pipeline_applies_decoder_parameters(tmp_path):
     assert len(detect(open_pipeline(path, class_agnostic_nms=True), picture(same_place))) == 1
     assert detect(open_pipeline(path, max_detections=1), picture({**DOG, **CAT})) == [CAT_FOUND]
     options = PipelineOptions(limits=DecodingLimits(max_candidates=1, class_agnostic=True))
-    pipeline = HostPipeline(read_model_file(path), options)
+    pipeline = OnnxRuntimePipeline(read_model_file(path), options)
     assert detect(pipeline, picture({**DOG, **CAT})) == [CAT_FOUND]
 
 
@@ -235,7 +237,7 @@ def test_model_with_a_grey_input_is_refused(tmp_path, golden_messages):
 
 def test_empty_path_is_refused_with_an_example(golden_messages):
     with golden_messages.raises(ConfigError):
-        open_by_parameters(DetectorConfig())
+        open_by_parameters(ParameterValues())
 
 
 @pytest.mark.parametrize('suffix', ['.engine', '.plan', '.trt'])

@@ -9,8 +9,8 @@ from support.scheduling.fake_pipeline import (
     DEADLINE_S,
     FakePipeline,
     Recorder,
-    detector_threads,
     wait_until,
+    worker_threads,
 )
 
 pytestmark = [
@@ -36,8 +36,8 @@ def submit_to_all(run, index):
 def test_each_camera_is_served_by_its_pipeline():
     pipelines = two(batch=2)
     with Recorder(*pipelines, cameras=4) as run:
-        assert sorted(t.name for t in detector_threads()) == ['detector_0', 'detector_1']
-        assert run.detector.is_alive
+        assert sorted(t.name for t in worker_threads()) == ['detector_0', 'detector_1']
+        assert run.pool.is_alive
         for index in range(10):
             submit_to_all(run, index)
             while run.counts()[4]:
@@ -48,15 +48,15 @@ def test_each_camera_is_served_by_its_pipeline():
         assert {number // CAMERA for number in numbers} == {which, which + 2}
     for camera in range(4):
         assert run.published_of(camera) == [camera * CAMERA + index for index in range(10)]
-    assert [part.frames for part in run.detector.pipeline_statistics()] == [20, 20]
-    assert not run.detector.is_alive
+    assert [part.frames for part in run.pool.pipeline_statistics()] == [20, 20]
+    assert not run.pool.is_alive
 
 
 def test_statistics_say_which_pipeline_opens_its_model_again():
     first, second = FakePipeline(), FakePipeline()
     with Recorder(first, second, cameras=2) as run:
         second.opening_reason = 'the first image is large'
-        statistics = run.detector.pipeline_statistics()
+        statistics = run.pool.pipeline_statistics()
         assert [part.opening_reason for part in statistics] == ['', 'the first image is large']
 
 
@@ -91,8 +91,8 @@ def test_fault_of_one_pipeline_ends_all_and_is_reported_once(where):
         # The other pipeline publishes its frame in flight, and then its worker ends.
         assert run.counts(1) == (1, 0, {}, 0, 1)
         pipelines[1].finish(CAMERA)
-        wait_until(lambda: not detector_threads())
-        assert not run.detector.is_alive
+        wait_until(lambda: not worker_threads())
+        assert not run.pool.is_alive
     assert run.faults == [error]
     assert run.published == [CAMERA]
     assert run.counts() == (4, 1, {'inactive': 2}, 1, 0)
@@ -122,7 +122,7 @@ def test_faults_of_all_pipelines_are_reported_once():
         wait_until(lambda: pipelines[0].flying() and pipelines[1].flying())
         for camera, pipeline in enumerate(pipelines):
             pipeline.finish(camera * CAMERA)
-        wait_until(lambda: not detector_threads())
+        wait_until(lambda: not worker_threads())
     assert len(run.faults) == 1
     assert run.counts() == (2, 0, {}, 2, 0)
 
@@ -140,9 +140,9 @@ def test_no_worker_runs_if_one_cannot_start(monkeypatch, golden_messages):
 
     monkeypatch.setattr(threading.Thread, 'start', refuse)
     with golden_messages.raises(RuntimeError):
-        run.detector.start()
+        run.pool.start()
     assert len(started) == 1
-    assert not detector_threads()
+    assert not worker_threads()
     run.submit(0)
     assert run.counts() == (1, 0, {'inactive': 1}, 0, 0)
     monkeypatch.undo()
@@ -160,9 +160,9 @@ def test_stop_finishes_frames_in_flight_of_all_pipelines():
             run.submit(camera * CAMERA)
             wait_until(lambda camera=camera: pipelines[camera].flying())
         submit_to_all(run, 1)
-        stopper = threading.Thread(target=run.detector.stop)
+        stopper = threading.Thread(target=run.pool.stop)
         stopper.start()
-        wait_until(lambda: not run.detector._state.is_running)
+        wait_until(lambda: not run.pool._state.is_running)
         pipelines[1].finish(CAMERA)
         wait_until(lambda: run.published == [CAMERA])
         assert stopper.is_alive()
@@ -170,10 +170,10 @@ def test_stop_finishes_frames_in_flight_of_all_pipelines():
         stopper.join(DEADLINE_S)
         assert not stopper.is_alive()
         assert run.counts() == (6, 2, {'inactive': 4}, 0, 0)
-    assert not detector_threads()
+    assert not worker_threads()
 
 
-def test_detector_uses_only_the_slots_that_the_pipeline_allows():
+def test_pool_uses_only_the_slots_that_the_pipeline_allows():
     pipeline = FakePipeline(depth=3, automatic=False)
     pipeline.max_in_flight = 1
     with Recorder(pipeline) as run:

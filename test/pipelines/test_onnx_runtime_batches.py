@@ -18,15 +18,15 @@ from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.open_model import open_by_parameters
 from support.models.support_models import tiny_onnx
 from support.oracles.dense_decoding import decode_dense
-from support.scheduling.detector_runs import found_by_cameras
+from support.scheduling.pool_runs import found_by_cameras
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch, detect_in_files
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -56,7 +56,7 @@ def colours(seed):
 
 
 def config_for(path, **changes):
-    return DetectorConfig(
+    return ParameterValues(
         **{
             'engine_path': str(path),
             'model_decoder': 'dense',
@@ -71,7 +71,7 @@ def config_for(path, **changes):
 
 def open_several(path, **changes):
     options = config_for(path, **changes).pipeline_options()
-    return HostPipeline(read_model_file(path), options, open_batch=8)
+    return OnnxRuntimePipeline(read_model_file(path), options, open_batch=8)
 
 
 @pytest.fixture
@@ -145,11 +145,11 @@ def test_batches_of_image_tasks_have_the_results_of_single_frames(task, batch, t
         write_image_model(task, tmp_path / f'{size}.onnx', size)
         for size in (batch if batch == FIXED else 'n', 1)
     )
-    options = DetectorConfig.from_values(several).pipeline_options()
+    options = ParameterValues.from_values(several).pipeline_options()
     model = read_model_file(several['engine_path'])
     with (
-        contextlib.closing(HostPipeline(model, options, open_batch=8)) as pipeline,
-        contextlib.closing(open_by_parameters(DetectorConfig.from_values(single))) as alone,
+        contextlib.closing(OnnxRuntimePipeline(model, options, open_batch=8)) as pipeline,
+        contextlib.closing(open_by_parameters(ParameterValues.from_values(single))) as alone,
     ):
         assert pipeline.batch == BATCH[batch]
         for count in (pipeline.batch, 1, 3):
@@ -269,7 +269,7 @@ def one_by_one():
 
 @pytest.mark.parametrize('batch', USED)
 def test_pipeline_uses_the_batch_size_of_the_file(twins, batch):
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(twins[batch])))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(twins[batch])))
     assert pipeline.batch == USED[batch]
     pipeline.close()
 

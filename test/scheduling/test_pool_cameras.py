@@ -9,8 +9,8 @@ from support.scheduling.fake_pipeline import (
     DEADLINE_S,
     FakePipeline,
     Recorder,
-    detector_threads,
     wait_until,
+    worker_threads,
 )
 from trt_perception.errors import ImageError
 from trt_perception.model.thresholds import Thresholds
@@ -28,7 +28,7 @@ def number(camera, index=0):
 def busy(pipeline, **options):
     """Return a recorder with several cameras, whose only slot contains message 0 of camera 0."""
     run = Recorder(pipeline, **options)
-    run.detector.start()
+    run.pool.start()
     run.submit_into_slots(0)
     return run
 
@@ -55,14 +55,14 @@ def test_batch_has_one_frame_of_each_least_recently_served_camera(pipeline):
         run.submit(number(camera, 1))
         run.submit(number(camera, 2))
     finish_all(run)
-    run.detector.stop()
+    run.pool.stop()
     batches = [[n // CAMERA for n in batch] for batch in pipeline.batches]
     # The first camera was served. The other cameras follow in the order of their messages.
     assert batches == [[0], [4, 3, 2], [1, 0]]
     assert sorted(run.published) == sorted([0, *(number(camera, 2) for camera in range(5))])
     for camera in range(1, 5):
         assert run.counts(camera) == (2, 1, {'replaced': 1}, 0, 0)
-    (of_pipeline,) = run.detector.pipeline_statistics()
+    (of_pipeline,) = run.pool.pipeline_statistics()
     assert (of_pipeline.frames, of_pipeline.batches) == (6, 3)
     assert of_pipeline.compute.p50_ms == pytest.approx(1.0)
 
@@ -75,7 +75,7 @@ def test_bad_frame_does_not_affect_others_in_its_batch(pipeline, where):
     for camera, index in ((0, 1), (1, 0), (2, 0)):
         run.submit(number(camera, index))
     finish_all(run)
-    run.detector.stop()
+    run.pool.stop()
     assert sorted(run.published) == [0, 1, number(2)]
     assert [str(error) for error in run.refused] == ['image: of camera 1']
     assert run.counts(0) == (2, 2, {}, 0, 0)
@@ -92,7 +92,7 @@ def test_batch_of_only_bad_frames_is_dropped(pipeline):
     finish_all(run)
     run.submit(number(1, 2))
     finish_all(run)
-    run.detector.stop()
+    run.pool.stop()
     assert run.published == [0, number(1, 2)]
     assert run.counts() == (5, 2, {'bad_step': 3}, 0, 0)
 
@@ -103,7 +103,7 @@ def test_each_frame_has_the_thresholds_of_its_camera(pipeline):
         run.cameras[camera].thresholds = Thresholds(0.1 * (camera + 1), 0.5)
         run.submit(number(camera, 1))
     finish_all(run)
-    run.detector.stop()
+    run.pool.stop()
     for camera in range(3):
         assert pipeline.thresholds[number(camera, 1)] is run.cameras[camera].thresholds
 
@@ -122,7 +122,7 @@ def test_messages_are_dropped_while_their_camera_is_disabled(pipeline):
     run.cameras[1].enabled = True
     run.submit(number(1, 2))
     finish_all(run)
-    run.detector.stop()
+    run.pool.stop()
     assert run.published == [0, number(1, 2)]
 
 
@@ -204,8 +204,8 @@ def test_each_camera_has_its_own_counts_and_times():
             run.submit(number(2, index))
             run.settled()
     assert [run.counts(camera)[0] for camera in range(3)] == [0, 0, 5]
-    assert run.detector.statistics()[0].latency == {}
-    assert len(run.detector.statistics()[2].times) == 5
+    assert run.pool.statistics()[0].latency == {}
+    assert len(run.pool.statistics()[2].times) == 5
 
 
 def test_submit_does_not_wait_for_any_camera():
@@ -226,4 +226,4 @@ def test_submit_does_not_wait_for_any_camera():
         assert run.counts(1) == (3, 0, {'replaced': 2}, 0, 1)
         gate.set()
         run.settled()
-    assert not detector_threads()
+    assert not worker_threads()

@@ -1,4 +1,4 @@
-"""Tests of the detector with many cameras on a simulated clock: fairness, age, random schedules.
+"""Tests of the pool with many cameras on a simulated clock: fairness, age, random schedules.
 
 test/support/scheduling/simulated_cameras.py lists the rules that each run is checked against.
 scripts/schedules runs thousands of schedules.
@@ -76,7 +76,7 @@ def test_stage_that_replaces_images_is_known_from_the_counts(
         Schedule(sent, batch, depth, lambda n: batch_s, read_s=read_s, publish_s=publish_s)
     ).run()
     assert all(counts.dropped['replaced'] > 50 for counts in world.counts)
-    (pipeline,) = world.detector.pipeline_statistics()
+    (pipeline,) = world.pool.pipeline_statistics()
     assert pipeline.worker_s == pytest.approx(worker_s * pipeline.frames)
     assert pipeline.model_s == pytest.approx(batch_s * pipeline.batches / depth)
     load = StageLoad(
