@@ -204,7 +204,7 @@ def test_keys_that_change_nothing_are_no_problem(values):
 
 # Files that the feature extractors of transformers 4.2x wrote. Today's processors read them as
 # {'shortest_edge': 800, 'longest_edge': 1333}: transformers 5.24.
-@pytest.mark.parametrize('name', ['Detr', 'ConditionalDetr', 'DeformableDetr', 'Yolos', ''])
+@pytest.mark.parametrize('name', ['Detr', 'ConditionalDetr', 'DeformableDetr', ''])
 @pytest.mark.parametrize('more', [{}, {'format': 'coco_detection', 'do_pad': True}])
 def test_size_and_largest_side_of_old_files_keep_the_aspect_ratio(name, more):
     values = {'size': 800, 'max_size': 1333, 'image_mean': [0.4] * 3, 'image_std': [0.3] * 3}
@@ -214,6 +214,54 @@ def test_size_and_largest_side_of_old_files_keep_the_aspect_ratio(name, more):
     assert (fields['resize'], fields['pad_value']) == ('letterbox_top_left', None)
     assert (input_size, problems) == (None, {})
     assert (fields['mean'], fields['std']) == ((0.4,) * 3, (0.3,) * 3)
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'size': {'shortest_edge': 800, 'longest_edge': 1333}},
+        {'size': {'shortest_edge': 800, 'longest_edge': 1333}, 'do_pad': True},
+        {'size': 800, 'max_size': 1333},
+        {'size': 800},
+    ],
+)
+@pytest.mark.parametrize(
+    'class_name',
+    [
+        {'image_processor_type': 'YolosImageProcessor'},
+        {'image_processor_type': 'YolosImageProcessorFast'},
+        {'feature_extractor_type': 'YolosFeatureExtractor'},
+        {},
+    ],
+)
+def test_yolos_fills_the_input(values, class_name):
+    # transformers 5.24 rounds both sides down to multiples of 16. processors.npz has its pixels.
+    fields, input_size, problems = read_image_processor({**values, **class_name}, 'yolos')
+    assert (fields['resize'], fields['keeps_aspect_ratio']) == ('stretch', True)
+    assert (input_size, problems) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ('values', 'resize'),
+    [
+        ({'size': {'max_height': 512, 'max_width': 768}}, 'letterbox_top_left'),
+        ({'size': {'height': 512, 'width': 768}}, 'stretch'),
+    ],
+)
+def test_yolos_rounds_no_other_sizes(values, resize):
+    values['image_processor_type'] = 'YolosImageProcessor'
+    fields, _, problems = read_image_processor(values, 'yolos')
+    assert (fields['resize'], problems) == (resize, {})
+    assert 'keeps_aspect_ratio' not in fields
+
+
+def test_yolos_with_padding_to_a_size_is_refused():
+    values = {'size': {'shortest_edge': 512, 'longest_edge': 768}, 'do_pad': True}
+    values |= {'pad_size': {'height': 512, 'width': 768}}
+    values['image_processor_type'] = 'YolosImageProcessor'
+    fields, _, problems = read_image_processor(values, 'yolos')
+    assert 'resize' in problems
+    assert 'resize' not in fields
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_antialias_is_listed_with_all_other_missing_parameters():
     ('shapes', 'shown'),
     [
         ({'logits': (1, 300, 80), 'pred_boxes': (1, 300, 4)}, {'decoder': 'rtdetr'}),
-        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
+        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {'decoder': 'detr'}),
     ],
 )
 def test_models_trained_with_pil_use_antialiasing_without_a_config(shapes, shown):

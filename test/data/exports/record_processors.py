@@ -40,6 +40,7 @@ PROCESSORS = {
     'convnext_384': ('ConvNext', {}),
     'beit': ('Beit', {}),
     'segformer': ('Segformer', {'size': {'height': 128, 'width': 192}}),
+    'yolos': ('Yolos', {'size': {'shortest_edge': 230, 'longest_edge': 380}}),
     'dpt': ('DPT', {}),
     'depth_anything': ('DPT', {'size': {'height': 266, 'width': 364}, 'ensure_multiple_of': 14}),
     'depth_anything_derived': (

@@ -67,7 +67,7 @@ def read_image_processor(processor: Mapping[str, Any], model_type: str) -> Image
     if not processor:
         return ImageProcessorInfo({}, None, {})
     fields, problems = _read_colors(processor)
-    geometry = read_geometry(processor)
+    geometry = read_geometry(processor, model_type)
     fields |= geometry.fields
     if geometry.problem:
         problems['resize'] = f'{_FILE} {geometry.problem}'

@@ -35,6 +35,10 @@ _PADDING: Final = frozenset(
         *('RfDetr', 'Yolos'),
     )
 )
+#: Image processors that round both resized sides down to multiples of 16.
+_ROUNDING_TO_16: Final = frozenset(('Yolos',))
+#: Model types whose processor's class is known if the file lacks it, as in transformers.
+_CLASS_BY_MODEL_TYPE: Final = {'yolos': 'Yolos'}
 #: Keys of the processor's class, first that of today's releases.
 _CLASS_KEYS: Final = ('image_processor_type', 'feature_extractor_type')
 _DERIVES_SIZE: Final = frozenset(('', 'DPT'))
@@ -122,9 +126,14 @@ def unread_keys(
     return ', '.join(f'{short_json(key)}: {short_json(processor[key])}' for key in keys[:3])
 
 
-def read_geometry(processor: Mapping[str, Any]) -> Geometry:
-    """Return how a processor resizes, crops and pads."""
-    prefix = class_prefix(processor)
+def read_geometry(processor: Mapping[str, Any], model_type: str = '') -> Geometry:
+    """Return how a processor resizes, crops and pads.
+
+    Args:
+        processor: content of preprocessor_config.json, which is untrusted.
+        model_type: "model_type" in config.json; empty if unknown.
+    """
+    prefix = class_prefix(processor) or _CLASS_BY_MODEL_TYPE.get(model_type, '')
     if prefix and prefix not in _STRETCHING | _PADDING:
         known = f'{class_text(processor)} is a class whose resize is unknown'
         return Geometry({}, problem=known)
@@ -196,6 +205,9 @@ def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
     if keeps_aspect and is_letterbox and all(map(_is_side, size.values())):
         # The processors compute the sides from "max_height" and "max_width" in another way.
         rounding = 'down' if 'max_width' in edges else 'longer_down'
+        if prefix in _ROUNDING_TO_16 and 'max_width' not in edges:
+            # The input of a model of fixed size is the rounded size, without padding.
+            return Geometry({'resize': 'stretch', 'keeps_aspect_ratio': True})
         fields = {'resize': 'letterbox_top_left', 'pad_value': None, 'size_rounding': rounding}
         return Geometry(fields, padded)
     return _problem(processor, 'size', 'do_center_crop', 'do_pad', 'pad_size')
