@@ -281,6 +281,42 @@ def test_missing_filter_is_the_default_of_the_class(name, expected):
     assert fields['filter'] != expected
 
 
+@pytest.mark.parametrize(
+    ('values', 'mean', 'std'),
+    [
+        ({'include_top': True}, (0.4,) * 3, (0.25, 0.25, 0.0625)),
+        ({}, (0.4,) * 3, (0.25, 0.25, 0.0625)),  # the default of the class
+        ({'include_top': False}, (0.4,) * 3, (0.5, 0.5, 0.25)),
+        ({'do_normalize': False}, (0.0,) * 3, (0.5, 0.5, 0.25)),
+        ({'do_normalize': False, 'include_top': False}, (0.0,) * 3, (1.0,) * 3),
+    ],
+)
+def test_efficientnet_divides_by_the_standard_deviation_again(values, mean, std):
+    # (x - mean) / std / std. processors.npz has the pixels of transformers' own processor.
+    values = {'size': SQUARE, 'image_mean': [0.4] * 3, 'image_std': [0.5, 0.5, 0.25], **values}
+    values |= {'image_processor_type': 'EfficientNetImageProcessor', 'resample': 3}
+    fields, input_size, problems = read_image_processor(values, 'efficientnet')
+    assert (fields['mean'], fields['std'], problems) == (mean, std, {})
+    assert (fields['resize'], input_size) == ('stretch', (224, 224))
+
+
+@pytest.mark.parametrize(
+    ('values', 'missing'),
+    [
+        ({'include_top': 1}, {'std'}),
+        ({'image_std': [1e-5] * 3}, {'std'}),  # the square is too small
+        ({'image_std': None, 'do_normalize': False}, {'std'}),
+        ({'rescale_offset': True}, {'scale', 'mean', 'std'}),
+    ],
+)
+def test_values_that_efficientnet_cannot_use_are_problems(values, missing):
+    usual = {'size': SQUARE, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3, 'resample': 3}
+    values = {**usual, **values, 'image_processor_type': 'EfficientNetImageProcessor'}
+    fields, _, problems = read_image_processor(values, 'efficientnet')
+    assert set(problems) == missing
+    assert not missing & fields.keys()
+
+
 def test_mobilevit_does_not_normalise():
     values = {'size': {'shortest_edge': 288}, **CROP, 'do_flip_channel_order': True}
     values |= {'resample': 2, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}
@@ -307,7 +343,7 @@ KEYS = [
 @settings(deadline=None, max_examples=200)
 @given(
     st.dictionaries(st.sampled_from([*KEYS, 'image_mean', 'rescale_factor']), json_values),
-    st.sampled_from(['ViT', 'ConvNext', 'CLIP', 'Detr', 'DPT', '']),
+    st.sampled_from(['ViT', 'ConvNext', 'CLIP', 'Detr', 'DPT', 'EfficientNet', 'Yolos', '']),
 )
 def test_values_of_any_type_give_a_valid_preprocessing_or_none(values, name):
     values = {'image_processor_type': f'{name}ImageProcessor', **values}

@@ -20,8 +20,8 @@ from trt_perception.model.recognition.exporter_info import is_image_size
 _STRETCHING: Final = frozenset(
     (
         *('Beit', 'Bit', 'Blip', 'CLIP', 'ChineseCLIP', 'ConvNext', 'DINOv3ViT', 'DPT', 'DeiT'),
-        *('DepthPro', 'Flava', 'MobileNetV1', 'MobileNetV2', 'MobileViT', 'OwlViT', 'Pvt'),
-        *('RTDetr', 'RfDetr', 'Sapiens2', 'Segformer', 'Siglip', 'ViT'),
+        *('DepthPro', 'EfficientNet', 'Flava', 'MobileNetV1', 'MobileNetV2', 'MobileViT'),
+        *('OwlViT', 'Pvt', 'RTDetr', 'RfDetr', 'Sapiens2', 'Segformer', 'Siglip', 'ViT'),
     )
 )
 #: One number as "size" is the shorter side.
@@ -63,6 +63,8 @@ _OTHER_KEYS: Final = frozenset(
         *('feature_extractor_type', 'processor_class', 'size_divisibility'),
     )
 )
+#: Keys that are read for all classes, or that change nothing.
+KNOWN_KEYS: Final = _READ_KEYS | _OTHER_KEYS
 # Words of keys that change the size or position of the image, or its pixels.
 _WORDS: Final = re.compile(
     r'(^|_)(do|size|sizes|side|edge|width|height|pad|padding|crop|crops|resize|ratio|multiple|'
@@ -106,7 +108,7 @@ def unread_keys(
     processor: Mapping[str, Any],
     *,
     of_colors: bool,
-    known: Set[str] = _READ_KEYS | _OTHER_KEYS,
+    known: Set[str] = KNOWN_KEYS,
 ) -> str:
     """Return the keys that are not read and change the pixels, with their values; may be empty.
 
@@ -187,10 +189,17 @@ def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
             return _problem(processor, 'do_center_crop', 'crop_size', 'do_pad')
         if fixed == cut:
             return Geometry({'resize': 'stretch'}, cut)
-        return (
-            _crop(shortest, cut)
-            if fixed is None and _is_side(shortest)
-            else _problem(processor, 'size', 'do_center_crop', 'crop_size')
+        if fixed is None and _is_side(shortest):
+            return _crop(shortest, cut)
+        unsupported = _problem(processor, 'size', 'do_center_crop', 'crop_size')
+        if fixed is None:
+            return unsupported
+        equal = ''
+        if fixed[0] == fixed[1]:
+            equal = f' but for square images: center_crop with a shorter side of {fixed[0]}'
+        return unsupported._replace(
+            problem=f'{unsupported.problem}: the image is stretched, then cropped, which no '
+            f'resize mode does{equal}'
         )
     if fixed is not None:
         return _stretch(processor, prefix, fixed)
