@@ -7,7 +7,10 @@ import pytest
 from support.models.zero_model import write_zero_model
 from support.oracles.recognition_support import ULTRALYTICS, tensors
 from trt_perception.errors import EngineError, MissingModelInfoError
+from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.recognition.refusal import needed_class_count
+from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools.write_manifest import main as write_manifest
 from trt_perception.parameters.config import ParameterValues
@@ -165,3 +168,22 @@ def test_option_with_the_file_of_names_is_named(tmp_path, monkeypatch, capsys, g
     golden_messages.add(capsys.readouterr().err)
     (tmp_path / 'names.txt').write_text('\n'.join(named(80)))
     assert write_manifest(words) == 0
+
+
+@pytest.mark.parametrize(('decoder', 'right'), [('detr_sigmoid', 6), ('detr', 5)])
+@pytest.mark.parametrize(
+    ('shape', 'more'),
+    [
+        ((1, 30, 6), {'last_hidden_state': (1, 30, 32)}),
+        ((-1, 30, 6), {'last_hidden_state': (-1, -1, -1)}),
+        ((-1, -1, 6), {'encoder_last_hidden_state': (-1, -1, 32)}),
+    ],
+)
+def test_unused_outputs_do_not_hide_the_number_of_classes(shape, more, decoder, right):
+    outputs = tensors(logits=shape, pred_boxes=(*shape[:2], 4), **more)
+    assert needed_class_count(PRESETS[decoder].decoder, outputs, DETECT) == right
+
+
+def test_dynamic_number_of_classes_is_unknown():
+    outputs = tensors(logits=(1, 30, -1), pred_boxes=(1, 30, 4), last_hidden_state=(1, 30, 32))
+    assert needed_class_count(PRESETS['detr'].decoder, outputs, DETECT) is None

@@ -204,7 +204,7 @@ def test_keys_that_change_nothing_are_no_problem(values):
 
 # Files that the feature extractors of transformers 4.2x wrote. Today's processors read them as
 # {'shortest_edge': 800, 'longest_edge': 1333}: transformers 5.24.
-@pytest.mark.parametrize('name', ['Detr', 'ConditionalDetr', 'DeformableDetr', 'Yolos', ''])
+@pytest.mark.parametrize('name', ['Detr', 'ConditionalDetr', 'DeformableDetr', ''])
 @pytest.mark.parametrize('more', [{}, {'format': 'coco_detection', 'do_pad': True}])
 def test_size_and_largest_side_of_old_files_keep_the_aspect_ratio(name, more):
     values = {'size': 800, 'max_size': 1333, 'image_mean': [0.4] * 3, 'image_std': [0.3] * 3}
@@ -214,6 +214,54 @@ def test_size_and_largest_side_of_old_files_keep_the_aspect_ratio(name, more):
     assert (fields['resize'], fields['pad_value']) == ('letterbox_top_left', None)
     assert (input_size, problems) == (None, {})
     assert (fields['mean'], fields['std']) == ((0.4,) * 3, (0.3,) * 3)
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'size': {'shortest_edge': 800, 'longest_edge': 1333}},
+        {'size': {'shortest_edge': 800, 'longest_edge': 1333}, 'do_pad': True},
+        {'size': 800, 'max_size': 1333},
+        {'size': 800},
+    ],
+)
+@pytest.mark.parametrize(
+    'class_name',
+    [
+        {'image_processor_type': 'YolosImageProcessor'},
+        {'image_processor_type': 'YolosImageProcessorFast'},
+        {'feature_extractor_type': 'YolosFeatureExtractor'},
+        {},
+    ],
+)
+def test_yolos_fills_the_input(values, class_name):
+    # transformers 5.24 rounds both sides down to multiples of 16. processors.npz has its pixels.
+    fields, input_size, problems = read_image_processor({**values, **class_name}, 'yolos')
+    assert (fields['resize'], fields['keeps_aspect_ratio']) == ('stretch', True)
+    assert (input_size, problems) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ('values', 'resize'),
+    [
+        ({'size': {'max_height': 512, 'max_width': 768}}, 'letterbox_top_left'),
+        ({'size': {'height': 512, 'width': 768}}, 'stretch'),
+    ],
+)
+def test_yolos_rounds_no_other_sizes(values, resize):
+    values['image_processor_type'] = 'YolosImageProcessor'
+    fields, _, problems = read_image_processor(values, 'yolos')
+    assert (fields['resize'], problems) == (resize, {})
+    assert 'keeps_aspect_ratio' not in fields
+
+
+def test_yolos_with_padding_to_a_size_is_refused():
+    values = {'size': {'shortest_edge': 512, 'longest_edge': 768}, 'do_pad': True}
+    values |= {'pad_size': {'height': 512, 'width': 768}}
+    values['image_processor_type'] = 'YolosImageProcessor'
+    fields, _, problems = read_image_processor(values, 'yolos')
+    assert 'resize' in problems
+    assert 'resize' not in fields
 
 
 @pytest.mark.parametrize(
@@ -231,6 +279,42 @@ def test_missing_filter_is_the_default_of_the_class(name, expected):
     swapped = {'bilinear': 3, 'bicubic': 2}[expected]
     fields, _, _ = read_image_processor({**values, 'resample': swapped}, '')
     assert fields['filter'] != expected
+
+
+@pytest.mark.parametrize(
+    ('values', 'mean', 'std'),
+    [
+        ({'include_top': True}, (0.4,) * 3, (0.25, 0.25, 0.0625)),
+        ({}, (0.4,) * 3, (0.25, 0.25, 0.0625)),  # the default of the class
+        ({'include_top': False}, (0.4,) * 3, (0.5, 0.5, 0.25)),
+        ({'do_normalize': False}, (0.0,) * 3, (0.5, 0.5, 0.25)),
+        ({'do_normalize': False, 'include_top': False}, (0.0,) * 3, (1.0,) * 3),
+    ],
+)
+def test_efficientnet_divides_by_the_standard_deviation_again(values, mean, std):
+    # (x - mean) / std / std. processors.npz has the pixels of transformers' own processor.
+    values = {'size': SQUARE, 'image_mean': [0.4] * 3, 'image_std': [0.5, 0.5, 0.25], **values}
+    values |= {'image_processor_type': 'EfficientNetImageProcessor', 'resample': 3}
+    fields, input_size, problems = read_image_processor(values, 'efficientnet')
+    assert (fields['mean'], fields['std'], problems) == (mean, std, {})
+    assert (fields['resize'], input_size) == ('stretch', (224, 224))
+
+
+@pytest.mark.parametrize(
+    ('values', 'missing'),
+    [
+        ({'include_top': 1}, {'std'}),
+        ({'image_std': [1e-5] * 3}, {'std'}),  # the square is too small
+        ({'image_std': None, 'do_normalize': False}, {'std'}),
+        ({'rescale_offset': True}, {'scale', 'mean', 'std'}),
+    ],
+)
+def test_values_that_efficientnet_cannot_use_are_problems(values, missing):
+    usual = {'size': SQUARE, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3, 'resample': 3}
+    values = {**usual, **values, 'image_processor_type': 'EfficientNetImageProcessor'}
+    fields, _, problems = read_image_processor(values, 'efficientnet')
+    assert set(problems) == missing
+    assert not missing & fields.keys()
 
 
 def test_mobilevit_does_not_normalise():
@@ -259,7 +343,7 @@ KEYS = [
 @settings(deadline=None, max_examples=200)
 @given(
     st.dictionaries(st.sampled_from([*KEYS, 'image_mean', 'rescale_factor']), json_values),
-    st.sampled_from(['ViT', 'ConvNext', 'CLIP', 'Detr', 'DPT', '']),
+    st.sampled_from(['ViT', 'ConvNext', 'CLIP', 'Detr', 'DPT', 'EfficientNet', 'Yolos', '']),
 )
 def test_values_of_any_type_give_a_valid_preprocessing_or_none(values, name):
     values = {'image_processor_type': f'{name}ImageProcessor', **values}

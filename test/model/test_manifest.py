@@ -212,6 +212,7 @@ TYPES = {
     ('preprocessing', 'filter'): 'string',
     ('preprocessing', 'crop_rounding'): 'string',
     ('preprocessing', 'size_rounding'): 'string',
+    ('preprocessing', 'keeps_aspect_ratio'): 'boolean',
     ('preprocessing', 'pad_value'): 'integer or null',
     ('preprocessing', 'color_order'): 'string',
     ('preprocessing', 'scale'): 'number',
@@ -305,6 +306,7 @@ OPTIONAL_KEYS = {
     'crop_rounding': ('half_even', ['down']),
     'size_multiple': (None, [1, 14, 32767]),
     'size_rounding': ('half_up', ['half_even', 'down', 'longer_down']),
+    'keeps_aspect_ratio': (False, [True]),
 }
 
 

@@ -151,7 +151,7 @@ def test_antialias_is_listed_with_all_other_missing_parameters():
     ('shapes', 'shown'),
     [
         ({'logits': (1, 300, 80), 'pred_boxes': (1, 300, 4)}, {'decoder': 'rtdetr'}),
-        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {}),
+        ({'logits': (1, 100, 81), 'pred_boxes': (1, 100, 4)}, {'decoder': 'detr'}),
     ],
 )
 def test_models_trained_with_pil_use_antialiasing_without_a_config(shapes, shown):
@@ -249,3 +249,44 @@ def test_error_without_a_remedy_lists_no_parameters(names, golden_messages):
 def test_image_input_without_three_channels_is_refused(shape, golden_messages):
     with golden_messages.raises(EngineError):
         recognise_outputs(DENSE, COCO, inputs=(TensorSpec('images', shape, 'float32'),))
+
+
+QUERIES_WITH_MASKS = {
+    'logits': (1, 10, 7),
+    'pred_boxes': (1, 10, 4),
+    'pred_masks': (1, 10, 50, 75),
+    'last_hidden_state': (1, 10, 64),
+}
+
+
+def test_masks_of_detr_are_refused_with_the_decoder_of_the_boxes(golden_messages):
+    config = {
+        'model_type': 'detr',
+        'id2label': {str(number): str(number) for number in range(6)},
+        'architectures': ['DetrForSegmentation'],
+    }
+    with golden_messages.raises(EngineError):
+        recognise_outputs(QUERIES_WITH_MASKS, config=config)
+    found = recognise(
+        ModelInfo(
+            'x.onnx',
+            IMAGE,
+            tuple(TensorSpec(*item, 'float32') for item in QUERIES_WITH_MASKS.items()),
+            {},
+            config,
+        ),
+        ModelOverrides(decoder='detr'),
+    )
+    assert (found.task.name, len(found.class_names)) == ('detect', 6)
+
+
+@pytest.mark.parametrize(
+    'architecture', ['MaskFormerForInstanceSegmentation', 'Mask2FormerForUniversalSegmentation']
+)
+def test_segmentation_without_boxes_is_a_model_that_no_decoder_reads(
+    architecture, golden_messages
+):
+    model_type = architecture.split('For', maxsplit=1)[0].lower()
+    config = {'model_type': model_type, 'architectures': [architecture], 'id2label': LABELS}
+    with golden_messages.raises(EngineError):
+        recognise_outputs({'output0': (1, 10, 7), 'output1': (1, 10, 32, 32)}, config=config)

@@ -7,6 +7,7 @@ with the model, and the results for one image in the network's input size. Weigh
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 from pathlib import Path
@@ -18,12 +19,13 @@ import pytest
 from support.models.open_model import open_by_parameters
 from support.oracles.family_outputs import network
 from trt_perception.errors import EngineError, MissingModelInfoError, OutputError
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.tools.write_manifest import main as write_manifest
 from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.decode import decode
@@ -33,7 +35,7 @@ EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
 DECODER = {
     'rt_detr': 'rtdetr',
     'detr': 'detr',
-    'yolos': 'detr',
+    'yolos': 'yolos',
     'deformable_detr': 'detr_sigmoid',
 }
 NAMES = ('N/A 0', 'cat', 'dog', 'N/A 3', 'fox')
@@ -49,6 +51,11 @@ def open_copied_export(family, tmp_path, **values):
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
     return open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx'), **values))
+
+
+def runs_frames(pipeline):
+    """Return the pipeline that runs the frames. YOLOS' pipeline first checks the image's size."""
+    return getattr(pipeline, 'opened', pipeline)
 
 
 def sort_and_clip(xyxy, scores, labels, size):
@@ -100,7 +107,7 @@ def test_export_needs_no_parameters_in_a_pipeline(family, tmp_path):
     frame = Frame.view(
         values['image'], width=width, height=height, step=3 * width, encoding='rgb8'
     )
-    tensor, _ = pipeline.preprocess([frame])
+    tensor, _ = runs_frames(pipeline).preprocess([frame])
     assert np.abs(tensor - values['pixels']).max() < 1e-5
     found = detect_one(
         pipeline, frame, Thresholds(confidence_threshold=float(values['threshold']))
@@ -147,7 +154,7 @@ def test_rfdetr_input_keeps_fractions_of_resized_pixels():
 @pytest.mark.parametrize('family', DECODER)
 def test_outputs_depend_on_the_image(family, tmp_path):
     """If outputs did not depend on the image, the tests above would prove nothing."""
-    pipeline = open_copied_export(family, tmp_path)
+    pipeline = runs_frames(open_copied_export(family, tmp_path))
     image = expected(family)['image']
     outputs = []
     for pixels in (image, 255 - image):
@@ -156,6 +163,37 @@ def test_outputs_depend_on_the_image(family, tmp_path):
         )
         outputs.append(pipeline.infer(tensor)[0].copy())
     assert np.abs(outputs[0] - outputs[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize('described_by_manifest', [False, True])
+@pytest.mark.parametrize(
+    ('size', 'resize', 'warns'),
+    [
+        ((144, 96), '', False),
+        ((640, 427), '', False),  # YOLOS' processor rounds 95 x 64 pixels down to 80 x 64
+        ((160, 90), '', True),
+        ((64, 96), '', True),
+        ((160, 90), 'letterbox_top_left', False),
+    ],
+)
+def test_yolos_warns_of_images_of_another_aspect_ratio(
+    size, resize, warns, described_by_manifest, tmp_path, caplog
+):
+    folder = tmp_path / 'yolos'
+    shutil.copytree(EXPORTS / 'yolos', folder)
+    if described_by_manifest:
+        assert write_manifest([str(folder / 'model.onnx')]) == 0
+        (folder / 'config.json').unlink()
+    values = {'model_resize': resize} if resize else {}
+    pipeline = open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
+    caplog.clear()
+    for _ in range(2):
+        frame = frame_from_bgr(np.zeros((*size[::-1], 3), np.uint8))
+        detect_one(pipeline, frame, Thresholds())
+    letterbox = pipeline.spec.preprocessing.letterbox(size)
+    assert letterbox.resized_wh == ((96, 54) if resize else (96, 64))
+    assert len([one for one in caplog.records if one.levelno == logging.WARNING]) == warns
+    pipeline.close()
 
 
 RESIZE_IN_NETWORK = {
@@ -342,4 +380,4 @@ def test_config_above_an_onnx_folder_is_read(tmp_path):
         shutil.copy(EXPORTS / 'yolos' / name, folder.parent)
     pipeline = open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx')))
     assert pipeline.spec.class_names == NAMES
-    assert pipeline.spec.decoder == PRESETS['detr'].decoder
+    assert pipeline.spec.decoder == PRESETS['yolos'].decoder

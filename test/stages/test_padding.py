@@ -28,7 +28,7 @@ from trt_perception.parameters.config import ParameterValues
 from trt_perception.stages.frame_header import batch_table
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
-FAMILIES = ['detr', 'yolos', 'deformable_detr', 'deformable_detr_mask']
+FAMILIES = ['detr', 'deformable_detr', 'deformable_detr_mask']
 LEVEL = 1 / 255 / 0.224
 #: The processor rounds 517 x 333 down to 61 rows. The package rounds 61.8 to 62.
 OTHER_GEOMETRY = (517, 333)

@@ -151,6 +151,10 @@ class Preprocessing:
             fixed.
         size_rounding: how a letterbox rounds the resized sides: see ``SizeRounding``. Manifests
             without this key are written without it again.
+        keeps_aspect_ratio: for ``stretch``: the model's own processing keeps the aspect ratio of
+            images, except for the rounding of the sides, as YOLOS does. Images of another aspect
+            ratio than the input's are stretched, and the log has a warning. Manifests without
+            this key are written without it again.
     """
 
     input_size: Annotated[tuple[int, int], _read_size]
@@ -175,6 +179,9 @@ class Preprocessing:
     size_rounding: Annotated[
         SizeRounding, _read_with_default(choice_reader(*get_args(SizeRounding)), 'half_up')
     ] = field(default='half_up', metadata=OMIT_DEFAULT)
+    keeps_aspect_ratio: Annotated[bool, _read_with_default(JsonSection.boolean, False)] = field(
+        default=False, metadata=OMIT_DEFAULT
+    )
 
     def size_for(self, source_wh: tuple[int, int]) -> tuple[int, int]:
         """Return width and height of the input for an image of ``source_wh`` pixels.

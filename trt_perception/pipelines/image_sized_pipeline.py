@@ -4,7 +4,8 @@ A model with dynamic height and width is first opened for the size in its files.
 decides the final size, and the model is opened again for it. Later images that need another size
 are refused. An image is also refused, and does not decide the size, if it needs too large an
 input, or a size with which the model fails. A model of fixed size stretches all images.
-If this changes their aspect ratio, the log has a warning.
+If this changes their aspect ratio, the log has a warning. The same holds for models of fixed size
+whose own processing keeps the aspect ratio, such as YOLOS.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ _MAX_FAILURES: Final = 64
 def follow_image_size(
     options: PipelineOptions, open_model: Callable[[PipelineOptions], Pipeline]
 ) -> Pipeline:
-    """Open a model, as an ImageSizedPipeline if its input size follows from the images."""
+    """Open a model, as an ImageSizedPipeline if its own processing keeps the aspect ratio."""
     opened = open_model(options)
-    if opened.spec.preprocessing.size_multiple is None:
+    preprocessing = opened.spec.preprocessing
+    is_stretched = preprocessing.keeps_aspect_ratio and preprocessing.resize == 'stretch'
+    if preprocessing.size_multiple is None and not is_stretched:
         return opened
     return ImageSizedPipeline(opened, options, open_model)
 
@@ -197,10 +200,16 @@ class ImageSizedPipeline:
             return failure
         ratio = image_wh[0] * size[1] / (image_wh[1] * size[0])
         if max(ratio, 1 / ratio) > 1 + _MAX_STRETCH:
+            wanted_text = (
+                'images of this aspect ratio'
+                if self._original.size_multiple is None
+                else _text(self._original.size_for(image_wh))
+            )
             _LOG.warning(
                 "images of %s pixels are stretched to the input of %s, but this model's "
                 'own processing keeps the aspect ratio: export or build it for %s',
-                *map(_text, (image_wh, size, self._original.size_for(image_wh))),
+                *map(_text, (image_wh, size)),
+                wanted_text,
                 extra={'show': True},
             )
         return None

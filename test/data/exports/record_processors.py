@@ -40,6 +40,15 @@ PROCESSORS = {
     'convnext_384': ('ConvNext', {}),
     'beit': ('Beit', {}),
     'segformer': ('Segformer', {'size': {'height': 128, 'width': 192}}),
+    'efficientnet': (
+        'EfficientNet',
+        {
+            'size': {'height': 224, 'width': 224},
+            'image_mean': [0.485, 0.456, 0.406],
+            'image_std': [0.47853944, 0.4732864, 0.47434163],
+        },
+    ),
+    'yolos': ('Yolos', {'size': {'shortest_edge': 230, 'longest_edge': 380}}),
     'dpt': ('DPT', {}),
     'depth_anything': ('DPT', {'size': {'height': 266, 'width': 364}, 'ensure_multiple_of': 14}),
     'depth_anything_derived': (

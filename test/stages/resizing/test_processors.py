@@ -48,7 +48,8 @@ def preprocessing_of(name, size=SIZES[-1]):
     if name in FIELDS:
         return Preprocessing((width, height), **FIELDS[name])
     info = read_image_processor(CONFIGS[name], '')
-    usual = Preprocessing(info.input_size, **info.preprocessing)
+    # YOLOS' files have no size, because it follows from the image.
+    usual = Preprocessing(info.input_size or (width, height), **info.preprocessing)
     derived = usual.size_for(tuple(map(int, size.split('x'))))
     assert (derived, info.problems) == ((width, height), {})
     return replace(usual, input_size=derived)

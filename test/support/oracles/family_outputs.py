@@ -263,6 +263,7 @@ OUTPUTS = {
     'rfdetr': rfdetr,
     'detr_sigmoid': detr_sigmoid,
     'detr': detr,
+    'yolos': detr,
     'labels_boxes_scores': labels_boxes_scores,
     'torchvision': torchvision,
     'tensorflow': tensorflow,

@@ -169,11 +169,21 @@ _PRESETS: Final = (
     DecoderPreset(
         'detr',
         Detr('softmax'),
-        'DETR, YOLOS',
+        'DETR, Table Transformer',
         'logits, pred_boxes',
         _DETR,
-        transformers=('detr', 'table-transformer', 'yolos'),
-        image_processors=('Detr', 'Yolos'),
+        transformers=('detr', 'table-transformer'),
+        image_processors=('Detr',),
+    ),
+    DecoderPreset(
+        'yolos',
+        Detr('softmax'),
+        'YOLOS',
+        'logits, pred_boxes',
+        # The processor keeps the aspect ratio, then rounds both sides down to multiples of 16.
+        {**IMAGENET, 'resize': 'stretch', 'antialias': True, 'keeps_aspect_ratio': True},
+        transformers=('yolos',),
+        image_processors=('Yolos',),
     ),
     DecoderPreset(
         'labels_boxes_scores',

@@ -238,13 +238,7 @@ def _refuse_other_networks(
                 f"{tensors_text(masks)} besides the boxes, as RF-DETR's keypoints",
                 fix='export a model whose keypoints are supported (docs/decoders.md)',
             )
-        raise EngineError(
-            model.name,
-            f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
-            expected='a detector of boxes',
-            fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or '
-            + manifest_advice(model, 'segment'),
-        )
+        _refuse_masks(model, masks, decoders, syntax)
     image, _ = split_inputs(model.name, model.inputs)
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
@@ -282,6 +276,43 @@ def _refuse_other_networks(
             expected='one decoded output, such as (1, N, 5 + C)',
             fix='export a detector with decoding inside (YOLOv7: --grid)',
         )
+
+
+def _refuse_masks(
+    model: ModelInfo,
+    masks: Sequence[TensorSpec],
+    decoders: Sequence[str],
+    syntax: ParameterSyntax,
+) -> None:
+    """Refuse outputs with masks, unless the task is known.
+
+    A decoder of queries reads the boxes of a model such as DetrForSegmentation, but not its masks:
+    these are neither prototypes nor the masks of RF-DETR.
+
+    Args:
+        masks: the outputs with four axes.
+        decoders: the decoders that fit, and leave some outputs unused.
+
+    Raises:
+        EngineError: always.
+    """
+    names = {tensor.name for tensor in model.outputs}
+    # Without a file, the model may be RF-DETR, whose masks are read.
+    if decoders and 'rfdetr' not in decoders and {'pred_boxes', 'pred_masks'} <= names:
+        ways = ' or '.join(syntax.arguments({'decoder': name}) for name in decoders)
+        raise EngineError(
+            model.name,
+            f'{tensors_text(masks)} besides the boxes of queries, as of DetrForSegmentation',
+            expected='masks of RF-DETR, or a detector of boxes',
+            fix=f'for the boxes alone, add {ways}: the masks then stay unused',
+        )
+    raise EngineError(
+        model.name,
+        f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
+        expected='a detector of boxes',
+        fix=f'export a detector, or add {syntax.arguments({"task": "segment"})}, or '
+        + manifest_advice(model, 'segment'),
+    )
 
 
 def _refuse_maps(

@@ -29,7 +29,7 @@ _TASKS_BY_ARCHITECTURE: Final[Mapping[str, Task]] = {
 }
 
 #: Parts of class names in "architectures" whose outputs a decoder may read, whatever the type is.
-_READ_BY_SHAPE: Final = ('ForObjectDetection', 'ForInstanceSegmentation')
+_READ_BY_SHAPE: Final = ('ForObjectDetection', 'RfDetrForInstanceSegmentation')
 
 
 def read_huggingface_config(

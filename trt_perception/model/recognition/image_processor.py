@@ -9,6 +9,7 @@ from trt_perception.files.json_section import short_json
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import ResizeFilter, number_mistake
 from trt_perception.model.recognition.processor_geometry import (
+    KNOWN_KEYS,
     class_prefix,
     class_text,
     read_geometry,
@@ -67,7 +68,7 @@ def read_image_processor(processor: Mapping[str, Any], model_type: str) -> Image
     if not processor:
         return ImageProcessorInfo({}, None, {})
     fields, problems = _read_colors(processor)
-    geometry = read_geometry(processor)
+    geometry = read_geometry(processor, model_type)
     fields |= geometry.fields
     if geometry.problem:
         problems['resize'] = f'{_FILE} {geometry.problem}'
@@ -117,15 +118,34 @@ def _read_colors(processor: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     elif normalises:
         for field, key in (('mean', 'image_mean'), ('std', 'image_std')):
             value = processor.get(key)
-            # The processors accept one number for all channels.
-            fields[field] = valid_numbers(
-                field, [value] * 3 if isinstance(value, int | float) else value, 3
-            )
+            fields[field] = _three_numbers(field, value)
             if not fields[field]:
                 problems[field] = f'{_FILE} "{key}" is {short_json(value)}'
-    if keys := unread_keys(processor, of_colors=True):
+    known = set(KNOWN_KEYS)
+    if class_prefix(processor) == 'EfficientNet':
+        known.add('include_top')
+        # The processor divides by the standard deviation once more, even without "do_normalize".
+        if flag('include_top', True, 'std') and 'std' not in problems:
+            value = processor.get('image_std')
+            once = _three_numbers('std', value)
+            std = [more * usual for more, usual in zip(once, fields.get('std', ()), strict=False)]
+            fields['std'] = valid_numbers('std', std, 3)
+            if not fields['std']:
+                problems['std'] = (
+                    f'{_FILE} "image_std" is {short_json(value)} with "include_top": true'
+                )
+    if keys := unread_keys(processor, of_colors=True, known=known):
         problems |= dict.fromkeys(('scale', 'mean', 'std'), f'{_FILE} {keys} is not read')
     return {key: value for key, value in fields.items() if key not in problems}, problems
+
+
+def _three_numbers(field: str, value: object) -> tuple[float, ...]:
+    """Return a number for each channel; empty if the value is invalid.
+
+    Args:
+        value: three numbers, or one number for all channels, as the processors accept.
+    """
+    return valid_numbers(field, [value] * 3 if isinstance(value, int | float) else value, 3)
 
 
 def _read_filter(processor: Mapping[str, Any], name: object) -> tuple[ResizeFilter | None, str]:

@@ -20,8 +20,8 @@ from trt_perception.model.recognition.exporter_info import is_image_size
 _STRETCHING: Final = frozenset(
     (
         *('Beit', 'Bit', 'Blip', 'CLIP', 'ChineseCLIP', 'ConvNext', 'DINOv3ViT', 'DPT', 'DeiT'),
-        *('DepthPro', 'Flava', 'MobileNetV1', 'MobileNetV2', 'MobileViT', 'OwlViT', 'Pvt'),
-        *('RTDetr', 'RfDetr', 'Sapiens2', 'Segformer', 'Siglip', 'ViT'),
+        *('DepthPro', 'EfficientNet', 'Flava', 'MobileNetV1', 'MobileNetV2', 'MobileViT'),
+        *('OwlViT', 'Pvt', 'RTDetr', 'RfDetr', 'Sapiens2', 'Segformer', 'Siglip', 'ViT'),
     )
 )
 #: One number as "size" is the shorter side.
@@ -35,6 +35,10 @@ _PADDING: Final = frozenset(
         *('RfDetr', 'Yolos'),
     )
 )
+#: Image processors that round both resized sides down to multiples of 16.
+_ROUNDING_TO_16: Final = frozenset(('Yolos',))
+#: Model types whose processor's class is known if the file lacks it, as in transformers.
+_CLASS_BY_MODEL_TYPE: Final = {'yolos': 'Yolos'}
 #: Keys of the processor's class, first that of today's releases.
 _CLASS_KEYS: Final = ('image_processor_type', 'feature_extractor_type')
 _DERIVES_SIZE: Final = frozenset(('', 'DPT'))
@@ -59,6 +63,8 @@ _OTHER_KEYS: Final = frozenset(
         *('feature_extractor_type', 'processor_class', 'size_divisibility'),
     )
 )
+#: Keys that are read for all classes, or that change nothing.
+KNOWN_KEYS: Final = _READ_KEYS | _OTHER_KEYS
 # Words of keys that change the size or position of the image, or its pixels.
 _WORDS: Final = re.compile(
     r'(^|_)(do|size|sizes|side|edge|width|height|pad|padding|crop|crops|resize|ratio|multiple|'
@@ -102,7 +108,7 @@ def unread_keys(
     processor: Mapping[str, Any],
     *,
     of_colors: bool,
-    known: Set[str] = _READ_KEYS | _OTHER_KEYS,
+    known: Set[str] = KNOWN_KEYS,
 ) -> str:
     """Return the keys that are not read and change the pixels, with their values; may be empty.
 
@@ -122,9 +128,14 @@ def unread_keys(
     return ', '.join(f'{short_json(key)}: {short_json(processor[key])}' for key in keys[:3])
 
 
-def read_geometry(processor: Mapping[str, Any]) -> Geometry:
-    """Return how a processor resizes, crops and pads."""
-    prefix = class_prefix(processor)
+def read_geometry(processor: Mapping[str, Any], model_type: str = '') -> Geometry:
+    """Return how a processor resizes, crops and pads.
+
+    Args:
+        processor: content of preprocessor_config.json, which is untrusted.
+        model_type: "model_type" in config.json; empty if unknown.
+    """
+    prefix = class_prefix(processor) or _CLASS_BY_MODEL_TYPE.get(model_type, '')
     if prefix and prefix not in _STRETCHING | _PADDING:
         known = f'{class_text(processor)} is a class whose resize is unknown'
         return Geometry({}, problem=known)
@@ -178,10 +189,17 @@ def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
             return _problem(processor, 'do_center_crop', 'crop_size', 'do_pad')
         if fixed == cut:
             return Geometry({'resize': 'stretch'}, cut)
-        return (
-            _crop(shortest, cut)
-            if fixed is None and _is_side(shortest)
-            else _problem(processor, 'size', 'do_center_crop', 'crop_size')
+        if fixed is None and _is_side(shortest):
+            return _crop(shortest, cut)
+        unsupported = _problem(processor, 'size', 'do_center_crop', 'crop_size')
+        if fixed is None:
+            return unsupported
+        equal = ''
+        if fixed[0] == fixed[1]:
+            equal = f' but for square images: center_crop with a shorter side of {fixed[0]}'
+        return unsupported._replace(
+            problem=f'{unsupported.problem}: the image is stretched, then cropped, which no '
+            f'resize mode does{equal}'
         )
     if fixed is not None:
         return _stretch(processor, prefix, fixed)
@@ -196,6 +214,9 @@ def _with_size(processor: Mapping[str, Any], prefix: str) -> Geometry:
     if keeps_aspect and is_letterbox and all(map(_is_side, size.values())):
         # The processors compute the sides from "max_height" and "max_width" in another way.
         rounding = 'down' if 'max_width' in edges else 'longer_down'
+        if prefix in _ROUNDING_TO_16 and 'max_width' not in edges:
+            # The input of a model of fixed size is the rounded size, without padding.
+            return Geometry({'resize': 'stretch', 'keeps_aspect_ratio': True})
         fields = {'resize': 'letterbox_top_left', 'pad_value': None, 'size_rounding': rounding}
         return Geometry(fields, padded)
     return _problem(processor, 'size', 'do_center_crop', 'do_pad', 'pad_size')

@@ -85,7 +85,9 @@ _EXPORTERS_OF_METADATA: Final = ('ultralytics', 'yolov5', 'libreyolo')
 # Values of ExporterInfo.exporter if no file describes the outputs.
 _UNKNOWN_EXPORTERS: Final = ('', 'unknown')
 # Fields of Preprocessing that no parameter sets.
-_FIELDS_OF_MANIFESTS: Final = ('round_pixels', 'size_multiple', 'size_rounding')
+_FIELDS_OF_MANIFESTS: Final = (
+    *('round_pixels', 'size_multiple', 'size_rounding', 'keeps_aspect_ratio'),
+)
 # Fields that a file of an exporter states, or whose usual values are assumed.
 _STATED_FIELDS: Final = ('resize', 'color_order', 'scale', 'mean', 'std')
 

@@ -338,7 +338,21 @@ def needed_class_count(
         for count in possible_counts
         if count > 0 and assign_outputs(decoder.outputs(count, task), outputs) is not None
     ]
+    if len(matching) > 1:
+        # Outputs that the decoder leaves unused may have a shape that fits too.
+        matching = [
+            count for count in matching if _reads_by_name(decoder.outputs(count, task), outputs)
+        ]
     return matching[0] if len(matching) == 1 else None
+
+
+def _reads_by_name(wanted: Sequence[OutputTensor], outputs: tuple[TensorSpec, ...]) -> bool:
+    """Return whether each output that is read has one of its usual names."""
+    places = assign_outputs(wanted, outputs) or ()
+    return all(
+        outputs[place].name in output.tensor_names
+        for output, place in zip(wanted, places, strict=False)
+    )
 
 
 class Mismatch(TypedDict):

@@ -71,7 +71,9 @@ class Segment(Task):
                 model.name,
                 f"task 'segment' with the outputs {tensors_text(model.outputs)}",
                 expected='rows of boxes, and one tensor of mask prototypes (1, M, height, width)',
-                fix='export the model again with fixed shapes',
+                fix='export the model again with fixed shapes'
+                if any(not tensor.shape or -1 in tensor.shape for tensor in model.outputs)
+                else 'export all outputs of a model of the task segment (docs/decoders.md)',
             )
         return replace(self, mask_coefficients=prototypes[0].shape[1])
 

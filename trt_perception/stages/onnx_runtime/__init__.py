@@ -174,9 +174,11 @@ def _fix_for_missing_operator(error: Exception) -> str:
         return ''
     return (
         f'ONNX Runtime {onnxruntime.__version__} does not have this operator for these types '
-        '(often float64): install a newer release (python3 -m pip install --upgrade '
-        'onnxruntime), export the model in float32, or build an engine with build_engine, which '
-        'converts float64 to float32'
+        '(often float64): if torch.onnx.export wrote the model with dynamo=False, which may mix '
+        'float64 into a float32 model, export it with dynamo=True or with an exporter that uses '
+        "it, such as transformers' OnnxExporter. Otherwise install a newer release (python3 -m "
+        'pip install --upgrade onnxruntime), export the model in float32, or build an engine with '
+        'build_engine, which converts float64 to float32'
     )
 
 
