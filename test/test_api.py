@@ -488,6 +488,8 @@ def test_examples_of_the_pages_run(code, tmp_path):
     (tmp_path / 'image.jpg').write_bytes(SCENES[0].read_bytes())
     if 'supervision' in code:
         pytest.importorskip('supervision', reason='needs supervision')
+    if 'tp.Tracker' in code:
+        pytest.importorskip('scipy', reason='needs scipy')
     done = subprocess.run(
         [sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )
