@@ -1,6 +1,7 @@
-"""Start the detector.
+"""Start the detector: one node, or several nodes that share the cameras.
 
 ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx
+ros2 launch trt_perception detect.launch.py params_file:=/path/to/cameras.yaml nodes:=2
 """
 
 import atexit
@@ -25,13 +26,21 @@ from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import (
+    NODE_NAME,
     image_remappings,
     launch_arguments,
+    node_count,
+    node_names,
+    node_shares,
     parameter_file_text,
     parameter_values,
     unknown_arguments,
 )
-from trt_perception.parameters.sections import cameras_of_file
+from trt_perception.parameters.sections import (
+    cameras_of_file,
+    device_ids_of_file,
+    sections_of_old_name,
+)
 from trt_perception.process.tool_command import LAUNCH_VARIABLE
 from trt_perception.transport.advice import transport_environment
 
@@ -85,23 +94,41 @@ def check_arguments(context):
     return alone
 
 
-def node_name(context, namespace):
-    """Return the full name of the node, including a namespace that another launch file pushed."""
+def full_name(context, namespace, name):
+    """Return the full name of a node, including a namespace that another launch file pushed."""
     outer = '' if namespace.startswith('/') else context.launch_configurations.get('ros_namespace')
-    parts = '/'.join([outer or '', namespace, 'detector']).split('/')
+    parts = '/'.join([outer or '', namespace, name]).split('/')
     return '/' + '/'.join(filter(None, parts))
 
 
-def remappings(context, values, given):
-    """Return the remappings of the image topics, one for each camera."""
-    cameras = given.get('cameras')
-    if cameras is None:
-        file = Path(values['params_file']).expanduser()
-        cameras = cameras_of_file(file, node_name(context, values['namespace']))
+def nodes_to_start(context, values, given):
+    """Return each node, as a NodeShare, and the remappings of its image topics.
+
+    A section of the parameter file for the name of a single node raises ValueError if there are
+    several nodes, because ROS would ignore the section.
+    """
+    file = Path(values['params_file']).expanduser()
     try:
-        return image_remappings(values['image_topic'], cameras)
+        count = node_count(values['nodes'])
+        nodes = [full_name(context, values['namespace'], name) for name in node_names(count)]
+        single = full_name(context, values['namespace'], NODE_NAME)
+        if unused := sections_of_old_name(file, single, nodes):
+            raise ConfigError(
+                f'params_file {file}',
+                f'section {unused[0]}, but the nodes are called {nodes[0]} to {nodes[-1]}',
+                fix='move its parameters into the section /**',
+            )
+        cameras = given.get('cameras') or cameras_of_file(file, nodes[0])
+        devices = given.get('device_ids') or device_ids_of_file(file, nodes[0])
+        shares = node_shares(given, count, cameras, devices)
+        topics = dict(image_remappings(values['image_topic'], cameras))
     except ConfigError as error:
         raise ValueError(str(error)) from error
+    own = [[f'{camera}/image' for camera in share.cameras] or ['image'] for share in shares]
+    return [
+        (share, [(name, topics[name]) for name in names if name in topics])
+        for share, names in zip(shares, own, strict=True)
+    ]
 
 
 def given_parameters(values, alone):
@@ -135,12 +162,12 @@ def stop_respawn(event, _):
     return EmitEvent(event=ShutdownProcess(process_matcher=matches_action(event.action)))
 
 
-def start_detector(context):
-    """Return the detector node for the values of the arguments."""
+def start_detectors(context):
+    """Return the detector nodes for the values of the arguments."""
     alone = check_arguments(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)
-    files = [existing_file('params_file', values['params_file']), write_parameter_file(given)]
+    params_file = existing_file('params_file', values['params_file'])
     profile = values['transport_profile']
     if profile not in (
         '',
@@ -151,9 +178,10 @@ def start_detector(context):
         Node(
             package='trt_perception',
             executable='detector_node',
+            name=None if share.name == NODE_NAME else share.name,
             namespace=values['namespace'],
-            parameters=files,
-            remappings=remappings(context, values, given),
+            parameters=[params_file, write_parameter_file(share.parameters)],
+            remappings=topics,
             ros_arguments=['--log-level', values['log_level']],
             additional_env={**transport_environment(profile), LAUNCH_VARIABLE: '1'},
             output='screen',
@@ -164,13 +192,14 @@ def start_detector(context):
             on_exit=stop_respawn,
             respawn_max_retries=3,
         )
+        for share, topics in nodes_to_start(context, values, given)
     ]
 
 
 def generate_launch_description():
-    """Return a launch description with the arguments and the detector node."""
+    """Return a launch description with the arguments and the detector nodes."""
     arguments = [
         DeclareLaunchArgument(name, default_value=default, description=description)
         for name, (default, description) in ARGUMENTS.items()
     ]
-    return LaunchDescription([*arguments, OpaqueFunction(function=start_detector)])
+    return LaunchDescription([*arguments, OpaqueFunction(function=start_detectors)])

@@ -19,7 +19,7 @@ import rclpy
 from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from demo_image_tasks import RESULT_TOPICS, write_crops
 from demo_recorder import Recorder
-from demo_results import other_classes, report_results
+from demo_results import has_arrived, other_classes, report_results
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
@@ -35,10 +35,13 @@ from support.ties import tie
 ROOT = Path(__file__).resolve().parents[1]
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
+#: Highest rate of a camera that sends in step, by whether there are several cameras.
+IN_STEP_HZ = {False: 8.0, True: 2.0}
 EXAMPLES = """\
 examples:
-  scripts/demo                             the demo scenes at 8 Hz, results in demo_output/
-  scripts/demo --rate 30                   too fast for a small CPU: counts dropped frames
+  scripts/demo                             each scene after the answer to the previous one, at most
+                                           8 Hz; results in demo_output/detect/
+  scripts/demo --rate 60                   too fast for a small CPU: counts dropped images
   scripts/demo --task segment              masks; obb: oriented boxes, pose: keypoints
   scripts/demo --task classify             classes of crops with one digit
   scripts/demo --task semantic             the class of each pixel
@@ -51,12 +54,14 @@ examples:
                                            enlarged scenes, an engine, no transport profile
 
 The output folder receives:
-  pictures/         each scene with its result drawn; with --cameras, in a folder per camera
-  overview.jpg      the first scenes; with --cameras, overview_NAME.jpg for each camera
+  pictures/         each processed scene with its result; with --cameras, in a folder per camera
+  overview.jpg      the first of them; with --cameras, overview_NAME.jpg for each camera
   detections.json   a COCO data set, as detect_images writes it; with --cameras, the file names
                     are NAME/scene_000.jpg. Scenes without a detections message are left out.
                     Not for classify, semantic and depth.
   summary.json      the printed figures
+
+Scenes that were dropped or lost have no picture, and do not count for the accuracy.
 
 exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usage, 130 interrupted
 """
@@ -81,10 +86,7 @@ def main():
             options.address = address
             logs = {name: Path(folder, f'{name}.jsonl') for name in recorder.cameras}
             run_graph(options, recorder, logs)
-            sent = {
-                name: [json.loads(line) for line in log.read_text(encoding='utf-8').splitlines()]
-                for name, log in logs.items()
-            }
+            sent = {name: sent_images(log) for name, log in logs.items()}
     except KeyboardInterrupt:
         print('interrupted', file=sys.stderr)
         return 130
@@ -153,8 +155,13 @@ def detector_command(options):
 
 def camera_command(options, name, log):
     """Return the command line of a camera. The camera starts to send when it has a subscriber."""
+    if options.rate:
+        program = [EXECUTABLES / 'replay_images']
+    else:
+        program = [sys.executable, ROOT / 'scripts' / 'demo_camera.py']
+    rate = options.rate or IN_STEP_HZ[bool(options.cameras)]
     return [
-        *(EXECUTABLES / 'replay_images', options.scenes, '--rate', options.rate),
+        *(*program, options.scenes, '--rate', rate),
         *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', log),
         *('--ros-args', '--log-level', 'warn', *(['-r', f'__ns:=/{name}'] if name else [])),
     ]
@@ -163,8 +170,8 @@ def camera_command(options, name, log):
 def run_processes(options, recorder, processes, logs):
     """Start the processes, and run them until all images were sent and no frame is in flight."""
 
-    def start(name, command):
-        processes[name] = subprocess.Popen(list(map(str, command)))
+    def start(name, command, **pipes):
+        processes[name] = subprocess.Popen(list(map(str, command)), **pipes)
         tie(processes[name].pid)
 
     start('detector_node', detector_command(options))
@@ -182,10 +189,12 @@ def run_processes(options, recorder, processes, logs):
             break
     senders = {name: ' '.join(filter(None, ['replay_images', name])) for name in logs}
     for name, log in logs.items():
-        start(senders[name], camera_command(options, name, log))
+        in_step = {} if options.rate else {'stdin': subprocess.PIPE}
+        start(senders[name], camera_command(options, name, log), **in_step)
     several = f'{len(senders)} cameras, each ' if len(senders) > 1 else ''
-    print(f'replay_images: {several}sending {options.scenes} at {options.rate:g} Hz')
-    watch_cameras(recorder, processes, senders, logs, len(list(options.scenes.glob('*.jpg'))))
+    rate = f'{options.rate:g} Hz' if options.rate else 'the rate of the answers'
+    print(f'replay_images: {several}sending {options.scenes} at {rate}')
+    watch_cameras(options, recorder, processes, senders, logs)
     print()
     for name, process in processes.items():
         check_process(process, name)
@@ -214,27 +223,42 @@ def run_processes(options, recorder, processes, logs):
     check_process(processes['detector_node'], 'detector_node')
 
 
-def watch_cameras(recorder, processes, senders, logs, image_count):
-    """Switch each camera off after its last image. Return when the detector has switched all off.
+def sent_images(log):
+    """Return name and stamp of each image that a camera has sent, from its log."""
+    lines = log.read_text(encoding='utf-8').splitlines() if log.exists() else []
+    return [json.loads(line) for line in lines]
 
-    The detector reports a camera as gone after a second without images, unless it is switched off.
-    A sender may end seconds after its last image, because it waits for acknowledgements.
+
+def watch_cameras(options, recorder, processes, senders, logs):
+    """Answer each image, and switch each camera off after its last image.
+
+    Return when the detector has switched all off. The detector reports a camera as gone after a
+    second without images, unless it is switched off. A sender may end seconds after its last
+    image, because it waits for acknowledgements.
     """
     off = {}  # maps a camera's name to the future of the detector's answer
-    ended_s, shown = {}, 0
+    image_count = len(list(options.scenes.glob('*.jpg')))
+    ended_s, answered, shown = {}, dict.fromkeys(senders, 0), 0
     while not (len(off) == len(senders) and all(future.done() for future in off.values())):
         rclpy.spin_once(recorder, timeout_sec=0.1)
         for name, process in processes.items():
             check_process(process, name)
         for name, sender in senders.items():
-            if name in off:
+            sent = sent_images(logs[name])
+            if name in off or not (sent or processes[sender].poll() is not None):
                 continue
-            log = logs[name].read_text(encoding='utf-8') if logs[name].exists() else ''
-            sent = len(log.splitlines())
-            if sent == image_count or processes[sender].poll() is not None:
+            camera, camera_process = recorder.cameras[name], processes[sender]
+            has_result = sent and has_arrived(options.task, camera, sent[-1]['stamp_ns'])
+            # An image that was dropped has no result.
+            if (has_result or camera.has_finished(len(sent))) and answered[name] < len(sent):
+                answered[name] = len(sent)
+                if camera_process.stdin:
+                    with contextlib.suppress(BrokenPipeError):  # it has ended
+                        os.write(camera_process.stdin.fileno(), b'.')
+            if len(sent) == image_count or camera_process.poll() is not None:
                 waited_s = time.monotonic() - ended_s.setdefault(name, time.monotonic())
                 # The transport may lose images, and a slow model may need longer.
-                if recorder.cameras[name].has_finished(sent) or waited_s > 0.5:
+                if answered[name] == len(sent) or waited_s > 0.5:
                     off[name] = recorder.switch_off(name)
         if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
             print(f'\r{recorder.received} images with results', end='', flush=True)
@@ -324,7 +348,8 @@ def parse_arguments():
         '--rate',
         type=positive,
         metavar='HZ',
-        help='scenes per second of each camera (default: 8; 2 with --cameras)',
+        help='scenes per second of each camera, also if the machine is slower (default: each '
+        'scene after the answer to the previous one, at most 8 per second; 2 with --cameras)',
     )
     parser.add_argument(
         '--encoding',
@@ -357,15 +382,14 @@ def parse_arguments():
     parser.add_argument(
         '--output',
         type=Path,
-        default=Path('demo_output'),
         metavar='DIR',
-        help='default demo_output',
+        help='default: demo_output/TASK',
     )
     parser.add_argument(
         '--default-transport', action='store_true', help='no Fast DDS profile for images'
     )
     options = parser.parse_args()
-    options.rate = options.rate or (2.0 if options.cameras else 8.0)
+    options.output = options.output or Path('demo_output', options.task)
     options.scenes = ROOT / 'demo' / 'scenes'
     options.truth = ROOT / 'demo' / 'truth.json'
     if options.model is None:

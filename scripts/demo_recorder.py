@@ -84,8 +84,8 @@ class Camera:
         return (self.counts()['published'] or 0) - skipped - len(self.results)
 
     def skipped_count(self):
-        """Return the number of masks that the node skipped, because they were late."""
-        return number(self.diagnostics.get('masks_skipped')) or 0
+        """Return the number of masks or maps that the node skipped, because they were late."""
+        return number(self.diagnostics.get('result_images_skipped')) or 0
 
     def is_complete(self):
         """Return whether all published results and the newest masks or keypoints have arrived.

@@ -55,7 +55,7 @@ def report_results(options, cameras, sent):
     (options.output / DETECTIONS_FILE).unlink(missing_ok=True)
     if options.task not in RESULT_TOPICS:
         written = CocoResults(cameras[first].classes, command, task)
-        write_detections(options, written, cameras, sent, results)
+        write_detections(options, written, results)
     for name, camera in cameras.items():
         write_images(options, task, name, camera.classes, results[name])
     print(f'images, results and summary: {options.output}/')
@@ -76,6 +76,7 @@ def measured_camera(options, camera, results):
     percentiles = np.percentile(latency or [float('nan')], (50, 99)).round(2).tolist()
     return {
         'sent': len(results),
+        'with_result': sum(found is not None for found in results.values()),
         **{key: counts[key] for key in ('received', 'published', 'dropped', 'failed')},
         'not_delivered': counts['not_delivered'],
         'published_fps': round((len(arrivals) - 1) / span, 2),
@@ -93,9 +94,11 @@ def print_count_problems(name, summary):
         lost = summary['sent'] - summary['received'] - summary['not_delivered']
         if lost > 0:
             print(f'note: {where}{lost} images were sent before the detector found its camera')
-    missed = summary['sent'] - summary['published']
-    if missed > 0 and summary.get('recall') is not None:
-        print(f'note: {where}recall includes the {missed} images without detections')
+    if missed := summary['sent'] - summary['with_result']:
+        print(
+            f'note: {where}{missed} of {summary["sent"]} images have no result: they have no '
+            'picture, and do not count for the accuracy'
+        )
     ended = summary['published'] + sum(summary['dropped'].values()) + summary['failed']
     if summary['received'] != ended:
         print(f'error: {where}received differs from published + dropped + failed', file=sys.stderr)
@@ -123,19 +126,19 @@ def has_arrived(task, camera, stamp):
 
 
 def result_of(options, camera, stamp):
-    """Return the result of one image. Without a message: empty detections, else None."""
+    """Return the result of one image; None if one of its messages is missing."""
     if options.task in RESULT_TOPICS:
         return image_result(options.task, camera.results.get(stamp), camera.classes)
     return detections_of(options, camera, stamp)
 
 
 def detections_of(options, camera, stamp):
-    """Return the detections of one image; empty if one of its messages is missing."""
+    """Return the detections of one image; None if one of its messages is missing."""
     task = options.task
-    message = task_message = None
-    if has_arrived(task, camera, stamp):
-        message, task_message = camera.results[stamp], camera.task_messages.get(stamp)
-    found = message.detections if message else []
+    if not has_arrived(task, camera, stamp):
+        return None
+    message, task_message = camera.results[stamp], camera.task_messages.get(stamp)
+    found = message.detections
     boxes = [(d.bbox.center.position.x, d.bbox.center.position.y) for d in found]
     centres = np.array(boxes, np.float64).reshape(-1, 2)
     halves = np.array([(d.bbox.size_x / 2, d.bbox.size_y / 2) for d in found]).reshape(-1, 2)
@@ -153,8 +156,8 @@ def detections_of(options, camera, stamp):
 def accuracy(options, classes, results):
     """Return the accuracy figures of the task.
 
-    For objects: precision and recall at IoU 0.5 over all sent scenes. Keypoints use OKS instead of
-    IoU. Oriented boxes also get the error of their angles.
+    For objects: precision and recall at IoU 0.5 over all scenes with a result. Keypoints use OKS
+    instead of IoU. Oriented boxes also get the error of their angles.
     """
     if options.task in RESULT_TOPICS:
         return image_accuracy(options.task, options.truth, classes, results)
@@ -165,6 +168,8 @@ def accuracy(options, classes, results):
     objects = {image.file_name: truth.objects.get(image.id, ()) for image in truth.images}
     matched_images = []
     for name, found in results.items():
+        if found is None:
+            continue
         compared = with_run_lengths(found)
         errors = match_detections(compared, objects[name], matched, measure)
         matched_images.append((errors, compared, objects[name]))
@@ -178,24 +183,21 @@ def accuracy(options, classes, results):
     return figures
 
 
-def write_detections(options, written, cameras, sent, results):
+def write_detections(options, written, results):
     """Write the detections of all images that have detections.
 
     Args:
         options: the command line's options.
         written: an empty CocoResults.
-        cameras: dict from a camera's name to its record.
-        sent: the sent images of each camera.
-        results: for each camera, a dict from the name of an image to its detections.
+        results: for each camera, a dict from the name of an image to its detections, or to None.
     """
     sizes = {image.file_name: image.size_wh for image in read_annotations(options.truth).images}
-    for name, camera in cameras.items():
-        for image in sent[name]:
-            scene = image['name']
-            if has_arrived(options.task, camera, image['stamp_ns']):
+    for name, found_by_scene in results.items():
+        for scene, found in found_by_scene.items():
+            if found is not None:
                 # The path of the scene's picture below pictures/.
                 picture = f'{name}/{scene}' if name else scene
-                written.add(picture, sizes[scene], results[name][scene])
+                written.add(picture, sizes[scene], found)
     write_json(options.output / DETECTIONS_FILE, written.dataset())
 
 
@@ -217,16 +219,17 @@ def forget_images(options):
 
 
 def write_images(options, task, camera, names, results):
-    """Draw each image's result, and an overview of the first twelve."""
+    """Draw the result of each image that has one, and an overview of the first twelve."""
     folder = options.output / 'pictures' / camera
     folder.mkdir(exist_ok=True, parents=True)
     tiles = []
     for name, found in results.items():
+        if found is None:
+            continue
         image = cv2.imread(str(options.scenes / name))
         if options.task == 'classify':
             image = enlarged_crop(image)
-        if found is not None:
-            task.draw(image, found, names)
+        task.draw(image, found, names)
         cv2.imwrite(str(folder / name), image)
         if len(tiles) < 12 and image.shape[1] > image.shape[0]:
             scale = 300 / image.shape[0]

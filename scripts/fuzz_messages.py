@@ -1,4 +1,4 @@
-"""Send damaged serialised images through the intake's reader and the detector.
+"""Send damaged serialised images through the intake's reader and the worker pool.
 
 Each message must be refused as bad_message, or read with the same result as by rclpy, and counted
 once. A child process does the work, so that the script sees a crash.
@@ -85,7 +85,7 @@ def main():
     print(f'{sent} messages: {crashes} crashes, {len(wrong)} errors')
     print(f'read: {read.total()}, of which rclpy read {agreed} with equal results; {dict(read)}')
     print(f'refused as bad_message: {refused.total()} {dict(refused)}')
-    print(f'counted by the detector: {ends.total()} {dict(ends)}')
+    print(f'counted by the worker pool: {ends.total()} {dict(ends)}')
     print(*wrong[:20], sep='\n')
     return 1 if wrong or ends.total() != sent else 0
 

@@ -1,4 +1,4 @@
-"""Run the detector through random schedules of many cameras, on a simulated clock.
+"""Run the worker pool through random schedules of many cameras, on a simulated clock.
 
 Each schedule must meet the rules of test/support/scheduling/simulated_cameras.py. Exit codes: 0 no
 error, 1 errors, 2 wrong usage, 130 interrupted.

@@ -311,11 +311,26 @@ def preprocessing():
     return table(head, rows)
 
 
+# Benchmarks.
+
+
+def peers():
+    """Return the figures of scripts/bench peers and their plot."""
+    recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / 'peers.json'
+    if not recorded.is_file():
+        return 'No run is recorded.\n'
+    sys.path.append(str(ROOT / 'scripts' / 'benchmarks' / 'peers'))
+    report = importlib.import_module('report')
+    record = json.loads(recorded.read_text(encoding='utf-8'))
+    picture = '![Frames per second, latency and CPU time of each side](images/peers.png)\n'
+    return table(('', *report.HEADS), report.table_rows(record)) + '\n' + picture
+
+
 PARTS = {
     part.__name__: part
     for part in (
         *(parameters, foreign_names, topics, encodings, detect_launch, demo_launch),
-        *(command_usage, exit_codes, error_classes, presets, families, preprocessing),
+        *(command_usage, exit_codes, error_classes, presets, families, preprocessing, peers),
     )
 }
 

@@ -32,7 +32,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.config import (
     NODE_ONLY_PARAMETERS,
     PARAMETERS,
-    DetectorConfig,
+    ParameterValues,
     unknown_parameter,
 )
 from trt_perception.parameters.spelling import parameter_named
@@ -138,7 +138,7 @@ class Model(Generic[_ResultT]):
                 'applies to nodes only',
                 fix='leave this parameter out',
             )
-        config = DetectorConfig.from_values(self._values)
+        config = ParameterValues.from_values(self._values)
         options = config.pipeline_options()
         overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
         self._pipeline = open_offline_pipeline(
@@ -230,7 +230,7 @@ class Model(Generic[_ResultT]):
                 f'has no effect on a model with task {task.name}',
                 fix='leave it out: only models that find objects have thresholds',
             )
-        config = DetectorConfig.from_values({**self._values, **given})
+        config = ParameterValues.from_values({**self._values, **given})
         thresholds = config.thresholds(self.class_names, task)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
         is_single = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)

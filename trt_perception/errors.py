@@ -10,7 +10,7 @@
     │   ├── UnavailableError    this release or machine lacks support for build options
     │   └── OutputError     one image has no valid outputs; carries the drop reason
     │       ├── OutputShapeError    the outputs have sizes that the decoder cannot read
-    │       ├── UnnamedClassError   a detected class has no name
+    │       ├── UnnamedClassError   a reported class has no name
     │       └── ServerError     a Triton server has no result for the image
     │           └── ServerTimeoutError  the server did not answer in time
     ├── CudaError       a CUDA call failed
@@ -128,7 +128,7 @@ class OutputShapeError(OutputError):
 
 
 class UnnamedClassError(OutputError):
-    """Raised when a detected class has no name. Names of other classes may be wrong, too."""
+    """Raised when a reported class has no name. Names of other classes may be wrong, too."""
 
 
 class ServerError(OutputError):

@@ -40,12 +40,14 @@ examples:
   scripts/bench cameras yolo.engine --count 16 --timing triggered --rounds 5
   scripts/bench cameras yolo.engine --count 16 --nodes one --other ~/older_version
   scripts/bench cameras yolo.engine --count 1,4,16 --nodes one --image jpeg
+  scripts/bench cameras yolo.engine --count 64 --nodes one two --image jpeg
   scripts/bench cameras yolo-seg.engine --count 1 --nodes one --view masks
   scripts/bench cameras segformer.engine --count 1 --nodes one relay --topic segmentation/mask
   scripts/bench cameras yolo.engine --count 16 --parameter device_ids:=[0,1] --json two_gpus.json
 """
 SIDES = {
     'one': 'one node',
+    'two': 'two nodes',
     'many': 'a node each',
     'relay': 'relay, no model',
     'other': 'other, one node',
@@ -133,8 +135,9 @@ def parse_arguments():
         'random: own phase and a rate up to 0.5 %% above --rate; triggered: all at one instant',
     )
     choices(
-        *(parser, '--nodes', ['one', 'many', 'relay'], ['one', 'many']),
-        'one node, one per camera, or a program that answers each image with a constant map',
+        *(parser, '--nodes', ['one', 'two', 'many', 'relay'], ['one', 'many']),
+        'one node, two nodes that share the cameras as with detect.launch.py nodes:=2, a node '
+        'each, or a program that answers each image with a constant map',
     )
     parser.add_argument(
         '--topic',
@@ -194,6 +197,8 @@ def parse_arguments():
     digits = options.model == DIGITS
     options.rate = options.rate or (5.0 if digits else 30.0)
     options.size = options.size or ('640x480' if digits else '1920x1080')
+    if 'two' in options.nodes and 1 in options.count:
+        parser.error('--nodes two needs at least two cameras (--count)')
     options.sides = list(dict.fromkeys(options.nodes))
     if options.other:
         options.sides.append('other')

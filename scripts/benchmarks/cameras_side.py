@@ -15,6 +15,8 @@ from children import Children
 from common import SHARE, launch_environment
 from host import cpu_seconds, memory_mib, shared_memory_mib
 
+from trt_perception.parameters.launch_arguments import node_shares
+
 ROLES = Path(__file__).with_name('cameras_roles.py')
 NODE = SHARE.parents[1] / 'lib' / 'trt_perception' / 'detector_node'
 #: Seconds for starting all processes. The first start compiles the model for the GPU.
@@ -48,8 +50,12 @@ class Case:
         return f'{self.image}, {self.count} cameras, {self.timing}'
 
 
-def start_node(children, options, case, side, cameras):
-    """Start a detector_node of a side for some cameras; return its Child."""
+def start_node(children, options, case, side, cameras, arguments=()):
+    """Start a detector_node of a side for some cameras; return its Child.
+
+    Args:
+        arguments: further ROS arguments of this node.
+    """
     parameters = {
         'engine_path': options.model.resolve(),
         'autostart': 'true',
@@ -58,7 +64,8 @@ def start_node(children, options, case, side, cameras):
     words = ['--ros-args', '--log-level', 'warn']
     for parameter in (*(f'{n}:={v}' for n, v in parameters.items()), *options.parameter):
         words += ['-p', parameter]
-    if len(cameras) == 1:
+    words += arguments
+    if len(cameras) == 1 and side != 'two':
         words += ['-r', f'__ns:=/{cameras[0]}']
     else:
         words += ['-p', f'cameras:=[{",".join(cameras)}]']
@@ -71,6 +78,22 @@ def start_node(children, options, case, side, cameras):
         folder=options.other,
         answers=False,
     )
+
+
+def two_nodes(options, cameras):
+    """Return cameras and ROS arguments of two nodes, as detect.launch.py nodes:=2 shares them."""
+    given = dict(text.split(':=', 1) for text in options.parameter if ':=' in text)
+    devices = [int(number) for number in re.findall(r'\d+', given.get('device_ids', ''))]
+    nodes = node_shares({}, 2, cameras, devices)
+    return [
+        (node.cameras, ['-r', f'__node:={node.name}', *_shared_parameters(node.parameters)])
+        for node in nodes
+    ]
+
+
+def _shared_parameters(parameters):
+    for name in ('nodes_on_this_machine', 'device_ids'):
+        yield from ('-p', f'{name}:={parameters[name]}')
 
 
 def other_node_program(folder):
@@ -101,7 +124,7 @@ def measure(options, case, side, number):
     Args:
         options: of the command line.
         case: what the cameras send.
-        side: ``one``, ``many``, ``other``, ``relay`` or ``intake``.
+        side: ``one``, ``two``, ``many``, ``other``, ``relay`` or ``intake``.
         number: of the round. Rounds with the same number have the same camera phases.
 
     Returns:
@@ -120,8 +143,11 @@ def measure(options, case, side, number):
         elif side == 'relay':
             nodes = [role('relay', case.cameras, *image, '--topic', options.topic)]
         else:
-            each = [[name] for name in case.cameras] if side == 'many' else [case.cameras]
-            nodes = [start_node(children, options, case, side, names) for names in each]
+            shares = {
+                'many': [([name], []) for name in case.cameras],
+                'two': two_nodes(options, case.cameras) if side == 'two' else [],
+            }.get(side, [(case.cameras, [])])
+            nodes = [start_node(children, options, case, side, *share) for share in shares]
         if side != 'intake':
             most = max(1, int(CLIENT_HZ / options.rate))
             receivers = [

@@ -103,9 +103,13 @@ class Child:
         """Return whether the process prints to its standard output within a time."""
         return bool(select.select([self._process.stdout], [], [], timeout_s)[0])
 
+    def next_line(self):
+        """Return the next line that the process prints; '' at the end of its output."""
+        return self._process.stdout.readline().rstrip()
+
     def wait_for(self, line):
         """Read the process's next line, which must equal ``line``."""
-        printed = self._process.stdout.readline().rstrip()
+        printed = self.next_line()
         if not printed:
             self._process.wait(END_S)
             self.check()

@@ -26,7 +26,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.scheduling.camera import Camera
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 SIZES = ((3840, 2160), (640, 480), (1920, 1080), (1280, 720), (1918, 1078), (320, 240), (64, 48))
 
@@ -58,33 +58,27 @@ def main():
         return replace(frame, data=data, memory=lease.memory)
 
     errors = []
-    handler = SimpleNamespace(
-        read_frame=taken,
-        publish_detections=lambda *_: None,
-        on_image_error=lambda _, error: errors.append(error),
-        wanted_topics=frozenset,
+    camera = Camera(
+        '', taken, lambda *_: None, lambda _, error: errors.append(error), Thresholds()
     )
-    camera = Camera('', handler, Thresholds())
-    detector = Detector(
-        [pipeline], [camera], fault_handler=SimpleNamespace(on_fault=errors.append)
-    )
-    detector.start()
+    pool = WorkerPool([pipeline], [camera], fault_handler=SimpleNamespace(on_fault=errors.append))
+    pool.start()
     rng = np.random.default_rng(0)
     encodings = sorted({pixel_format.name for pixel_format in PIXEL_FORMATS.values()})
     rgb_4k = rng.integers(0, 256, (2160, 3840, 4), np.uint8).reshape(-1)
     largest = Frame.view(rgb_4k, width=3840, height=2160, step=4 * 3840, encoding='rgba8')
-    send(detector, largest, 4 * pipeline.depth)  # each slot grows to the largest frame
+    send(pool, largest, 4 * pipeline.depth)  # each slot grows to the largest frame
     before = Device(0).memory()[0]
     started = time.perf_counter()
     for change in range(options.changes):
         frame = make_frame(rng, encodings[change % len(encodings)])
-        send(detector, frame, options.frames // options.changes)
-    while detector.statistics()[0].in_flight:
+        send(pool, frame, options.frames // options.changes)
+    while pool.statistics()[0].in_flight:
         time.sleep(50e-6)
     seconds = time.perf_counter() - started
     after = Device(0).memory()[0]
-    detector.stop()
-    counts = detector.statistics()[0]
+    pool.stop()
+    counts = pool.statistics()[0]
     lent = buffers.count
     buffers.close()
     pipeline.close()
@@ -103,12 +97,12 @@ def main():
     return 0 if counts.published == counts.received and before - after <= 1024 * 1024 else 1
 
 
-def send(detector, frame, count):
-    """Submit a frame repeatedly, each time after the previous frame has left the detector."""
+def send(pool, frame, count):
+    """Submit a frame repeatedly, each time after the previous frame has left the pool."""
     for _ in range(count):
-        while detector.statistics()[0].in_flight >= 1:
+        while pool.statistics()[0].in_flight >= 1:
             time.sleep(50e-6)
-        detector.submit(0, frame)
+        pool.submit(0, frame)
 
 
 if __name__ == '__main__':

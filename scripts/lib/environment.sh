@@ -3,7 +3,7 @@
 #
 # An installed ROS 2 is used if there is one, with a virtual environment for packages that apt lacks.
 # Otherwise the virtual environment gets ROS 2 from PyPI, and vision_msgs from overlay/.
-# Set-up and build run under a lock and end with a stamp. A finished, unchanged result is kept; an
+# Set-up and build run alone, under a lock, and end with a stamp. A finished, unchanged result is kept; an
 # interrupted or outdated result is made again.
 #
 # Callers: env_select [DISTRO], then env_ready (set-up, build), then env_open (this shell).
@@ -264,27 +264,49 @@ env_colcon() (
 
 # --- for callers -----------------------------------------------------------------------------------
 
-# env_lock FD: allow one set-up, build or test at a time; print a line before waiting.
+ENV_LOCK_LIMIT_S=600  # longest wait for another run
+
+# env_lock FD FILE KIND: lock FILE, which is open as FD. KIND is -s (shared) or -x (exclusive). If another run
+# has the lock, say which one. Stop after ENV_LOCK_LIMIT_S.
 env_lock() {
-  flock -n "$1" || { env_say "scripts/${0##*/}: waiting for another run in this checkout"; flock "$1"; }
+  flock "$3" -w 1 "$1" && return  # the lock is often free after some milliseconds
+  local holder
+  holder=$(cat "$2")
+  env_say "scripts/${0##*/}: waiting for ${holder:-another run} in this checkout, at most $ENV_LOCK_LIMIT_S s"
+  flock "$3" -w "$ENV_LOCK_LIMIT_S" "$1" ||
+    env_die "${holder:-another run} did not end within $ENV_LOCK_LIMIT_S s: try again after its end, or use another clone"
 }
 
-# Set up and build missing or outdated parts. Do nothing in a script that a test started, because the tree
-# under test must not change.
+env_name_holder() { printf '%s\n' "$1" > "$2"; }  # env_name_holder TEXT FILE: say who has the lock
+
+env_check_writable() {
+  { mkdir -p "$ENV_STATE" && : >> "$ENV_STATE/lock"; } 2>/dev/null ||
+    env_die "user $(id -un 2>/dev/null || id -u) cannot write $ENV_STATE/lock; the checkout belongs to user $(
+      stat -c %U "$ENV_ROOT"): run this as that user, or in your own clone"
+}
+
+env_is_ready() {
+  [ -f "$ENV_VENV/.complete" ] && [ "$(cat "$ENV_VENV/.complete")" = "$(env_key "$(env_python 2>/dev/null)" 2>/dev/null)" ] &&
+    [ "$(cat "$ENV_INSTALL/.complete" 2>/dev/null)" = "$(env_sources)" ]
+}
+
+# Set up and build missing or outdated parts. Only these steps need the lock alone: scripts/test shares it
+# while tests run. Do nothing in a script that a test started, because the tree under test must not change.
 env_ready() {
   [ "${TRT_PERCEPTION_IN_TEST:-}" != "$ENV_INSTALL" ] || return 0
+  env_check_writable
   local lock=$ENV_STATE/lock
-  { mkdir -p "$ENV_STATE" && : >> "$lock"; } 2>/dev/null ||
-    env_die "user $(id -un 2>/dev/null || id -u) cannot write $lock; the checkout belongs to user $(
-      stat -c %U "$ENV_ROOT"): run this as that user, or in your own clone"
   (
-    env_lock 9
+    env_lock 9 "$lock" -s
     env_ros
+    ! env_is_ready || exit 0
+    env_lock 9 "$lock" -x
+    env_name_holder "the set-up of scripts/${0##*/} (process $$)" "$lock"
     # The set-up runs without the lock's descriptor, because a process left behind would keep the lock.
     env_setup 9>&-
     env_activate
     env_build 9>&-
-  ) 9> "$lock"
+  ) 9>> "$lock"
 }
 
 env_activate() {
@@ -306,6 +328,9 @@ env_open() {
   printf -v TRT_PERCEPTION_RUN '%q' "$ENV_ROOT/scripts/run"
   [ "$ENV_DISTRO" = jazzy ] || TRT_PERCEPTION_RUN+=" --distro $ENV_DISTRO"
   export TRT_PERCEPTION_RUN
+  # Messages write this in place of `ros2` in the commands `ros2 lifecycle` and `ros2 param`.
+  TRT_PERCEPTION_ROS2=$(command -v ros2 >/dev/null && echo ros2 || printf '%s' "$TRT_PERCEPTION_RUN")
+  export TRT_PERCEPTION_ROS2
 }
 
 # Keep this run's topics on this machine and in a separate domain, unless the user chose a domain. The lock

@@ -33,7 +33,7 @@ from trt_perception.offline.evaluation.coco.annotations import (
 )
 from trt_perception.offline.evaluation.coco.classes import match_classes
 from trt_perception.offline.evaluation.coco.images import match_images
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.ros.detector_node import DetectorNode
 
 pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
@@ -89,7 +89,7 @@ def test_maximum_number_of_class_names_in_config_json_is_read_quickly():
 
 
 def test_class_filter_with_thousands_of_names_is_fast():
-    config = DetectorConfig.from_values({'class_filter': NAMES[-8000:]})
+    config = ParameterValues.from_values({'class_filter': NAMES[-8000:]})
     with at_most(400):
         assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
@@ -98,7 +98,7 @@ def test_repeated_names_are_refused_quickly(golden_messages):
     with at_most(2000), golden_messages.raises(ConfigError):
         load_options(None, {'onnx': 'm.onnx', 'class_names': list(TWICE)})
     with at_most(2000), golden_messages.raises(ConfigError):
-        DetectorConfig.from_values({'model.class_names': TWICE})
+        ParameterValues.from_values({'model.class_names': TWICE})
 
 
 def test_class_map_with_all_names_is_checked_quickly(tmp_path, golden_messages):

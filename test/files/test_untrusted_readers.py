@@ -27,7 +27,7 @@ from trt_perception.offline.building.options.build_options import OPTIONS
 from trt_perception.offline.building.options.sources import load_options, read_class_names
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.coco.classes import read_class_map
-from trt_perception.offline.tools.parts.model_arguments import detector_config
+from trt_perception.offline.tools.parts.model_arguments import values_from_options
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 DENSE = (TensorSpec('output0', (1, 6, 8400), 'float32'),)
@@ -137,7 +137,7 @@ def parameter_of_a_tool(rng, folder):
     name = rng.choice(['model.std', 'model.class_names', 'model.scale', 'cpu_threads'])
     given = {'confidence': 0.25, 'iou': 0.4, 'max_detections': 3, 'device': 0, 'nvtx': False}
     options = argparse.Namespace(**given, param=[f'{name}={words(rng, 6)}'])
-    detector_config(options, 'm.onnx')
+    values_from_options(options, 'm.onnx')
 
 
 def file_of_names(rng, folder):

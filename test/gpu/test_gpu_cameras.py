@@ -14,7 +14,7 @@ from test_gpu_profiles import in_new_process
 
 from support.gpu.engine_checks import colour_blocks
 from support.gpu.gpu_support import needs_tensorrt
-from support.scheduling.detector_runs import found_by_cameras
+from support.scheduling.pool_runs import found_by_cameras
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.ros.intake.buffers import MessageBuffers

@@ -9,10 +9,10 @@ from support.models.patch_model import patch_onnx, write_engine
 from support.optional_packages import needs
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 
 
-class TwoSlots(HostPipeline):
+class TwoSlots(OnnxRuntimePipeline):
     """A pipeline on the CPU that accepts the slots 0 and 1, one at a time."""
 
     def enqueue(self, slot, frames, thresholds):

@@ -28,7 +28,7 @@ from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import as_plain_jpeg
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')
@@ -97,7 +97,7 @@ def gpus(monkeypatch, tmp_path):
 
 
 def config(gpus, device, **parameters):
-    return DetectorConfig(
+    return ParameterValues(
         engine_path=str(gpus.engine),
         device_ids=(device,),
         pipeline_depth=2,

@@ -13,7 +13,7 @@ from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.anchors import Dense
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 pytestmark = needs_tensorrt
 
@@ -82,7 +82,7 @@ def test_engine_with_nms_inside_is_refused(tmp_path):
     path = tmp_path / 'nms.engine'
     path.write_bytes(plan)
     with pytest.raises(EngineError, match='depends on the data'):
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
 
 
 def test_letterbox_of_a_reference_frame_has_padding():

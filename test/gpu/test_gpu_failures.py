@@ -28,7 +28,7 @@ from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda import slot as cuda_slot
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
@@ -115,7 +115,7 @@ ALLOCATIONS = (
 @pytest.mark.whole_gpu
 @needs_tensorrt
 def test_failed_allocation_leaks_nothing(path, recorder, monkeypatch):
-    config = DetectorConfig(engine_path=str(path))
+    config = ParameterValues(engine_path=str(path))
     contexts = []
     create = TensorRtEngine.create_context
     monkeypatch.setattr(
@@ -179,7 +179,7 @@ def load_and_expect_refusal(path, content, match):
     path.write_bytes(content)
     path.with_name(path.name + '.json').unlink(missing_ok=True)
     with pytest.raises(EngineError, match=match) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
     print(caught.value)
     return str(caught.value)
 
@@ -210,7 +210,7 @@ def test_plan_for_another_gpu_is_refused_or_computes_correctly(path, tmp_path, r
     content = build_plan(patch_onnx(SIZE, DECODER), capabilities=[target])
     foreign = write_engine(tmp_path / 'foreign.engine', content, SIZE, DECODER)
     try:
-        pipeline = open_by_parameters(DetectorConfig(engine_path=str(foreign)))
+        pipeline = open_by_parameters(ParameterValues(engine_path=str(foreign)))
     except EngineError as error:
         pipeline, message = None, str(error)
     if pipeline is None:
@@ -222,7 +222,7 @@ def test_plan_for_another_gpu_is_refused_or_computes_correctly(path, tmp_path, r
     print(target, 'loads on this GPU')
     found = detect(pipeline)
     pipeline.close()
-    native = open_by_parameters(DetectorConfig(engine_path=str(path)))
+    native = open_by_parameters(ParameterValues(engine_path=str(path)))
     expected = detect(native)
     native.close()
     assert len(expected)
@@ -242,7 +242,7 @@ def test_refused_plan_without_a_manifest_leaks_nothing(path, plan, recorder):
 
 @needs_tensorrt
 def test_failed_graph_capture_keeps_the_pipeline(path, recorder, monkeypatch, caplog):
-    config = DetectorConfig(engine_path=str(path))
+    config = ParameterValues(engine_path=str(path))
     with_graph = open_by_parameters(config)
     expected = detect(with_graph)
     with_graph.close()
@@ -274,7 +274,7 @@ def test_failed_graph_capture_keeps_the_pipeline(path, recorder, monkeypatch, ca
 def test_cuda_graphs_can_be_switched_off(path, recorder, caplog):
     found = []
     for use in (True, False):
-        pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), use_cuda_graph=use))
+        pipeline = open_by_parameters(ParameterValues(engine_path=str(path), use_cuda_graph=use))
         recorder.calls.clear()
         found.append(detect(pipeline))
         assert ('cudaGraphLaunch' in recorder.calls) == use
@@ -287,7 +287,7 @@ def test_cuda_graphs_can_be_switched_off(path, recorder, caplog):
 def test_kernel_that_does_not_compile_is_reported(path, recorder, monkeypatch):
     monkeypatch.setitem(gpu_kernels._C_TYPES, 'float32', 'no_such_type')
     with pytest.raises(CudaError, match=r'NVRTC .* cannot compile[^$]*no_such_type'):
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
 
 
 def are_bindings_missing():

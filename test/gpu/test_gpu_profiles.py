@@ -18,7 +18,7 @@ from support.models.open_model import open_by_parameters
 from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
 from trt_perception.errors import EngineError, TrtPerceptionError
 from trt_perception.model.decoders.anchors import Dense
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 pytestmark = needs_tensorrt
 
@@ -67,7 +67,7 @@ def _call_with_text_errors(function, *arguments):
 
 def check_profile(path, size):
     """Compare an engine's output with the host. Return the profile index of each slot."""
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), pipeline_depth=2))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), pipeline_depth=2))
     try:
         chosen = [slot.context.native.active_optimization_profile for slot in pipeline.slots]
         spec = pipeline.spec
@@ -105,7 +105,7 @@ def test_profile_that_includes_the_size_is_selected(tmp_path, open_plan, size, p
 
 
 def check_other_size(path, size):
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_input_size=size))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), model_input_size=size))
     try:
         assert pipeline.spec.preprocessing.input_size == size
         return check_frame(pipeline, colour_blocks(640, 480), patch_onnx(OPEN, DENSE))
@@ -123,7 +123,7 @@ def test_input_size_parameter_selects_another_profile(tmp_path, fixed_plan):
 def refusal(path):
     """Return the error that refuses an engine; empty if the engine opens."""
     try:
-        open_by_parameters(DetectorConfig(engine_path=str(path))).close()
+        open_by_parameters(ParameterValues(engine_path=str(path))).close()
     except EngineError as error:
         return str(error)
     return ''
@@ -147,12 +147,12 @@ def test_size_outside_all_profiles_is_refused(tmp_path, open_plan, size):
         rf'no profile includes the shape \[1, 3, {size[1]}, {size[0]}\], only .* to .*, .* to '
     )
     with pytest.raises(EngineError, match=message):
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
 
 
 def check_batch(path, content):
     pipeline = open_by_parameters(
-        DetectorConfig(
+        ParameterValues(
             engine_path=str(path),
             model_resize='letterbox',
             model_color_order='rgb',
@@ -180,7 +180,7 @@ def test_open_batch_dimension_becomes_1(tmp_path, largest):
 
 
 def check_recognised(path):
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path)))
     try:
         assert not pipeline.spec.has_manifest
         assert any('output float32[1, 8, 48]' in sentence for sentence in pipeline.spec.evidence)

@@ -19,7 +19,7 @@ from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda.results import HostDecoder
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -46,7 +46,7 @@ def metadata_bytes(recording):
 
 def detect_with(path, family):
     """Return the detections of a pipeline in the recorded image."""
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), max_detections=300))
     found = detect_one(pipeline, frame_from_bgr(recorded_values(family)['image']), LOW).detections
     pipeline.close()
     return found
@@ -103,7 +103,7 @@ def test_end_to_end_outputs_in_pinned_memory_are_decoded(family, monkeypatch, tm
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
     path = tmp_path / 'made.engine'
     path.write_bytes(metadata_bytes(recording) + PLAN)
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), max_detections=300))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), max_detections=300))
     pipeline.enqueue(0, [frame_from_bgr(recording['image'])], [LOW])
     found = collect_with_outputs(pipeline, outputs)
     assert_same(found, expected, 0)
@@ -124,7 +124,7 @@ def rfdetr_outputs():
 
 
 def rfdetr_detections(path):
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), **RFDETR))
     found = detect_one(pipeline, frame_from_bgr(GREY), LOW).detections
     pipeline.close()
     return found
@@ -145,7 +145,7 @@ def test_query_masks_in_pinned_memory_are_decoded(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, 'tensorrt', module)
     path = tmp_path / 'made.engine'
     path.write_bytes(PLAN)
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), **RFDETR))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), **RFDETR))
     pipeline.enqueue(0, [frame_from_bgr(GREY)], [LOW])
     found = collect_with_outputs(pipeline, outputs)
     assert_same(found, expected, 0)

@@ -181,7 +181,7 @@ def test_only_sampled_rows_affect_the_resized_image(every, count, round_pixels):
     rng = np.random.default_rng(every)
     height = every * count
     letterbox = Letterbox.fit((4 * every, height), (4, count), 'letterbox')
-    rows = letterbox.sampled_row_pattern
+    rows = letterbox.needed_rows
     if every < 3:
         assert rows is None
         return
@@ -202,7 +202,7 @@ def test_only_sampled_rows_affect_the_resized_image(every, count, round_pixels):
 
 def test_row_pattern_is_none_for_irregular_rows():
     for height, size in ((1081, 640), (1080, 600), (1080, 1920), (100, 480)):
-        assert Letterbox.fit((1920, height), (640, size), 'stretch').sampled_row_pattern is None
+        assert Letterbox.fit((1920, height), (640, size), 'stretch').needed_rows is None
 
 
 # (width, height) of source and network input, shorter side, rounding; resized image, left and top

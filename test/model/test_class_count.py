@@ -10,7 +10,7 @@ from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools.write_manifest import main as write_manifest
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 CLASSIFIER = {
@@ -98,7 +98,7 @@ FROM_USER = {
 def resolve(outputs, metadata=(), config=None, **given):
     values = {f'model.{name}': value for name, value in given.items()}
     model = ModelInfo('x.onnx', IMAGE, outputs, dict(metadata), config)
-    overrides = DetectorConfig.from_values(values).model_overrides()
+    overrides = ParameterValues.from_values(values).model_overrides()
     return resolve_model_spec(model, None, overrides)
 
 

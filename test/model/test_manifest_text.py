@@ -36,6 +36,7 @@ BUILD = {
         'precision': 'int8',
         'batch': 2,
         'scale': 0.5,
+        'sparsity': True,
         'refit': True,
         'keep_fp32': ['/model/*', 'a b'],
         'mean': [0.5, 1, -2.0],
@@ -241,7 +242,7 @@ def arguments_of(command):
     parser.add_argument('onnx')
     for name in ('output', 'precision', 'batch', 'scale'):
         parser.add_argument(f'--{name}')
-    parser.add_argument('--refit', action=argparse.BooleanOptionalAction)
+    parser.add_argument('--sparsity', action=argparse.BooleanOptionalAction)
     parser.add_argument('--keep-fp32', nargs='+')
     parser.add_argument('--mean', nargs='+', type=float)
     return vars(parser.parse_args(words[4:]))
@@ -257,14 +258,14 @@ def test_rebuild_command_has_the_options_of_the_build(tmp_path):
         'precision': 'int8',
         'batch': '2',
         'scale': '0.5',
-        'refit': True,
+        'sparsity': True,
         'keep_fp32': ['/model/*', 'a b'],
         'mean': [0.5, 1.0, -2.0],
     }
     (tmp_path / 'tiny.onnx').write_bytes(b'x')
     assert arguments_of(rebuild_command(read, engine))['onnx'] == str(tmp_path / 'tiny.onnx')
-    off = changed(manifest(build=BUILD), ['build', 'options', 'refit'], False)
-    assert arguments_of(rebuild_command(parse(off), engine))['refit'] is False
+    off = changed(manifest(build=BUILD), ['build', 'options', 'sparsity'], False)
+    assert arguments_of(rebuild_command(parse(off), engine))['sparsity'] is False
 
 
 @pytest.mark.parametrize('read', [None, parse(manifest())])

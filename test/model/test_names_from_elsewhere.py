@@ -15,7 +15,7 @@ from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.building.options.sources import load_options, read_class_names
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 # Each name looks like a message of the node, or hides a message.
 HOSTILE = {
@@ -49,11 +49,11 @@ def by_tensor_of_a_manifest(name, folder):
 
 
 def by_parameter(name, folder):
-    DetectorConfig.from_values({'model.class_names': ['dog', name]})
+    ParameterValues.from_values({'model.class_names': ['dog', name]})
 
 
 def by_class_filter(name, folder):
-    DetectorConfig.from_values({'class_filter': ['dog', name]})
+    ParameterValues.from_values({'class_filter': ['dog', name]})
 
 
 def by_metadata(name, folder):
@@ -149,8 +149,8 @@ def test_valid_name_is_accepted_from_each_source(source, tmp_path):
 def test_too_many_names_are_refused(golden_messages):
     names = [f'n{number}' for number in range(65537)]
     for give in (
-        lambda: DetectorConfig.from_values({'model.class_names': names}),
-        lambda: DetectorConfig.from_values({'class_filter': names}),
+        lambda: ParameterValues.from_values({'model.class_names': names}),
+        lambda: ParameterValues.from_values({'class_filter': names}),
         lambda: load_options(None, {'onnx': 'm.onnx', 'class_names': names}),
         lambda: parse_manifest(
             manifest_bytes(manifest_with_value(['class_names'], names)), 'x.json'
@@ -162,9 +162,9 @@ def test_too_many_names_are_refused(golden_messages):
 
 
 def test_huge_class_filter_is_read_and_its_error_stays_short():
-    config = DetectorConfig.from_values({'class_filter': ['cat'] * 60_000})
+    config = ParameterValues.from_values({'class_filter': ['cat'] * 60_000})
     assert config.thresholds(('dog', 'cat')).class_ids == (1,)
-    config = DetectorConfig.from_values(
+    config = ParameterValues.from_values(
         {'class_filter': ['x' * 200 + str(n) for n in range(9999)]}
     )
     with pytest.raises(TrtPerceptionError) as caught:

@@ -22,8 +22,8 @@ from trt_perception.model.recognition.parameter_syntax import (
 from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools import build_engine, detect_images
-from trt_perception.offline.tools.parts.model_arguments import detector_config
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.offline.tools.parts.model_arguments import values_from_options
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.parameters.launch_arguments import (
     launch_arguments,
     parameter_values,
@@ -54,14 +54,14 @@ MODELS = {
 
 def read_by_tool(text):
     words = shlex.split(f'm.onnx --source a --output b {text}')
-    config = detector_config(detect_images._parser().parse_args(words), 'm.onnx')
+    config = values_from_options(detect_images._parser().parse_args(words), 'm.onnx')
     return config.model_overrides()
 
 
 def read_by_launch(text):
     words = dict(word.split(':=', 1) for word in shlex.split(text))
     assert not any(unknown_arguments(words, launch_arguments(Path())))
-    return DetectorConfig.from_values(parameter_values(words)).model_overrides()
+    return ParameterValues.from_values(parameter_values(words)).model_overrides()
 
 
 def read_by_build_engine(text):
@@ -74,7 +74,7 @@ def read_by_build_engine(text):
 
 def read_by_load(text):
     values = _parameters_by_name('m.onnx', eval(f'dict({text})'))
-    return DetectorConfig.from_values(values).model_overrides()
+    return ParameterValues.from_values(values).model_overrides()
 
 
 def recognise_model(name, overrides):

@@ -6,7 +6,7 @@ from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised, r
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 TWO_NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 SIX_COLUMNS = {
@@ -186,7 +186,7 @@ def recognise_with_run(outputs, metadata, shapes, inputs=(DYNAMIC_IMAGE,), **giv
         return shapes
 
     values = {f'model.{name}': value for name, value in given.items()}
-    chosen = DetectorConfig.from_values(values).model_overrides()
+    chosen = ParameterValues.from_values(values).model_overrides()
     model = ModelInfo('x.onnx', inputs, outputs, metadata)
     return recognise(model, chosen, run), run_inputs
 

@@ -9,7 +9,7 @@ from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 GRIDS = {name: (1, 3, side, side, 85) for name, side in (('a', 80), ('b', 40), ('c', 20))}
 # What transformers writes with all fields of RTDetrObjectDetectionOutput.
@@ -30,7 +30,7 @@ COCO_LABELS = {'id2label': dict(enumerate(COCO))}
 
 def spec_of(outputs, metadata=(), config=None, **given):
     values = {f'model.{name}': value for name, value in given.items()}
-    overrides = DetectorConfig.from_values(values).model_overrides()
+    overrides = ParameterValues.from_values(values).model_overrides()
     model = ModelInfo('x.onnx', (IMAGES,), outputs, dict(metadata), config)
     return resolve_model_spec(model, None, overrides)
 
@@ -153,7 +153,7 @@ def test_shapes_of_unused_outputs_are_bounded_but_not_compared():
     outputs = tensors(output0=(-1, 84, 8400), extra=(-1, 7, -1), scalar=())
     batched = TensorSpec('images', (-1, 3, 640, 640), 'float32')
     model = ModelInfo('x.onnx', (batched,), outputs, ULTRALYTICS)
-    spec = resolve_model_spec(model, None, DetectorConfig.from_values({}).model_overrides())
+    spec = resolve_model_spec(model, None, ParameterValues.from_values({}).model_overrides())
     spec = spec.with_batch_size(2)
     assert [tensor.shape for tensor in spec.outputs] == [(2, 84, 8400), (2, 7, -1), ()]
     for extra in ((2, 7, 5), (1, 9, 9, 9), ()):

@@ -1,12 +1,12 @@
 """Tests of the rules that decide when a problem is logged."""
 
 from trt_perception.monitoring.announcer import Announcer
-from trt_perception.monitoring.health_state import HealthState, Level
+from trt_perception.monitoring.status_summary import Level, StatusSummary
 
-OK = HealthState(Level.OK, '', 'active, 30.0 Hz')
-STALLED = HealthState(Level.ERROR, 'stalled', 'no image')
-SLOW = HealthState(Level.WARN, 'engine_slower', 'slow')
-NOTE = HealthState(Level.WARN, 'note', 'assumed preprocessing')
+OK = StatusSummary(Level.OK, '', 'active, 30.0 Hz')
+STALLED = StatusSummary(Level.ERROR, 'stalled', 'no image')
+SLOW = StatusSummary(Level.WARN, 'engine_slower', 'slow')
+NOTE = StatusSummary(Level.WARN, 'note', 'assumed preprocessing')
 
 
 def test_new_lasting_and_ended_problems_are_logged(golden_messages):

@@ -7,11 +7,11 @@ import pytest
 
 from support.docs_pages import ROOT, codes, rows, section
 from support.simulated_activation import SimulatedActivation, healthy
-from trt_perception.monitoring import health_state, silence, watchdog
+from trt_perception.monitoring import silence, status_summary, watchdog
 from trt_perception.monitoring.frame_statistics import FrameTimes
-from trt_perception.monitoring.health_state import HealthState, Level, with_notes
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.silence import TopicState
+from trt_perception.monitoring.status_summary import Level, StatusSummary, with_notes
 from trt_perception.monitoring.watchdog import PERIOD_S
 
 PROMISE_S = 2.0
@@ -355,7 +355,7 @@ def test_no_rate_of_irregular_images_is_reported(golden_messages):
 
 
 def test_page_lists_every_kind_of_problem():
-    source = ''.join(map(inspect.getsource, (watchdog, silence, health_state)))
+    source = ''.join(map(inspect.getsource, (watchdog, silence, status_summary)))
     kinds = re.findall(r"Level\.(\w+),\s+'(\w+)'", source)
     assert len(kinds) == 18
     table = section((ROOT / 'docs' / 'errors.md').read_text('utf-8'), 'Diagnostics')
@@ -367,9 +367,9 @@ def test_page_lists_every_kind_of_problem():
 
 # Problems of the whole node, instead of one camera.
 
-NO_PROBLEM = HealthState(Level.OK, '', 'active')
-WARNING = HealthState(Level.WARN, 'unreadable', 'it is damaged')
-ERROR = HealthState(Level.ERROR, 'stalled', 'no image')
+NO_PROBLEM = StatusSummary(Level.OK, '', 'active')
+WARNING = StatusSummary(Level.WARN, 'unreadable', 'it is damaged')
+ERROR = StatusSummary(Level.ERROR, 'stalled', 'no image')
 
 
 @pytest.mark.parametrize(
@@ -380,21 +380,21 @@ ERROR = HealthState(Level.ERROR, 'stalled', 'no image')
             NO_PROBLEM,
             '',
             ['a note', 'another'],
-            HealthState(Level.WARN, 'note', 'a note; another'),
+            StatusSummary(Level.WARN, 'note', 'a note; another'),
         ),
         (WARNING, '', ['a note'], WARNING),
-        (NO_PROBLEM, 'two nodes', [], HealthState(Level.WARN, 'same_name', 'two nodes')),
+        (NO_PROBLEM, 'two nodes', [], StatusSummary(Level.WARN, 'same_name', 'two nodes')),
         (
             NO_PROBLEM,
             'two nodes',
             ['a note'],
-            HealthState(Level.WARN, 'same_name', 'two nodes; a note'),
+            StatusSummary(Level.WARN, 'same_name', 'two nodes; a note'),
         ),
         (
             WARNING,
             'two nodes',
             ['a note'],
-            HealthState(Level.WARN, 'same_name', 'two nodes; it is damaged'),
+            StatusSummary(Level.WARN, 'same_name', 'two nodes; it is damaged'),
         ),
         (ERROR, 'two nodes', ['a note'], ERROR),
     ],

@@ -15,7 +15,7 @@ from trt_perception.parameters.camera import (
     is_camera_parameter,
     unknown_parameter,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 TWO_CAMERAS = {'cameras': ['front', 'rear']}
 
@@ -29,7 +29,7 @@ def refusal(values):
 def test_node_without_cameras_has_no_camera_parameters():
     node_config = NodeConfig.from_values({'max_detections': 7})
     assert node_config.camera('') is node_config.node
-    assert node_config.node == DetectorConfig(max_detections=7)
+    assert node_config.node == ParameterValues(max_detections=7)
     assert not [name for name in node_config.rows() if is_camera_parameter(name)]
     with pytest.raises(KeyError):
         node_config.camera('front')

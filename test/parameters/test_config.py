@@ -21,7 +21,7 @@ from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.thresholds import FrameParameters, Thresholds
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.parameters.row import parameter_value
 
 ROWS = {row.name: row for row in PARAMETERS}
@@ -33,7 +33,7 @@ NAMES = {
     'nvtx', 'batch_max_delay_ms', 'onnx_provider', 'cpu_threads', 'enabled', 'max_rate_hz',
     'confidence_threshold', 'iou_threshold', 'max_detections', 'class_filter',
     'class_agnostic_nms', 'image_transport',
-    'image_intake', 'image_participants',
+    'image_intake', 'image_participants', 'nodes_on_this_machine', 'cameras_of_other_nodes',
     'triton.timeout_ms', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
     'triton.certificate_file', 'triton.key_file', 'triton.servers',
     'image_qos.reliability', 'image_qos.depth', 'debug_image.max_rate_hz',
@@ -71,6 +71,7 @@ RANGES = {
     'max_detections': (1, 1024),
     'pipeline_depth': (1, 8),
     'image_participants': (-1, 64),
+    'nodes_on_this_machine': (1, 64),
     'model.shorter_side': (0, 32767),
     'model.antialias': (-1, 1),
     'model.pad_value': (-1, 255),
@@ -80,6 +81,7 @@ FRAME_PARAMETERS = {
     'depth.sky_threshold', 'depth.sky_depth_m',
 }  # fmt: skip
 START_ONLY = {
+    'nodes_on_this_machine', 'cameras_of_other_nodes',
     'plugin_libraries', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
     'triton.certificate_file', 'triton.key_file', 'triton.servers',
 }  # fmt: skip
@@ -92,13 +94,13 @@ PER_CAMERA = {
 
 def refusal(values):
     with pytest.raises(ConfigError) as caught:
-        DetectorConfig.from_values(values)
+        ParameterValues.from_values(values)
     return str(caught.value)
 
 
 def test_config_without_values_has_the_defaults():
-    config = DetectorConfig.from_values({})
-    assert config == DetectorConfig()
+    config = ParameterValues.from_values({})
+    assert config == ParameterValues()
     for row in PARAMETERS:
         assert getattr(config, row.field) == row.default
 
@@ -111,7 +113,7 @@ def test_parameters_match_the_ros_interface():
     assert {row.name for row in PARAMETERS if row.start_only} == START_ONLY
     assert {row.name for row in PARAMETERS if row.per_camera} == PER_CAMERA
     assert {name: (ROWS[name].minimum, ROWS[name].maximum) for name in RANGES} == RANGES
-    assert Thresholds() == DetectorConfig().thresholds(('cat',))
+    assert Thresholds() == ParameterValues().thresholds(('cat',))
 
 
 def test_every_live_threshold_reaches_the_frame():
@@ -127,7 +129,7 @@ def test_every_live_threshold_reaches_the_frame():
     assert set(changed) == FRAME_PARAMETERS
     fields = set()
     for name, value in changed.items():
-        found = vars(DetectorConfig.from_values({name: value}).thresholds(('cat',)))
+        found = vars(ParameterValues.from_values({name: value}).thresholds(('cat',)))
         fields.add(*(key for key, was in vars(Thresholds()).items() if found[key] != was))
     # Subscribers decide `wanted_topics`, and the calibration `normalised_focal_lengths`.
     assert fields == set(vars(Thresholds())) - {'wanted_topics', 'normalised_focal_lengths'}
@@ -146,7 +148,7 @@ def test_every_parameter_has_a_description(row, golden_messages):
 
 
 def test_table_has_every_field_of_the_config():
-    fields = [field.name for field in dataclasses.fields(DetectorConfig)]
+    fields = [field.name for field in dataclasses.fields(ParameterValues)]
     assert sorted(row.field for row in PARAMETERS) == sorted(fields)
 
 
@@ -220,7 +222,7 @@ def test_text_other_than_a_fraction_of_two_numbers_is_refused(text):
     [(True, 1), (False, 0), ('yes', 1), ('NO', 0), ('true', 1), ('false', 0), (1, 1), (-1, -1)],
 )
 def test_antialias_accepts_yes_and_no(value, expected):
-    config = DetectorConfig.from_values({'model.antialias': value})
+    config = ParameterValues.from_values({'model.antialias': value})
     assert config.model_antialias == expected
     assert type(config.model_antialias) is int
     assert refusal({'model.antialias': 'perhaps'})
@@ -233,7 +235,7 @@ def test_unknown_name_is_refused_with_a_suggestion(golden_messages):
 
 
 def test_whole_numbers_are_accepted_for_doubles():
-    config = DetectorConfig.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
+    config = ParameterValues.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
     assert config.confidence_threshold == 1.0
     assert isinstance(config.confidence_threshold, float)
     assert config.model_mean == (0.0, 1.0, 2.0)
@@ -249,7 +251,7 @@ def test_values_outside_the_range_are_refused(row, golden_messages):
     below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
     above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
     for value in (row.minimum, row.maximum):
-        config = DetectorConfig.from_values({row.name: value})
+        config = ParameterValues.from_values({row.name: value})
         assert getattr(config, row.field) == value
     outside = [below, above]
     outside += [-(2**62), 2**62] if whole else [math.nan, math.inf, -math.inf, 10**400]
@@ -263,13 +265,13 @@ CHOSEN = [row for row in PARAMETERS if row.choices]
 @pytest.mark.parametrize('row', CHOSEN, ids=lambda row: row.name)
 def test_values_outside_the_choices_are_refused(row, golden_messages):
     for value in row.choices:
-        assert getattr(DetectorConfig.from_values({row.name: value}), row.field) == value
+        assert getattr(ParameterValues.from_values({row.name: value}), row.field) == value
     for value in ('other', row.choices[-1].upper(), row.choices[-1] + ' '):
         golden_messages.add(refusal({row.name: value}))
 
 
 def test_nan_without_quotes_is_the_choice_nan():
-    assert DetectorConfig.from_values({'depth.sky': math.nan}).depth_sky == 'nan'
+    assert ParameterValues.from_values({'depth.sky': math.nan}).depth_sky == 'nan'
     assert refusal({'depth.sky': math.inf})
     assert refusal({'image_transport': math.nan})
 
@@ -341,21 +343,21 @@ def test_values_that_break_other_rules_are_refused(values, golden_messages):
 
 def test_valid_arrays_are_accepted():
     for size in ([], [1, 1], [640, 480], [8192, 8192], [1, 32767]):
-        config = DetectorConfig.from_values({'model.input_size': size})
+        config = ParameterValues.from_values({'model.input_size': size})
         assert config.model_input_size == tuple(size)
     names = ('a', 'A', 'x' * 64, 'front_left_2')
-    assert DetectorConfig.from_values({'cameras': list(names)}).cameras == names
+    assert ParameterValues.from_values({'cameras': list(names)}).cameras == names
     many = [f'c{number}' for number in range(64)]
-    assert DetectorConfig.from_values({'cameras': many}).cameras == tuple(many)
-    config = DetectorConfig.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})
+    assert ParameterValues.from_values({'cameras': many}).cameras == tuple(many)
+    config = ParameterValues.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})
     assert config.model_mean == (-1, 0, 1)
     assert config.model_std == (0.1, 1, 100)
 
 
 def test_pipeline_options_take_their_values_from_the_config():
-    assert DetectorConfig().pipeline_options() == PipelineOptions()
+    assert ParameterValues().pipeline_options() == PipelineOptions()
 
-    config = DetectorConfig(
+    config = ParameterValues(
         device_ids=(3, 1),
         pipeline_depth=2,
         use_cuda_graph=False,
@@ -392,9 +394,9 @@ def test_constructor_of_the_config_refuses_invalid_values():
         {'model_std': (0.0, 1.0, 1.0)},
     ):
         with pytest.raises(ConfigError):
-            DetectorConfig(**change)
+            ParameterValues(**change)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        DetectorConfig().iou_threshold = 0.5
+        ParameterValues().iou_threshold = 0.5
 
 
 @pytest.mark.parametrize(
@@ -408,14 +410,14 @@ def test_constructor_of_the_config_refuses_invalid_values():
     ],
 )
 def test_thresholds_convert_the_class_filter_to_indices(class_filter, ids):
-    config = DetectorConfig.from_values(
+    config = ParameterValues.from_values(
         {'class_filter': list(class_filter), 'confidence_threshold': 0.3, 'iou_threshold': 0.6}
     )
     assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
 
 
 def test_class_filter_with_unknown_classes_is_refused(golden_messages):
-    config = DetectorConfig.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
+    config = ParameterValues.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
     with golden_messages.raises(ConfigError) as caught:
         config.thresholds(('cat', 'dog'))
     for count, end in (
@@ -430,7 +432,7 @@ def test_class_filter_with_unknown_classes_is_refused(golden_messages):
 
 @pytest.mark.parametrize('name', TASKS)
 def test_only_tasks_of_objects_check_the_class_filter(name):
-    config, names = DetectorConfig(class_filter=('unicorn',)), ('cat', 'dog')
+    config, names = ParameterValues(class_filter=('unicorn',)), ('cat', 'dog')
     if (kind := TASKS[name]).finds_objects:
         with pytest.raises(ConfigError):
             config.thresholds(names, kind)
@@ -450,11 +452,11 @@ def test_only_tasks_of_objects_check_the_class_filter(name):
     ],
 )
 def test_parameters_that_the_decoder_of_a_depth_ignores_give_a_warning(decoder, unused):
-    config = DetectorConfig(depth_sky='nan', model_focal_length=500.0, map_size='network')
+    config = ParameterValues(depth_sky='nan', model_focal_length=500.0, map_size='network')
     warnings = config.unused_parameter_warnings(Depth(), decoder)
     assert {warning.split()[0] for warning in warnings} == unused
     # A parameter may return to its default without a warning.
-    assert not DetectorConfig().unused_parameter_warnings(Depth(), decoder, before=config)
+    assert not ParameterValues().unused_parameter_warnings(Depth(), decoder, before=config)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -468,7 +470,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 )
 def test_any_values_give_a_valid_config_or_are_refused(values):
     try:
-        config = DetectorConfig.from_values(values)
+        config = ParameterValues.from_values(values)
     except ConfigError as error:
         named = [name for name in values if f"'{name}'" in str(error)]
     else:
@@ -481,6 +483,6 @@ def test_any_values_give_a_valid_config_or_are_refused(values):
 @pytest.mark.parametrize('is_launched', [False, True])
 def test_overrides_have_values_only_if_a_parameter_was_set(monkeypatch, is_launched):
     monkeypatch.setattr('trt_perception.parameters.model.is_launched', lambda: is_launched)
-    assert not DetectorConfig().model_overrides().has_values
+    assert not ParameterValues().model_overrides().has_values
     for values in ({'model.decoder': 'dense'}, {'model.pad_value': 0}, {'model.mean': [0, 0, 0]}):
-        assert DetectorConfig.from_values(values).model_overrides().has_values
+        assert ParameterValues.from_values(values).model_overrides().has_values

@@ -18,8 +18,12 @@ from trt_perception.parameters.launch_arguments import (
     demo_cameras,
     image_remappings,
     launch_arguments,
+    node_count,
+    node_shares,
     parameter_file_text,
     parameter_values,
+    share_cameras,
+    share_devices,
     unknown_arguments,
 )
 
@@ -45,7 +49,7 @@ DEFAULTS = dict(
 
 
 def test_every_parameter_is_an_argument():
-    own = {'image_topic', 'params_file', 'namespace', 'log_level', 'transport_profile'}
+    own = {'image_topic', 'params_file', 'namespace', 'nodes', 'log_level', 'transport_profile'}
     assert set(ARGUMENTS) == {*own, *DEFAULTS, 'use_sim_time'}
 
 
@@ -277,6 +281,86 @@ def test_unknown_name_is_reported_once_and_a_declared_name_never():
     assert unknown_arguments(['engine_pth:=a'], {*ARGUMENTS, 'engine_pth'}) == ([], [])
     near, _ = unknown_arguments(['engine_pth:=a', 'engine_pth:=b'], ARGUMENTS)
     assert len(near) == 1
+
+
+# Several nodes.
+
+NAMES = [f'camera_{number}' for number in range(64)]
+
+
+@pytest.mark.parametrize(('cameras', 'nodes'), [(1, 1), (5, 2), (5, 5), (64, 2), (64, 7)])
+def test_each_camera_is_in_one_share(cameras, nodes):
+    shares = share_cameras(NAMES[:cameras], nodes)
+    assert [name for share in shares for name in share] == NAMES[:cameras]
+    sizes = [len(share) for share in shares]
+    assert len(sizes) == nodes
+    assert max(sizes) - min(sizes) <= 1
+    assert min(sizes) > 0
+
+
+def test_one_node_may_have_a_camera_without_a_name():
+    assert share_cameras([], 1) == [()]
+
+
+@pytest.mark.parametrize(('cameras', 'nodes'), [(0, 2), (1, 2), (3, 64)])
+def test_more_nodes_than_named_cameras_are_refused(cameras, nodes, golden_messages):
+    with golden_messages.raises(ConfigError) as caught:
+        share_cameras(NAMES[:cameras], nodes)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize('text', ['1', '2', '64'])
+def test_number_of_nodes_is_read(text):
+    assert node_count(text) == int(text)
+
+
+@pytest.mark.parametrize('text', ['', '0', '-1', '65', '1.5', 'two', '²', '9' * 5000])
+def test_wrong_number_of_nodes_is_refused(text, golden_messages):
+    with golden_messages.raises(ConfigError):
+        node_count(text)
+
+
+@pytest.mark.parametrize(
+    ('devices', 'nodes', 'expected'),
+    [
+        ([0], 1, [(0,)]),
+        ([0, 2], 1, [(0, 2)]),
+        ([3], 2, [(3,), (3,)]),
+        ([0, 2], 2, [(0,), (2,)]),
+        ([0, 2, 5], 2, [(0, 5), (2,)]),
+        ([0, 2], 3, [(0,), (2,), (0,)]),
+    ],
+)
+def test_nodes_share_the_devices(devices, nodes, expected):
+    assert share_devices(devices, nodes) == expected
+
+
+def test_one_node_gets_the_parameters_unchanged():
+    [node] = node_shares({'cameras': ['a', 'b']}, 1, ['a', 'b'], [0, 1])
+    assert (node.name, node.parameters) == ('detector', {'cameras': ['a', 'b']})
+
+
+def test_each_of_several_nodes_gets_its_share(overrides_of, tmp_path):
+    nodes = node_shares({'cameras': ['a', 'b', 'c'], 'iou_threshold': 0.5}, 2, 'abc', [1, 4])
+    assert [(node.name, node.cameras) for node in nodes] == [
+        ('detector_0', ('a',)),
+        ('detector_1', ('b', 'c')),
+    ]
+    found = overrides_of(write_given_file(tmp_path, nodes[1].parameters))
+    assert {
+        name: [*value] if hasattr(value, '__len__') else value for name, value in found.items()
+    } == {
+        'cameras': ['b', 'c'],
+        'cameras_of_other_nodes': ['a'],
+        'device_ids': [4],
+        'iou_threshold': 0.5,
+        'nodes_on_this_machine': 2,
+    }
+
+
+def test_number_of_all_nodes_on_the_machine_can_be_given():
+    nodes = node_shares({'nodes_on_this_machine': 5}, 2, ['a', 'b'])
+    assert [node.parameters['nodes_on_this_machine'] for node in nodes] == [5, 5]
 
 
 # Parameters that reach the node.

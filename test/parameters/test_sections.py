@@ -6,7 +6,13 @@ import random
 import pytest
 
 from support.rcl_overrides import nodes_of_arguments, overrides
-from trt_perception.parameters.sections import cameras_of_file, foreign_sections, unused_parameters
+from trt_perception.parameters.sections import (
+    cameras_of_file,
+    device_ids_of_file,
+    foreign_sections,
+    sections_of_old_name,
+    unused_parameters,
+)
 
 pytestmark = pytest.mark.ros
 
@@ -205,3 +211,36 @@ def test_cameras_of_a_file_equal_those_of_rcl(name, file, create_node):
 def test_missing_parameter_file_has_no_cameras(tmp_path):
     assert cameras_of_file(tmp_path / 'missing.yaml', '/detector') == []
     assert cameras_of_file(tmp_path, '/detector') == []
+
+
+@pytest.mark.parametrize(
+    ('keys', 'found'),
+    [
+        (['/**'], []),
+        (['/front/*'], []),
+        (['/front/detector_0'], []),
+        (['/camera'], []),
+        (['/**', '/front/detector'], ['/front/detector']),
+        ([('/**', 'detector'), '/*/detector'], ['/**/detector', '/*/detector']),
+    ],
+)
+def test_sections_that_only_a_single_node_reads_are_found(file, keys, found):
+    nodes = ['/front/detector_0', '/front/detector_1']
+    assert sections_of_old_name(write_sections(file, *keys), '/front/detector', nodes) == found
+
+
+@pytest.mark.parametrize(
+    ('text', 'expected'),
+    [
+        ('', []),
+        ('device_ids: []', []),
+        ('device_ids: [0, 2]', [0, 2]),
+        ('device_ids: 3', []),
+        ('device_ids: [0, x]', []),
+        ('device_ids: [1.5]', []),
+        ('device_ids: [99999999999]', []),
+    ],
+)
+def test_devices_of_a_file_are_read(file, text, expected):
+    file.write_text(f'/**:\n  ros__parameters:\n    x: 1\n    {text}\n')
+    assert device_ids_of_file(file, '/front/detector_0') == expected

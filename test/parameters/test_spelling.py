@@ -7,10 +7,10 @@ import pytest
 from trt_perception.offline.tools import detect_images
 from trt_perception.offline.tools.parts.model_arguments import (
     _PARAMETERS_SET_ELSEWHERE,
-    detector_config,
     suggest_tool_assignment,
+    values_from_options,
 )
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.parameters.spelling import assignment_text
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 
@@ -29,7 +29,7 @@ NAMES = [
 def config_of(arguments):
     """Return the parameters that detect_images reads from a part of a shell command."""
     words = shlex.split(f'm.onnx --source a --output b {arguments}')
-    return detector_config(detect_images._parser().parse_args(words), 'm.onnx')
+    return values_from_options(detect_images._parser().parse_args(words), 'm.onnx')
 
 
 @pytest.mark.parametrize(('words', 'names'), NAMES)
@@ -65,7 +65,7 @@ def test_printed_assignment_of_each_parameter_is_read_back(row):
         return
     printed = suggest_tool_assignment(row.name, sample_of(row))
     defaults = {'engine_path': 'm.onnx', 'triton.timeout_ms': OFFLINE_TIMEOUT_MS}
-    expected = DetectorConfig.from_values({**defaults, row.name: value_of(row, sample_of(row))})
+    expected = ParameterValues.from_values({**defaults, row.name: value_of(row, sample_of(row))})
     assert config_of(f'--param {shlex.quote(printed)}') == expected
 
 

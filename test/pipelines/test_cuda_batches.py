@@ -18,7 +18,7 @@ from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError, OutputError, UnnamedClassError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda.results import HostDecoder
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
@@ -150,7 +150,7 @@ def test_unneeded_batch_sizes_are_not_prepared(open_late_pipeline, tmp_path, mos
     model = read_model_file(tmp_path / 'tiny.engine')
     tensorrt = profiles(1, 4, 8)
     sys.modules['tensorrt'] = tensorrt
-    options = DetectorConfig(pipeline_depth=1, **MODEL_PARAMETERS).pipeline_options()
+    options = ParameterValues(pipeline_depth=1, **MODEL_PARAMETERS).pipeline_options()
     pipeline = CudaPipeline(model, replace(options, max_batch=most))
     assert pipeline.batch == expected
     assert len(tensorrt.contexts) == [1, 4, 8].index(expected) + 1
@@ -239,7 +239,7 @@ def test_each_frame_has_its_own_result_of_the_whole_image(
     )
     model = {**MODEL_PARAMETERS, 'model_task': task, 'model_decoder': decoder}
     model |= {'model_class_names': ()} if task == 'depth' else {}
-    options = DetectorConfig(pipeline_depth=1, **model).pipeline_options()
+    options = ParameterValues(pipeline_depth=1, **model).pipeline_options()
     path = tmp_path / 'tiny.engine'
     options = replace(options, max_batch=4)
     pipeline = CudaPipeline(read_model_file(path), options, returns_outputs=True)
@@ -262,7 +262,7 @@ def test_each_frame_has_its_own_result_of_the_whole_image(
         if task == 'classify':
             assert found.scores.argmax() == place
             continue
-        pixels = found.depth() - 1 if task == 'depth' else found.class_ids()
+        pixels = found.image('depth') - 1 if task == 'depth' else found.image('class_ids')
         expected = np.nan if is_damaged and place == 1 else place
         np.testing.assert_allclose(pixels, np.full((40, 60 + place), expected), atol=1e-6)
     pipeline.close()

@@ -30,7 +30,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -46,7 +46,7 @@ HOST_DECODED = [
 
 
 def config_for(path, name, **values):
-    return DetectorConfig(
+    return ParameterValues(
         engine_path=str(path),
         pipeline_depth=2,
         model_decoder=name,
@@ -176,7 +176,7 @@ def test_ultralytics_engine_needs_no_parameters(install_standins):
     metadata = {'author': 'Ultralytics', 'task': 'detect', 'names': dict(enumerate(NAMES))}
     metadata_bytes = json.dumps(metadata).encode()
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path)))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == PRESETS['dense'].decoder
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK, size_rounding='half_even')
@@ -191,7 +191,7 @@ def test_engine_with_open_shapes_is_recognised_by_its_computed_output_shapes(ins
     metadata |= {'imgsz': [480, 640], 'names': ['a', 'b', 'c']}
     metadata_bytes = json.dumps(metadata).encode()
     path.write_bytes(len(metadata_bytes).to_bytes(4, 'little') + metadata_bytes + PLAN)
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path)))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path)))
     assert pipeline.spec.decoder == PRESETS['dense'].decoder  # output shape (1, 7, 4)
     assert pipeline.spec.preprocessing == Preprocessing(NETWORK, size_rounding='half_even')
     pipeline.close()
@@ -258,12 +258,12 @@ def test_batch_engine_finds_the_same_as_a_single_image_model(tmp_path):
         for rgb in colours
     ]
     single = open_by_parameters(
-        DetectorConfig(engine_path=str(write_tiny_model(tmp_path / 'a.onnx')))
+        ParameterValues(engine_path=str(write_tiny_model(tmp_path / 'a.onnx')))
     )
     several = write_tiny_model(tmp_path / 'b.onnx', batch=4)
     engine = tmp_path / 'b.engine'
     engine.write_bytes(build_plan(several.read_bytes()))
-    config = DetectorConfig(
+    config = ParameterValues(
         engine_path=str(engine),
         model_decoder='dense',
         model_class_names=single.spec.class_names,

@@ -20,7 +20,7 @@ from support.fuzz import jpeg_fuzz
 from support.gpu.gpu_support import needs_nvjpeg, needs_tensorrt
 from support.gpu.patch_pipeline import expected_tensor, input_of, tensor_from_pipeline
 from support.models.open_model import open_by_parameters
-from support.scheduling.detector_runs import published_in_order
+from support.scheduling.pool_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_image_file
@@ -29,7 +29,7 @@ from trt_perception.images.frame import DeferredFrame, frame_from_bgr
 from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']
@@ -179,7 +179,7 @@ def scenes():
 
 def open_digits(path, **parameters):
     return open_by_parameters(
-        DetectorConfig(engine_path=str(path), image_transport='compressed', **parameters)
+        ParameterValues(engine_path=str(path), image_transport='compressed', **parameters)
     )
 
 
@@ -212,7 +212,7 @@ def test_demo_scenes_give_the_boxes_of_opencv_decoding(digits_engine, scenes):  
 
 
 @pytest.mark.whole_gpu
-def test_detector_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
+def test_pool_publishes_jpegs_in_order(digits_engine, scenes):  # noqa: F811
     frames = [jpeg_of(content) for content in scenes[0]]
     pipeline = open_digits(digits_engine, pipeline_depth=4)
     alone = [detect_one(pipeline, frame, Thresholds()).detections for frame in frames]

@@ -1,4 +1,4 @@
-"""Tests of the GPU pipeline against the host pipeline, with an engine of the digits detector."""
+"""Tests of the GPU pipeline against ONNX Runtime, with an engine of the digits detector."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from support.camera_callbacks import FaultCallback, camera_of
 from support.gpu.gpu_support import build_plan, needs_tensorrt, tensorrt
 from support.models.open_model import open_by_parameters
-from support.scheduling.detector_runs import published_in_order
+from support.scheduling.pool_runs import published_in_order
 from trt_perception import gpu
 from trt_perception.errors import CudaError, EngineError, MissingModelInfoError
 from trt_perception.images.encode import encode_bgr
@@ -27,11 +27,11 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.benchmarking.control import MeasurementControl
 from trt_perception.offline.benchmarking.measure import detect_all
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections, filter_by_score
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.pipeline import detect_one
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 from trt_perception.stages.gpu_kernels import MAX_CANDIDATES
 
 pytestmark = needs_tensorrt
@@ -107,9 +107,9 @@ def unmatched(expected, found, near):
 
 @pytest.mark.parametrize('use_cuda_graph', [True, False])
 def test_demo_scenes_give_the_detections_of_the_host(engine, use_cuda_graph):
-    host = open_by_parameters(DetectorConfig(engine_path=str(ONNX)))
+    host = open_by_parameters(ParameterValues(engine_path=str(ONNX)))
     device = open_by_parameters(
-        DetectorConfig(engine_path=str(engine), use_cuda_graph=use_cuda_graph)
+        ParameterValues(engine_path=str(engine), use_cuda_graph=use_cuda_graph)
     )
     total = missing = left_out = 0
     for index, path in enumerate(SCENES):
@@ -128,8 +128,8 @@ def test_demo_scenes_give_the_detections_of_the_host(engine, use_cuda_graph):
 
 
 def test_changing_sizes_encodings_and_thresholds_give_the_boxes_of_the_host(engine):
-    host = open_by_parameters(DetectorConfig(engine_path=str(ONNX)))
-    device = open_by_parameters(DetectorConfig(engine_path=str(engine)))
+    host = open_by_parameters(ParameterValues(engine_path=str(ONNX)))
+    device = open_by_parameters(ParameterValues(engine_path=str(engine)))
     rng = np.random.default_rng(0)
     missing = total = 0
     for index in range(100):
@@ -152,9 +152,9 @@ def test_changing_sizes_encodings_and_thresholds_give_the_boxes_of_the_host(engi
     assert missing <= total * 0.02, (missing, total)
 
 
-def test_detector_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
+def test_pool_overlaps_frames_and_publishes_in_order(engine, monkeypatch):
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES]
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(engine)))
     alone = [detections_of(pipeline, frame, Thresholds()) for frame in frames]
     busy, overlaps = set(), []
 
@@ -196,8 +196,8 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
     )
     runs, counts = [], []
     for pipeline in (
-        HostPipeline(read_model_file(ONNX), few),
-        HostPipeline(read_model_file(ONNX), all_of_them),
+        OnnxRuntimePipeline(read_model_file(ONNX), few),
+        OnnxRuntimePipeline(read_model_file(ONNX), all_of_them),
         CudaPipeline(read_model_file(engine), all_of_them),
     ):
         runs.append(
@@ -232,7 +232,7 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
 
 @pytest.mark.whole_gpu
 def test_opening_and_closing_pipelines_leaks_no_memory(engine):
-    config = DetectorConfig(engine_path=str(engine))
+    config = ParameterValues(engine_path=str(engine))
     content = engine.read_bytes()
     trt = tensorrt()
     logger = trt.Logger(trt.Logger.ERROR)
@@ -260,8 +260,8 @@ def test_opening_and_closing_pipelines_leaks_no_memory(engine):
     assert whole <= max(alone, 0) + 2 * 1024 * 1024
 
 
-def test_detector_keeps_order_and_count(engine):
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(engine)))
+def test_pool_keeps_order_and_count(engine):
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(engine)))
     published = []
     faults = []
     frames = [bgr_frame(cv2.imread(str(path))) for path in SCENES[:8]]
@@ -272,13 +272,13 @@ def test_detector_keeps_order_and_count(engine):
         faults.append,
         Thresholds(),
     )
-    detector = Detector([pipeline], [camera], fault_handler=FaultCallback(faults.append))
-    detector.start()
+    pool = WorkerPool([pipeline], [camera], fault_handler=FaultCallback(faults.append))
+    pool.start()
     for index in range(2000):
-        detector.submit(0, index)
-    detector.stop()
+        pool.submit(0, index)
+    pool.stop()
     pipeline.close()
-    (counts,) = detector.statistics()
+    (counts,) = pool.statistics()
     assert not faults
     assert published == sorted(published)
     assert counts.received == 2000 == counts.published + sum(counts.dropped.values())
@@ -297,14 +297,14 @@ def test_invalid_plan_is_refused(tmp_path, content):
     path = tmp_path / 'x.engine'
     path.write_bytes(content)
     with pytest.raises(EngineError) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
     assert path.name in caught.value.subject
     assert caught.value.fix
 
 
 def test_unknown_device_is_refused(engine):
     with pytest.raises(CudaError) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(engine), device_ids=(63,)))
+        open_by_parameters(ParameterValues(engine_path=str(engine), device_ids=(63,)))
     assert 'device_ids' in caught.value.subject
 
 
@@ -312,12 +312,12 @@ def test_engine_without_a_manifest_needs_parameters(engine, tmp_path):
     lonely = tmp_path / 'lonely.engine'
     lonely.write_bytes(engine.read_bytes())
     with pytest.raises(MissingModelInfoError) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(lonely)))
+        open_by_parameters(ParameterValues(engine_path=str(lonely)))
     assert list(caught.value.missing) == ['class_names']
     manifest = parse_manifest(engine.with_name('digits.engine.json').read_bytes(), 'x')
     # The shapes and the class names determine the model: the grids of 640 x 480 have 6000 cells.
     pipeline = open_by_parameters(
-        DetectorConfig(engine_path=str(lonely), model_class_names=manifest.class_names)
+        ParameterValues(engine_path=str(lonely), model_class_names=manifest.class_names)
     )
     # The manifest is older than the rounding of Ultralytics' letterbox, which is recognised now.
     found = pipeline.spec.preprocessing

@@ -24,7 +24,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -48,7 +48,7 @@ def open_copied_export(family, tmp_path, **values):
     """Open a copy of an export, because this user must own it. Set only its path and `values`."""
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
-    return open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
+    return open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx'), **values))
 
 
 def sort_and_clip(xyxy, scores, labels, size):
@@ -271,7 +271,7 @@ def test_rfdetr_masks_equal_the_library_inside_their_boxes(exporter, tmp_path):
         (tmp_path / 'config.json').write_text(json.dumps(config))
     path = tmp_path / 'model.onnx'
     path.write_bytes(network(outputs, (1, 3, 64, 96)))
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), model_class_names=NAMES))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), model_class_names=NAMES))
     assert pipeline.spec.decoder == PRESETS['rfdetr'].decoder
     assert pipeline.spec.task.name == 'segment'
     width, height = map(int, values['target_wh'])
@@ -321,7 +321,7 @@ def test_missing_config_asks_for_activation_and_class_names(tmp_path, golden_mes
     folder.mkdir()
     shutil.copy(EXPORTS / 'rt_detr' / 'model.onnx', folder)
     with golden_messages.raises(EngineError):
-        open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+        open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx')))
 
 
 def test_config_of_another_program_is_ignored(tmp_path, golden_messages):
@@ -331,7 +331,7 @@ def test_config_of_another_program_is_ignored(tmp_path, golden_messages):
     for text in ('{"port": 80}', '[1, 2]', 'port = 80', '{"a": ' * 100_000):
         (folder / 'config.json').write_text(text)
         with golden_messages.raises(EngineError):
-            open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+            open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx')))
 
 
 def test_config_above_an_onnx_folder_is_read(tmp_path):
@@ -340,6 +340,6 @@ def test_config_above_an_onnx_folder_is_read(tmp_path):
     shutil.copy(EXPORTS / 'yolos' / 'model.onnx', folder)
     for name in ('config.json', 'preprocessor_config.json'):
         shutil.copy(EXPORTS / 'yolos' / name, folder.parent)
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx')))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx')))
     assert pipeline.spec.class_names == NAMES
     assert pipeline.spec.decoder == PRESETS['detr'].decoder

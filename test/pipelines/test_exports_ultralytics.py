@@ -19,7 +19,7 @@ from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 
 DECODER = {
@@ -133,7 +133,7 @@ def assert_same(found, told):
 @pytest.mark.parametrize('family', DECODER)
 def test_boxes_equal_those_of_the_ultralytics_predictor(family, tmp_path):
     told = recorded_values(family)
-    pipeline = open_by_parameters(DetectorConfig(**write_export(told, tmp_path / 'best.onnx')))
+    pipeline = open_by_parameters(ParameterValues(**write_export(told, tmp_path / 'best.onnx')))
     assert pipeline.spec.decoder == PRESETS[DECODER[family]].decoder
     assert not pipeline.spec.has_manifest
     frame = frame_of(told['image'])
@@ -148,14 +148,14 @@ def test_boxes_equal_those_of_the_ultralytics_predictor(family, tmp_path):
 def test_keypoints_have_the_names_of_the_exporter(tmp_path):
     for family, names in [('ultralytics_pose_26', 'abcde'), ('ultralytics_pose_of_two', '0123')]:
         values = write_export(recorded_values(family), tmp_path / 'best.onnx')
-        spec = open_by_parameters(DetectorConfig(**values)).spec
+        spec = open_by_parameters(ParameterValues(**values)).spec
         assert spec.task.keypoints.names == tuple(names)
 
 
 @pytest.mark.parametrize('family', RTDETR)
 def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golden_messages):
     told = recorded_values(family)
-    config = DetectorConfig(
+    config = ParameterValues(
         **write_export(told, tmp_path / 'best.onnx'),
         model_decoder='end_to_end',
         model_class_names=('a', 'b', 'c'),
@@ -173,7 +173,7 @@ def test_class_numbers_are_refused_as_scores(tmp_path, golden_messages):
     """Older releases mistook two classes for the older layout, and wrote such manifests."""
     told = recorded_values('ultralytics_rtdetr')
     values = write_export(told, tmp_path / 'best.onnx')
-    pipeline = open_by_parameters(DetectorConfig(**values, model_decoder='rtdetr_ultralytics'))
+    pipeline = open_by_parameters(ParameterValues(**values, model_decoder='rtdetr_ultralytics'))
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with golden_messages.raises(OutputError):
         collect_all(pipeline, 0)
@@ -183,4 +183,4 @@ def test_model_with_two_classes_is_refused_without_metadata(tmp_path, golden_mes
     told = recorded_values('ultralytics_rtdetr')
     values = write_export(told, tmp_path / 'best.onnx', metadata={})
     with golden_messages.raises(EngineError):
-        open_by_parameters(DetectorConfig(**values, model_class_names=('cat', 'dog')))
+        open_by_parameters(ParameterValues(**values, model_class_names=('cat', 'dog')))

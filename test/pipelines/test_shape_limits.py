@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
 
@@ -55,7 +55,7 @@ def write_model(folder, image, output=(1, 6, 'anchors'), *, filled=(1, 6, 4), fu
 
 
 def options_for(path, **values):
-    config = DetectorConfig.from_values({'engine_path': str(path), **DETECT, **values})
+    config = ParameterValues.from_values({'engine_path': str(path), **DETECT, **values})
     return config.pipeline_options()
 
 
@@ -106,7 +106,7 @@ def test_huge_shape_from_a_parameter_and_the_model_is_refused(
 def test_open_batch_of_huge_images_is_refused(tmp_path, golden_messages):
     path = write_model(tmp_path, ('n', 3, 4096, 4096), ('n', 6, 'anchors'))
     with golden_messages.raises(EngineError):
-        HostPipeline(read_model_file(path), options_for(path), open_batch=8)
+        OnnxRuntimePipeline(read_model_file(path), options_for(path), open_batch=8)
 
 
 def test_batch_of_64_images_is_accepted(tmp_path):

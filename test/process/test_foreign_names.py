@@ -7,7 +7,7 @@ from trt_perception.offline.building.options.sources import load_options
 from trt_perception.offline.tools import build_engine, detect_images, evaluate_engine
 from trt_perception.offline.tools.parts.model_arguments import read_parameters
 from trt_perception.parameters.camera import suggest_parameter, unknown_parameter
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.parameters.launch_arguments import launch_arguments, unknown_arguments
 from trt_perception.parameters.spelling import parameter_named
 from trt_perception.process.foreign_names import (
@@ -95,7 +95,7 @@ def test_launch_file_answers(name, golden_messages):
 @pytest.mark.parametrize('name', SHOWN)
 def test_program_and_param_option_answer(name, golden_messages):
     with pytest.raises(ConfigError) as caught:
-        DetectorConfig.from_values({name: 1})
+        ParameterValues.from_values({name: 1})
     golden_messages.add(str(caught.value))
     with pytest.raises(ConfigError) as caught:
         read_parameters([f'{name}=1'])

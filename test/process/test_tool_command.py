@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 import trt_perception
-from trt_perception.process.tool_command import RUN_VARIABLE, tool_command
+from trt_perception.process.tool_command import (
+    ROS2_VARIABLE,
+    RUN_VARIABLE,
+    ros2_command,
+    tool_command,
+)
 
 #: Like ``ros2 run``: runs the executable of a package in AMENT_PREFIX_PATH.
 ROS2 = 'for prefix in $(echo "$AMENT_PREFIX_PATH" | tr : " "); do\n'
@@ -72,3 +77,16 @@ def test_command_runs_the_module_if_nothing_is_on_the_path(only_path_folder, too
     command = tool_command(tool, '--help')
     assert command.startswith(sys.executable)
     assert tool in output_of(command)
+
+
+def test_command_of_ros2_uses_the_script_of_a_checkout_without_ros2(only_path_folder, monkeypatch):
+    script = only_path_folder / 'a folder' / 'run'
+    write_program(script, 'shift 1; ' + TOOL)
+    monkeypatch.setenv(ROS2_VARIABLE, f"'{script}'")
+    assert output_of(ros2_command('param', 'a b', "it's")) == "tool runs with a b and it's\n"
+
+
+def test_command_of_ros2_uses_ros2_outside_of_a_checkout(only_path_folder, monkeypatch):
+    monkeypatch.delenv(ROS2_VARIABLE)
+    write_program(only_path_folder / 'ros2', 'shift 1; ' + TOOL)
+    assert output_of(ros2_command('param', '1', '$3')) == 'tool runs with 1 and $3\n'

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -46,7 +47,10 @@ from trt_perception.model.tasks.pose import KeypointSpec
 from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.camera import camera_rows
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, ParameterValues
+
+#: The commands of scripts/run that replace commands of ros2.
+ROS2_COMMANDS = {'lifecycle', 'param'}
 
 # Tests of links, paths and code blocks.
 
@@ -95,7 +99,7 @@ def test_pages_contain_no_local_paths(path):
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
 def test_code_blocks_have_valid_syntax(page):
     text = page.read_text(encoding='utf-8')
-    known = {'bash', 'json', 'mermaid', 'python', 'text', 'xml', 'yaml'}
+    known = {'bash', 'json', 'mermaid', 'python', 'text', 'toml', 'xml', 'yaml'}
     assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
     for block in blocks(text, 'yaml'):
         assert yaml.safe_load(block)
@@ -131,7 +135,7 @@ def flatten(mapping, prefix=''):
 @pytest.mark.parametrize('block', blocks(OWN_MODEL, 'yaml'))
 def test_parameter_files_on_the_page_about_own_models_work(block):
     values = flatten(yaml.safe_load(block)['/**']['ros__parameters'])
-    config = DetectorConfig.from_values(values)
+    config = ParameterValues.from_values(values)
     # The parameters must give all facts that a YOLOX export with three classes does not contain.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
     output = TensorSpec('output', (1, 8400, 8), 'float32')
@@ -170,13 +174,30 @@ def test_launch_commands_have_known_arguments():
 def test_executables_and_scripts_in_commands_exist(page):
     text = page.read_text(encoding='utf-8')
     named = re.findall(r'ros2 run trt_perception (\w+)', text)
-    named += re.findall(r'scripts/run (?:--distro \w+ )?(\w+)', text)
+    started = re.findall(r'scripts/run (?:--distro \w+ )?([\w./]+)', text)
+    programs = {name for name in started if name.endswith('.py')}
+    named += set(started) - programs - ROS2_COMMANDS
     assert set(named) - {'NAME'} <= executables()
+    assert {name for name in programs if not (ROOT / name).is_file()} == set()
     # A sourced script is not executable.
     for name in re.findall(r'(?<![\w/])(?<!`\. )scripts/(\w+)', text):
         assert os.access(ROOT / 'scripts' / name, os.X_OK), name
     for module in re.findall(r'python3? -m (trt_perception[\w.]*)', text):
         assert ROOT.joinpath(*module.split('.')).with_suffix('.py').exists(), module
+
+
+def test_integration_runs_the_test_command_of_the_readme():
+    [documented, *_] = blocks(section(README, 'Test it'), 'bash')
+    script = (ROOT / '.ci/run').read_text(encoding='utf-8')
+    runs = [line.split() for line in script.splitlines() if line.startswith('scripts/test ')]
+    command = documented.split()
+    assert [words[: len(command)] for words in runs] == [command] * 2
+    added = [' '.join(itertools.takewhile(is_option, words[len(command) :])) for words in runs]
+    assert sorted(added) == ['--distro jazzy', '--distro kilted --touches-ros']
+
+
+def is_option(word):
+    return re.fullmatch(r'[\w-]+', word) is not None
 
 
 def test_every_drop_reason_is_described():
@@ -303,7 +324,7 @@ def missing_names(text, words, classes):
     """Yield the names in a page that look like names of this project but do not exist."""
     for code in codes(prose(text)):
         name = code.split()[0] if code.startswith(FOLDERS) else code
-        if code in MADE_AT_RUN_TIME:
+        if code in MADE_ELSEWHERE:
             continue
         if re.fullmatch(r'[\w.][\w./-]*', name) and ('/' in name or name.endswith(SUFFIXES)):
             found = any((folder / name).exists() for folder in (ROOT, PACKAGE))
@@ -319,7 +340,7 @@ def missing_names(text, words, classes):
 
 FOLDERS = ('scripts/', 'test/', '.ci/')
 SUFFIXES = ('.py', '.cu', '.cuh')
-MADE_AT_RUN_TIME = {'build/coverage/report.txt', 'jpeg_0', 'jpeg_3'}
+MADE_ELSEWHERE = {'build/coverage/report.txt', 'jpeg_0', 'jpeg_3', 'more_decoders.py'}
 DEVELOPERS = (
     *('architecture', 'frame', 'build_flow', 'threads'),
     *('extending', 'testing', 'reliability'),

@@ -1,5 +1,6 @@
 """Test the environment: ROS 2 communication, vision_msgs, colcon, installation and scripts."""
 
+import fcntl
 import json
 import os
 import re
@@ -223,6 +224,112 @@ def test_run_refuses_an_unknown_name_and_lists_known_names():
     assert 'no_such_executable' in refused.stderr
     assert 'detector_node' in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+@needs_built_environment
+def test_run_starts_a_python_file_with_the_profile_for_large_images(tmp_path):
+    program = tmp_path / 'a program.py'
+    program.write_text(
+        'import os, sys, trt_perception\n'
+        "print(os.path.basename(os.environ['FASTDDS_DEFAULT_PROFILES_FILE']), sys.argv[1:])\n"
+    )
+    environment = {**os.environ}
+    environment.pop('FASTDDS_DEFAULT_PROFILES_FILE', None)
+    command = [ROOT / 'scripts/run', '--distro', os.environ['ROS_DISTRO'], program, 'a b']
+    process = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert process.stdout == "fastdds_large_images.xml ['a b']\n", process.stderr
+
+
+@needs_built_environment
+def test_run_refuses_a_python_file_that_does_not_exist(tmp_path):
+    command = [ROOT / 'scripts/run', '--distro', os.environ['ROS_DISTRO'], tmp_path / 'none.py']
+    process = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert process.returncode == 2
+    assert 'none.py does not exist' in process.stderr
+
+
+@needs_built_environment
+@pytest.mark.parametrize('command', ['lifecycle', 'param'])
+def test_run_has_the_commands_of_ros2(command):
+    words = [ROOT / 'scripts/run', '--distro', os.environ['ROS_DISTRO'], command, '--help']
+    process = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert process.returncode == 0
+    assert f'scripts/run {command} get /detector' in process.stdout
+
+
+@needs_built_environment
+def test_run_goes_on_while_tests_run():
+    process = subprocess.run(
+        [ROOT / 'scripts' / 'run', '--distro', os.environ['ROS_DISTRO'], 'doctor', '--help'],
+        env={**os.environ, 'TRT_PERCEPTION_IN_TEST': ''},  # as in the shell of a user
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ''
+
+
+READY = """
+. scripts/lib/environment.sh
+env_select jazzy
+env_key() { echo environment; }
+env_sources() { echo "$SOURCES"; }
+env_ros() { :; }
+env_activate() { :; }
+env_step() { mkdir install; touch built; }
+ENV_LOCK_LIMIT_S=$LIMIT
+env_ready
+"""
+
+
+@pytest.fixture
+def built_checkout(tmp_path):
+    """Return a checkout that looks set up, built from the sources `old`."""
+    shutil.copytree(ROOT / 'scripts/lib', tmp_path / 'scripts/lib')
+    for name, key in {'.venv': 'environment', 'install': 'old', '.env/jazzy': ''}.items():
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / '.complete').write_text(f'{key}\n')
+    (tmp_path / '.env/jazzy/lock').write_text('scripts/test (process 1234)\n')
+    return tmp_path
+
+
+def start_ready(checkout, sources, limit_s):
+    environment = {**os.environ, 'SOURCES': sources, 'LIMIT': str(limit_s)}
+    environment.update({'TRT_PERCEPTION_IN_TEST': '', 'ROS_DISTRO': ''})
+    command = ['bash', '-euo', 'pipefail', '-c', READY, 'scripts/run']
+    return subprocess.Popen(
+        command, cwd=checkout, env=environment, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_finished_build_needs_no_lock_alone(built_checkout):
+    with (built_checkout / '.env/jazzy/lock').open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # as scripts/test while tests run
+        assert start_ready(built_checkout, 'old', 600).communicate()[1] == ''
+    assert not (built_checkout / 'built').exists()
+
+
+def test_build_names_the_run_that_it_waits_for_and_stops_at_its_limit(built_checkout):
+    with (built_checkout / '.env/jazzy/lock').open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        process = start_ready(built_checkout, 'new', 1)
+        waiting, stopped = process.communicate()[1].splitlines()
+    assert process.returncode == 2
+    assert 'waiting for scripts/test (process 1234)' in waiting
+    assert 'scripts/test (process 1234) did not end within 1 s' in stopped
+    assert not (built_checkout / 'built').exists()
+
+
+def test_build_goes_on_when_the_other_run_ends(built_checkout):
+    with (built_checkout / '.env/jazzy/lock').open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        process = start_ready(built_checkout, 'new', 600)
+        assert 'waiting for scripts/test' in process.stderr.readline()
+    process.communicate()
+    assert process.returncode == 0
+    assert (built_checkout / 'built').exists()
+    assert (built_checkout / 'install/.complete').read_text() == 'new\n'
 
 
 @pytest.mark.parametrize('module', ['json', 'trt_perception'])

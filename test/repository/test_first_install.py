@@ -17,7 +17,7 @@ REQUIREMENTS = ROOT / 'requirements'
 #: The packages that the README installs. rosdep also installs packages of package.xml for tests.
 FIRST_INSTALL = ('onnxruntime', 'pillow', 'pytest', 'pyyaml', 'tqdm')
 #: Selects some files with property tests, tests of models and tests of ONNX Runtime.
-SELECTED_TESTS = 'test_plain_text or test_manifest or test_host_batches or test_quantise'
+SELECTED_TESTS = 'test_plain_text or test_manifest or test_onnx_runtime_batches or test_quantise'
 
 
 def normalized(name):

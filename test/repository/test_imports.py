@@ -21,7 +21,7 @@ from support.source_trees import PACKAGE, nodes_of, package_trees
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'offline.tools'],
     'offline': ['checks', 'offline'],
-    'detector': ['scheduling', 'tracking'],
+    'scheduling': ['scheduling', 'tracking'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'parameters': ['parameters'],
@@ -121,7 +121,7 @@ def test_modules_and_their_imports_are_found():
     some = {
         '',
         'images.frame',
-        'scheduling.detector',
+        'scheduling.worker_pool',
         'model.decoders.anchors',
         'ros.detector_node',
     }
@@ -227,7 +227,7 @@ def test_only_listed_modules_import_restricted_packages():
         ('gpu.bindings', 'cuda', True),
         ('pipelines.cuda.slot', 'cuda', False),
         ('ros.detector_node', 'rclpy', True),
-        ('scheduling.detector', 'sensor_msgs', False),
+        ('scheduling.worker_pool', 'sensor_msgs', False),
         ('offline.evaluation.coco.annotations', 'pycocotools', False),
         ('offline.building.graph.onnx_model', 'onnx', True),
         ('stages.nms', 'onnx', False),

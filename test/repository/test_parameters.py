@@ -7,7 +7,7 @@ import yaml
 from ament_index_python.packages import get_package_share_directory
 
 from support.docs_pages import ROOT, rows, section
-from trt_perception.parameters.config import PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import PARAMETERS, ParameterValues
 
 pytestmark = pytest.mark.ros
 
@@ -41,7 +41,7 @@ def test_parameter_file_has_exactly_the_parameters_of_the_table():
 
 
 def test_parameter_file_contains_the_defaults():
-    assert DetectorConfig.from_values(read_values()) == DetectorConfig()
+    assert ParameterValues.from_values(read_values()) == ParameterValues()
 
 
 def test_values_of_the_parameter_file_have_the_types_of_the_table():

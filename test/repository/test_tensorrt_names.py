@@ -54,7 +54,7 @@ ONLY_RTX = {
 COMPUTED = {
     'BuilderFlag.': [
         *['FP16', 'BF16', 'INT8'],
-        *['SPARSE_WEIGHTS', 'REFIT', 'VERSION_COMPATIBLE', 'GPU_FALLBACK', 'TF32'],
+        *['SPARSE_WEIGHTS', 'VERSION_COMPATIBLE', 'GPU_FALLBACK', 'TF32'],
         'EXCLUDE_LEAN_RUNTIME',
     ],
     'ComputeCapability.': ['SM75', 'SM80', 'SM86', 'SM89', 'SM120'],

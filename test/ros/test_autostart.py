@@ -8,14 +8,14 @@ from rclpy.lifecycle import TransitionCallbackReturn
 
 from trt_perception.errors import ConfigError, CudaError, EngineError
 from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.autostart import Autostart, OpenModel
 
 pytestmark = [
     pytest.mark.timeout(60),
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]
-AUTOSTART = DetectorConfig(autostart=True)
+AUTOSTART = ParameterValues(autostart=True)
 
 
 class Pipeline:
@@ -284,7 +284,7 @@ def test_parameters_that_change_during_the_load_are_used(node):
     node.may_open.clear()
     node.autostart.start()
     node.fire()
-    node.node_config = NodeConfig(DetectorConfig(autostart=True, engine_path='other.onnx'))
+    node.node_config = NodeConfig(ParameterValues(autostart=True, engine_path='other.onnx'))
     node.may_open.set()
 
     node.run_executor()
@@ -299,7 +299,7 @@ def test_live_parameters_do_not_load_the_model_again(node):
     node.may_open.clear()
     node.autostart.start()
     node.fire()
-    node.node_config = NodeConfig(DetectorConfig(autostart=True, confidence_threshold=0.7))
+    node.node_config = NodeConfig(ParameterValues(autostart=True, confidence_threshold=0.7))
     node.may_open.set()
 
     node.run_executor()
@@ -310,7 +310,7 @@ def test_live_parameters_do_not_load_the_model_again(node):
 
 def test_autostart_that_is_switched_off_ends_the_attempts(active):
     active.break_down()
-    active.node_config = NodeConfig(DetectorConfig())
+    active.node_config = NodeConfig(ParameterValues())
 
     active.autostart.on_parameters_changed()
 
@@ -322,7 +322,7 @@ def test_autostart_that_is_switched_off_during_the_load_ends_the_attempts(active
     active.break_down()
     active.may_open.clear()
     active.fire()
-    active.node_config = NodeConfig(DetectorConfig())
+    active.node_config = NodeConfig(ParameterValues())
     active.autostart.on_parameters_changed()
     active.may_open.set()
 
@@ -378,7 +378,7 @@ def test_failed_activation_is_tried_again_with_the_loaded_model(node):
 
 
 def test_node_without_autostart_stays_unconfigured_after_a_fault(node):
-    node.node_config = NodeConfig(DetectorConfig())
+    node.node_config = NodeConfig(ParameterValues())
 
     node.break_down()
 

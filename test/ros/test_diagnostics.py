@@ -9,16 +9,16 @@ from rclpy.time import Time
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.monitoring.frame_statistics import FrameStatistics, FrameTimes
-from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
-from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
+from trt_perception.monitoring.status_summary import Level, StatusSummary
+from trt_perception.ros.diagnostics import CameraDiagnostics, NodeDiagnostics, diagnostics_message
 
 pytestmark = pytest.mark.each_distro
 
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
 
 
-NODE_FIELDS = {field.name for field in dataclasses.fields(Health)} - {'health_state'}
+NODE_FIELDS = {field.name for field in dataclasses.fields(NodeDiagnostics)} - {'summary'}
 STAMP = Time(seconds=3)
 
 
@@ -28,9 +28,9 @@ def values_of(status):
     return values
 
 
-def statuses_of(health):
+def statuses_of(diagnostics):
     """Return (level, message, values) of each status, by its name without the node's name."""
-    message = diagnostics_message('/front/detector', STAMP, health)
+    message = diagnostics_message('/front/detector', STAMP, diagnostics)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
     statuses = {}
     for status in message.status:
@@ -45,8 +45,8 @@ def status_of(**facts):
     """Return the only status of a node with one camera."""
     node_facts = {name: value for name, value in facts.items() if name in NODE_FIELDS}
     camera_facts = {name: value for name, value in facts.items() if name not in NODE_FIELDS}
-    health = Health(**node_facts, cameras=[CameraFacts(**camera_facts)])
-    message = diagnostics_message('/front/detector', STAMP, health)
+    diagnostics = NodeDiagnostics(**node_facts, cameras=[CameraDiagnostics(**camera_facts)])
+    message = diagnostics_message('/front/detector', STAMP, diagnostics)
     assert (message.header.stamp.sec, message.header.stamp.nanosec) == (3, 0)
     [status] = message.status
     assert status.name == '/front/detector: detector'
@@ -59,10 +59,10 @@ def status_of(**facts):
         ({'state': 'unconfigured'}, OK, 'unconfigured'),
         ({'state': 'inactive'}, OK, 'inactive'),
         ({'state': 'finalized'}, OK, 'finalized'),
-        ({'state': 'active', 'health_state': HealthState(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
-        ({'state': 'active', 'health_state': HealthState(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
+        ({'state': 'active', 'summary': StatusSummary(Level.OK, '', '5.0 Hz')}, OK, '5.0 Hz'),
+        ({'state': 'active', 'summary': StatusSummary(Level.WARN, 'x', 'slow')}, WARN, 'slow'),
         (
-            {'state': 'active', 'health_state': HealthState(Level.ERROR, 'x', 'gone')},
+            {'state': 'active', 'summary': StatusSummary(Level.ERROR, 'x', 'gone')},
             ERROR,
             'gone',
         ),
@@ -70,7 +70,7 @@ def status_of(**facts):
         (
             {
                 'state': 'active',
-                'health_state': HealthState(Level.WARN, 'x', 'slow'),
+                'summary': StatusSummary(Level.WARN, 'x', 'slow'),
                 'error': 'what happened',
             },
             ERROR,
@@ -103,7 +103,7 @@ def test_status_contains_counts_and_times():
         received_hz=4.0,
         published_hz=2.0,
         not_delivered=5,
-        masks_skipped=6,
+        result_images_skipped=6,
         decoder_warnings=7,
         candidates_limited=8,
         # Of 101 sorted ages, the 51st is the median, and the 100th the 99th percentile.
@@ -126,7 +126,8 @@ def test_status_contains_counts_and_times():
         'not delivered': '5',
         'dropped: bad_step': '1',
         'dropped: replaced': '3',
-        'masks_skipped': '6',
+        'result_images_skipped': '6',
+        'masks_skipped': '6',  # the old name
         'decoder_warnings': '7',
         'candidates_limited': '8',
         'wait p50 / p99 (ms)': '0.500 / 1.250',
@@ -137,9 +138,9 @@ def test_status_contains_counts_and_times():
 
 @pytest.mark.parametrize('names', [('',), ('front', 'rear')])
 def test_first_status_contains_the_values_of_the_runtime(names):
-    cameras = [CameraFacts(name=name) for name in names]
+    cameras = [CameraDiagnostics(name=name) for name in names]
     pairs = ('provider', 'cuda'), ('nodes by provider', 'cuda 7, cpu 2')
-    found = statuses_of(Health('inactive', cameras=cameras, runtime_values=pairs))
+    found = statuses_of(NodeDiagnostics('inactive', cameras=cameras, runtime_values=pairs))
     assert [set(pairs) <= values.items() for _, _, values in found.values()] == [
         name in ('', 'detector') for name in ('detector', *filter(None, names))
     ]
@@ -162,10 +163,10 @@ def test_status_before_the_first_image_has_no_times():
 def camera_facts(name, level=Level.OK, message='active', **facts):
     """Return the facts of a camera."""
     kind = '' if level == Level.OK else f'kind of {name}'
-    return CameraFacts(name, health_state=HealthState(level, kind, message), **facts)
+    return CameraDiagnostics(name, summary=StatusSummary(level, kind, message), **facts)
 
 
-NO_PROBLEM = HealthState(Level.OK, '', 'active, images from 2 of 2 cameras')
+NO_PROBLEM = StatusSummary(Level.OK, '', 'active, images from 2 of 2 cameras')
 
 
 def test_first_status_sums_up_the_statuses_of_cameras():
@@ -180,7 +181,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
             received_hz=4.0,
             published_hz=2.0,
             not_delivered=5,
-            masks_skipped=3,
+            result_images_skipped=3,
             decoder_warnings=2,
             candidates_limited=4,
             ages_ms=[10.0] * 10,
@@ -191,13 +192,13 @@ def test_first_status_sums_up_the_statuses_of_cameras():
             statistics=counts[1],
             published_hz=1.5,
             not_delivered=2,
-            masks_skipped=1,
+            result_images_skipped=1,
             decoder_warnings=3,
             candidates_limited=5,
         ),
     ]
-    health = Health('active', '', '/m.engine', Obb(), cameras, NO_PROBLEM, batches=6)
-    statuses = statuses_of(health)
+    diagnostics = NodeDiagnostics('active', '', '/m.engine', Obb(), cameras, NO_PROBLEM, batches=6)
+    statuses = statuses_of(diagnostics)
     assert list(statuses) == ['detector', 'front', 'rear']
     level, message, values = statuses['detector']
     assert (level, message) == (OK, NO_PROBLEM.message)
@@ -215,7 +216,8 @@ def test_first_status_sums_up_the_statuses_of_cameras():
         'not delivered': '7',
         'dropped: bad_step': '2',
         'dropped: replaced': '6',
-        'masks_skipped': '4',
+        'result_images_skipped': '4',
+        'masks_skipped': '4',  # the old name
         'decoder_warnings': '5',
         'candidates_limited': '9',
         'batches': '6',
@@ -235,7 +237,7 @@ def test_first_status_sums_up_the_statuses_of_cameras():
 
 def test_losses_of_the_node_are_unknown_if_losses_of_a_camera_are_unknown():
     cameras = [camera_facts('front', not_delivered=None), camera_facts('rear', not_delivered=3)]
-    statuses = statuses_of(Health('active', cameras=cameras, health_state=NO_PROBLEM))
+    statuses = statuses_of(NodeDiagnostics('active', cameras=cameras, summary=NO_PROBLEM))
     lost = {part: values['not delivered'] for part, (_, _, values) in statuses.items()}
     assert lost == {'detector': lost['front'], 'front': lost['front'], 'rear': '3'}
     assert not lost['front'].isdigit()
@@ -252,13 +254,13 @@ def test_losses_of_the_node_are_unknown_if_losses_of_a_camera_are_unknown():
             'rear: gone; front: slow',
         ),
         (
-            HealthState(Level.WARN, 'same_name', '2 nodes'),
+            StatusSummary(Level.WARN, 'same_name', '2 nodes'),
             {'front': (OK, 'active'), 'rear': (ERROR, 'gone')},
             ERROR,
             '2 nodes; rear: gone',
         ),
         (
-            HealthState(Level.WARN, 'note', 'replaced'),
+            StatusSummary(Level.WARN, 'note', 'replaced'),
             {'front': (OK, 'active'), 'rear': (OK, 'active')},
             WARN,
             'replaced',
@@ -275,7 +277,7 @@ def test_node_status_shows_cameras_with_problems(node_problem, cameras, level, e
     facts = [
         camera_facts(name, Level(int(level[0])), text) for name, (level, text) in cameras.items()
     ]
-    statuses = statuses_of(Health('active', cameras=facts, health_state=node_problem))
+    statuses = statuses_of(NodeDiagnostics('active', cameras=facts, summary=node_problem))
     assert statuses['detector'][:2] == (level, expected_message)
     for name, expected in cameras.items():
         assert statuses[name][:2] == expected
@@ -283,13 +285,16 @@ def test_node_status_shows_cameras_with_problems(node_problem, cameras, level, e
 
 def test_fault_is_in_the_status_of_every_camera():
     cameras = [camera_facts('front'), camera_facts('rear', Level.WARN, 'slow')]
-    statuses = statuses_of(Health('unconfigured', error='it broke', cameras=cameras))
+    statuses = statuses_of(NodeDiagnostics('unconfigured', error='it broke', cameras=cameras))
     assert [status[:2] for status in statuses.values()] == [(ERROR, 'it broke')] * 3
 
 
 def test_inactive_cameras_keep_their_counts():
-    cameras = [CameraFacts('front', FrameStatistics(received=3, published=3)), CameraFacts('rear')]
-    statuses = statuses_of(Health('inactive', cameras=cameras))
+    cameras = [
+        CameraDiagnostics('front', FrameStatistics(received=3, published=3)),
+        CameraDiagnostics('rear'),
+    ]
+    statuses = statuses_of(NodeDiagnostics('inactive', cameras=cameras))
     assert [status[:2] for status in statuses.values()] == [(OK, 'inactive')] * 3
     assert [status[2]['published'] for status in statuses.values()] == ['3', '3', '0']
 
@@ -300,8 +305,8 @@ def test_each_of_several_gpus_has_a_status(names):
         0: PipelineStatistics(frames=12, batches=4, compute_s=[0.002] * 3),
         3: PipelineStatistics(),
     }
-    cameras = [CameraFacts(name) for name in names]
-    statuses = statuses_of(Health('active', cameras=cameras, gpus=gpus))
+    cameras = [CameraDiagnostics(name) for name in names]
+    statuses = statuses_of(NodeDiagnostics('active', cameras=cameras, gpus=gpus))
     assert {part for part in statuses if 'GPU' in part} == {'GPU 0', 'GPU 3'}
     assert statuses['GPU 0'][2] == {
         'state': 'active',
@@ -310,5 +315,5 @@ def test_each_of_several_gpus_has_a_status(names):
         'compute p50 / p99 (ms)': '2.000 / 2.000',
     }
     assert statuses['GPU 3'][2]['frames'] == '0'
-    one_gpu = Health('active', cameras=cameras, gpus={0: gpus[0]})
+    one_gpu = NodeDiagnostics('active', cameras=cameras, gpus={0: gpus[0]})
     assert not any('GPU' in part for part in statuses_of(one_gpu))

@@ -83,6 +83,15 @@ USER_PARAMETERS = """
   ros__parameters:
     cameras: [left, right]
 """
+PARAMETERS_OF_ALL_NODES = """
+/**:
+  ros__parameters:
+    cameras: [front, rear]
+    device_ids: [1, 3]
+    camera:
+      rear:
+        enabled: false
+"""
 [DOCUMENTED_LAUNCH_FILE] = re.findall(
     r'^```xml\n(.*?)^```',
     Path(__file__).parents[2].joinpath('docs', 'operation.md').read_text(encoding='utf-8'),
@@ -129,6 +138,18 @@ SCENES = {
     'demo': (DEMO, 'rate:=10'),
     'demo of two cameras': (DEMO, 'cameras:=2', 'transport_profile:=none'),
     'demo of named cameras': (DEMO, 'cameras:=front,rear'),
+    'two nodes': (
+        *(DETECT, MODEL, 'cameras:=front,rear,top', 'device_ids:=0,2', 'nodes:=2'),
+        *('image_topic:=/{camera}/image_raw', 'namespace:=robot'),
+    ),
+    'two nodes of a parameter file': (DETECT, MODEL, 'params_file:=FOLDER/all.yaml', 'nodes:=2'),
+    'two nodes, section of one node': (
+        *(DETECT, MODEL, 'namespace:=inner', 'params_file:=FOLDER/mine.yaml', 'nodes:=2'),
+    ),
+    'two nodes, camera without a name': (DETECT, MODEL, 'nodes:=2'),
+    'more nodes than cameras': (DETECT, MODEL, 'cameras:=front,rear', 'nodes:=3'),
+    'nodes is no number': (DETECT, MODEL, 'nodes:=two'),
+    'demo of two nodes': (DEMO, 'cameras:=2', 'nodes:=2', 'transport_profile:=none'),
     'included': (user_launch_file(), *TYPED_ARGUMENTS),
     'included by a timer': (
         user_launch_file('TimerAction(period=0.01, actions=[include])'),
@@ -169,6 +190,7 @@ def launch_file(tmp_path, monkeypatch, caplog, _launch_logs):
     The log lines are warnings and errors. The nodes are not started.
     """
     (tmp_path / 'mine.yaml').write_text(USER_PARAMETERS)
+    (tmp_path / 'all.yaml').write_text(PARAMETERS_OF_ALL_NODES)
     for name in (*PROFILE_VARIABLES, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
 

@@ -19,7 +19,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.nvtx_ranges import mark_pipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import grey_frame, warm_up
-from trt_perception.scheduling.marked_handler import MarkedHandler
+from trt_perception.scheduling.marked_camera import mark_camera
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
 
@@ -62,7 +62,8 @@ def test_frame_has_a_range_of_its_camera_also_after_errors(recorder):
     mark_pipeline(pipeline, [])
     run = Recorder(pipeline, cameras=2)
     for camera, name in zip(run.cameras, ('front', 'rear'), strict=True):
-        camera.handler = MarkedHandler(camera.handler, name)
+        camera.name = name
+        mark_camera(camera)
     run.errors['read', 2] = ImageError('not_decodable', 'image', 'bad')
     run.errors['publish', 3] = ImageError('not_published', 'image', 'bad')
     pipeline.errors['collect', 4] = OutputError('model', 'bad')
@@ -87,7 +88,8 @@ def test_frame_has_a_range_of_its_camera_also_after_errors(recorder):
 def test_frame_of_a_single_camera_has_no_name(recorder):
     pipeline = FakePipeline()
     run = Recorder(pipeline)
-    run.cameras[0].handler = MarkedHandler(run.cameras[0].handler, '')
+    run.cameras[0].name = ''
+    mark_camera(run.cameras[0])
     with run:
         run.submit(1)
         run.settled()

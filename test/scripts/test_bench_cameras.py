@@ -30,10 +30,11 @@ def test_each_image_of_the_window_is_received_or_lost(tmp_path):
     seconds, rate = 2, 10
     options = ('--count', 2, '--rounds', 1, '--seconds', seconds, '--warm-up', 1, '--rate', rate)
     more = ('--image', 'jpeg', '--size', '64x48', '--timing', 'triggered')
+    more += ('--nodes', 'one', 'two', 'many')
     result = bench(tmp_path, *options, *more, '--json', 'result.json')
     assert not result.returncode, result.stderr
     [case] = json.loads((tmp_path / 'result.json').read_text())['cases']
-    assert list(case['rounds']) == ['one', 'many']
+    assert list(case['rounds']) == ['one', 'two', 'many']
     for [figures] in ([case['intake']], *case['rounds'].values()):
         cameras = figures['cameras']
         assert list(cameras) == ['camera_0', 'camera_1']
@@ -67,6 +68,10 @@ def test_arrival_that_fits_no_image_is_an_error(arrivals):
 
 def test_camera_count_above_64_is_refused(tmp_path):
     assert bench(tmp_path, '--count', '1,65').returncode == 2
+
+
+def test_two_nodes_of_one_camera_are_refused(tmp_path):
+    assert bench(tmp_path, '--count', '2,1', '--nodes', 'two').returncode == 2
 
 
 def test_folder_without_the_package_is_refused(tmp_path):

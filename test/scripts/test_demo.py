@@ -70,7 +70,7 @@ def test_served_model_gives_the_detections_of_the_file(tmp_path):
 
 
 def test_two_cameras_get_equal_detections_for_equal_scenes(tmp_path):
-    arguments = ('--model', DIGITS, '--cameras', 'front,rear', '--rate', '100')
+    arguments = ('--model', DIGITS, '--cameras', 'front,rear')
     process, summary = demo(tmp_path / 'out', *arguments, in_step=True)
     table = process.stdout.splitlines()
     for name in ('front', 'rear'):
@@ -93,7 +93,7 @@ def test_two_cameras_get_equal_detections_for_equal_scenes(tmp_path):
 
 
 def test_demo_reaches_its_precision_with_scaled_scenes(tmp_path):
-    arguments = ('--model', DIGITS, '--size', '1280x960', '--rate', '100')
+    arguments = ('--model', DIGITS, '--size', '1280x960')
     _, summary = demo(tmp_path / 'out', *arguments, in_step=True)
     assert summary['precision'] > 0.9
 
@@ -101,7 +101,7 @@ def test_demo_reaches_its_precision_with_scaled_scenes(tmp_path):
 def test_cameras_are_switched_off_before_the_detector_ends(client, tmp_path):
     # The demo switches a camera off before the camera ends. Otherwise the log reports an error.
     events, subscription = client.subscribe(ParameterEvent, '/parameter_events')
-    arguments = ('--cameras', 'front,rear', '--rate', '100')
+    arguments = ('--cameras', 'front,rear')
     program = Program(demo_command(*arguments, folder=tmp_path, in_step=True))
     try:
         client.spin_until(lambda: program.code is not None, 'the end of the demo')
@@ -121,7 +121,7 @@ def test_cameras_are_switched_off_before_the_detector_ends(client, tmp_path):
 
 def test_masks_arrive_with_their_boxes(tmp_path):
     model = write_task_model(tmp_path / 'segment.onnx', 'segment')
-    arguments = ('--task', 'segment', '--model', model, '--rate', '100')
+    arguments = ('--task', 'segment', '--model', model)
     _, summary = demo(tmp_path / 'out', *arguments, in_step=True)
     assert (tmp_path / 'out' / 'overview.jpg').is_file()
     assert summary['sent'] == 20
@@ -135,6 +135,18 @@ def test_masks_arrive_with_their_boxes(tmp_path):
     assert np.median(shares) == 1
 
 
+def test_images_without_results_have_no_picture_and_do_not_lower_the_recall(tmp_path):
+    # A camera of 1000 Hz is faster than every machine, so images are replaced.
+    process, summary = demo(tmp_path, '--model', DIGITS, '--rate', '1000')
+    assert 0 < summary['with_result'] < summary['sent'] == 60
+    written = {one['file_name'] for one in read_detections(tmp_path).imgs.values()}
+    assert {path.name for path in (tmp_path / 'pictures').iterdir()} == written
+    assert len(written) == summary['with_result']
+    assert f'{60 - len(written)} of 60 images have no result' in process.stdout
+    # The recall of all 60 images could not exceed the share of the images.
+    assert summary['recall'] > min(0.5, summary['with_result'] / 60)
+
+
 def test_shipped_digits_model_is_accurate(tmp_path):
     process, summary = demo(tmp_path / 'out', '--model', DIGITS)
     assert 'has none of these classes' not in process.stdout
@@ -143,7 +155,7 @@ def test_shipped_digits_model_is_accurate(tmp_path):
 
 
 def test_classes_of_crops_are_accurate(tmp_path):
-    process, summary = demo(tmp_path / 'out', '--task', 'classify', '--rate', '100', in_step=True)
+    process, summary = demo(tmp_path / 'out', '--task', 'classify', in_step=True)
     assert summary['sent'] == summary['published'] == 20
     assert summary['top1'] > 0.9
     [line] = [line for line in process.stdout.splitlines() if 'top-1 accuracy' in line]
@@ -158,7 +170,7 @@ def test_class_maps_arrive_without_changes(tmp_path):
     names = ['background', '0', '1', '2']
     words = tool_arguments('semantic', file, model_class_names=names)
     assert write_manifest.main(words) == 0
-    arguments = ('--task', 'semantic', '--model', file, '--rate', '100')
+    arguments = ('--task', 'semantic', '--model', file)
     process, summary = demo(tmp_path / 'out', *arguments, in_step=True)
     assert summary['sent'] == summary['published'] == 20
     assert 'mean IoU of the classes' in process.stdout

@@ -160,13 +160,11 @@ def correct_upright_corners():
         yield np.mean(np.exp(-squared_distances / (2 * (2 * 0.05) ** 2 * one['area']))) >= 0.5
 
 
-def test_scene_without_a_detections_message_counts_as_no_detections():
+def test_scene_without_a_detections_message_has_no_result():
     masks = Image(height=48, width=64, step=128, encoding='mono16', data=bytes(48 * 128))
     options = SimpleNamespace(task='segment', truth=ROOT / 'demo' / 'truth.json')
     camera = SimpleNamespace(classes=['0'], results={}, task_messages={7: masks})
-    found = demo_results.detections_of(options, camera, 7)
-    assert len(found) == 0
-    assert found.masks is None
+    assert demo_results.detections_of(options, camera, 7) is None
     assert not demo_results.has_arrived('segment', camera, 7)
 
 

@@ -22,7 +22,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import OBJECT_PRESETS
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 # No network output may cause a warning. ResourceWarning may come from other tests, whose files the
@@ -47,7 +47,7 @@ MODES = {'detr': 'stretch'}
 
 
 def config_for(path, name):
-    return DetectorConfig(
+    return ParameterValues(
         engine_path=str(path),
         model_decoder=name,
         model_class_names=NAMES,

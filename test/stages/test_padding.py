@@ -24,7 +24,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.stages.frame_header import batch_table
 
 EXPORTS = Path(__file__).parents[1] / 'data' / 'exports'
@@ -57,7 +57,7 @@ def picture(width, height):
 def opened(family, tmp_path, **values):
     folder = tmp_path / family
     shutil.copytree(EXPORTS / family, folder)
-    return open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
+    return open_by_parameters(ParameterValues(engine_path=str(folder / 'model.onnx'), **values))
 
 
 @pytest.mark.parametrize('family', FAMILIES)

@@ -14,7 +14,7 @@ from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.tiny_model import write_tiny_model
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines import open_pipeline
 from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.warm_up import warm_up
@@ -36,7 +36,7 @@ def open_tiny(tmp_path):
 
     def open_it(provider, **options):
         path = write_tiny_model(tmp_path / 'tiny.onnx')
-        config = DetectorConfig(onnx_provider=provider)
+        config = ParameterValues(onnx_provider=provider)
         return open_onnx_pipeline(
             read_model_file(path), replace(config.pipeline_options(), **options)
         )
@@ -95,7 +95,7 @@ def test_error_of_the_model_is_not_tried_with_other_providers(install, tmp_path)
     path = tmp_path / 'plain.onnx'
     onnx.save_model(detector_model((1, 3, 64, 64)), path)
     with pytest.raises(MissingModelInfoError):
-        open_onnx_pipeline(read_model_file(path), DetectorConfig().pipeline_options())
+        open_onnx_pipeline(read_model_file(path), ParameterValues().pipeline_options())
     assert len(runtime.requested) == 1
 
 
@@ -106,7 +106,7 @@ def test_smallest_and_largest_batch_run_before_the_first_image(
     runtime = install(TENSORRT)
     path = tmp_path / 'open.onnx'
     onnx.save_model(detector_model(('n', 3, 64, 64)), path)
-    config = DetectorConfig(
+    config = ParameterValues(
         model_decoder='dense',
         model_class_names=CLASS_NAMES,
         model_resize='letterbox',

@@ -18,7 +18,7 @@ from support.oracles.task_outputs import (
 from trt_perception.images.results import image_limits
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda.pinned_images import ImagePool
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import FRAME_PARAMETERS
@@ -42,7 +42,7 @@ def _host_memory(monkeypatch):
 def test_detections_equal_those_of_the_host(name, transposed):
     spec = spec_of(TASKS[name], (96, 64), 5, 700, batch=4, transposed=transposed)
     kernels = emulated_kernels(spec, max_detections=12, class_agnostic=False)
-    config = DetectorConfig(max_detections=12)
+    config = ParameterValues(max_detections=12)
     rng = np.random.default_rng(len(name))
     for passing in (0, 1, 31, 33, 700):
         outputs = random_outputs(rng, spec, passing)
@@ -61,7 +61,7 @@ def test_detections_equal_those_of_the_host(name, transposed):
 def test_kernels_and_host_find_the_same_invalid_outputs(name):
     spec = spec_of(TASKS[name], (96, 64), 5, 70, batch=4)
     kernels = emulated_kernels(spec, max_detections=12, class_agnostic=False)
-    check_invalid_outputs(kernels, HostMachine(), spec, DetectorConfig(max_detections=12))
+    check_invalid_outputs(kernels, HostMachine(), spec, ParameterValues(max_detections=12))
 
 
 # Compiling kernels takes longer than running them, so the tests with one image share kernels.

@@ -38,13 +38,13 @@ from support.gpu.fake_tensorrt import FakeTensorRt
 from support.models.open_model import open_by_parameters
 from trt_perception.gpu import bindings
 from trt_perception.errors import EngineError
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 module = sys.modules['tensorrt'] = FakeTensorRt()
 recorder = Recorder(fake_cuda.bindings())
 bindings.load_bindings = lambda: recorder.modules
 values = json.loads(sys.argv[1])
-config = DetectorConfig(
+config = ParameterValues(
     **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 )
 refusal = ''

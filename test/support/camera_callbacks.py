@@ -1,22 +1,18 @@
 """Provide a camera and a fault handler that call functions of the test."""
 
-from dataclasses import dataclass
-from typing import Any
-
 from trt_perception.scheduling.camera import Camera
 
 
-@dataclass
-class CallbackHandler:
-    read_frame: Any
-    publish_detections: Any
-    on_image_error: Any
-    wanted_topics: Any = frozenset
-
-
 def camera_of(name, read, publish, refused, thresholds, *, pipeline=0, **settings):
-    handler = CallbackHandler(read, publish, lambda _, error: refused(error))
-    return Camera(name, handler, thresholds, pipeline_index=pipeline, **settings)
+    return Camera(
+        name,
+        read,
+        publish,
+        lambda _, error: refused(error),
+        thresholds,
+        pipeline_index=pipeline,
+        **settings,
+    )
 
 
 class FaultCallback:

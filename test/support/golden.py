@@ -25,6 +25,7 @@ import pytest
 
 # Messages name the tools of the package as in an installed ROS 2, whatever this machine has.
 os.environ['TRT_PERCEPTION_RUN'] = 'ros2 run trt_perception'
+os.environ['TRT_PERCEPTION_ROS2'] = 'ros2'
 FOLDER = Path(__file__).resolve().parents[1] / 'golden'
 #: Whether `check` writes the files instead of comparing. conftest.py sets it (--rewrite-golden).
 rewriting = False

@@ -1,9 +1,9 @@
 """Simulate an activation with the node's watchdog, on the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.health_state import Level
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.silence import TopicState
+from trt_perception.monitoring.status_summary import Level
 from trt_perception.monitoring.watchdog import PERIOD_S, CameraWatchdog
 
 

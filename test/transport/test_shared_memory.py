@@ -98,3 +98,11 @@ def test_participants_use_at_most_a_quarter_of_the_free_memory(
     cameras, free_bytes, bytes_each, expected
 ):
     assert affordable_participants(cameras, free_bytes, bytes_each) == expected
+
+
+@pytest.mark.parametrize('nodes', [1, 2, 3, 7])
+@pytest.mark.parametrize('free_bytes', [0, 64 * MIB, 300 * MIB])
+def test_nodes_together_use_at_most_a_quarter_of_the_free_memory(nodes, free_bytes):
+    each = affordable_participants(64, free_bytes, 4 * MIB, nodes=nodes)
+    # A further participant for each node would exceed the quarter.
+    assert nodes * each * 4 * MIB <= free_bytes / 4 < nodes * (each + 1) * 4 * MIB

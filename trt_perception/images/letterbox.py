@@ -29,8 +29,8 @@ SizeRounding = Literal['half_up', 'half_even', 'down', 'longer_down']
 
 
 @dataclass(frozen=True)
-class RowPattern:
-    """A regular pattern of image rows: groups of adjacent rows at equal distances.
+class NeededRows:
+    """The source rows that sampling reads: groups of adjacent rows at equal distances.
 
     Attributes:
         first_row: index of the first row of the first group.
@@ -153,11 +153,11 @@ class Letterbox:
         return mapped
 
     @property
-    def sampled_row_pattern(self) -> RowPattern | None:
-        """The pattern of the source rows that bilinear sampling without antialiasing reads.
+    def needed_rows(self) -> NeededRows | None:
+        """The source rows that bilinear sampling without antialiasing reads.
 
-        None if sampling reads every row, or if the rows are not evenly spaced. For a crop, the
-        pattern contains the rows of the whole image.
+        None if sampling reads every row, or if the rows are not evenly spaced. For a crop, these
+        are rows of the whole image.
 
         Row i of the resized image samples the source at r * (i + 1/2) - 1/2, with the ratio r.
         For an odd integer r, this is the centre of one source row. For an even r, the position is
@@ -169,7 +169,7 @@ class Letterbox:
         if rest or distance < 3:
             return None
         rows = 1 if distance % 2 else 2
-        return RowPattern((distance - rows) // 2, rows, distance, resized)
+        return NeededRows((distance - rows) // 2, rows, distance, resized)
 
     @property
     def ratio(self) -> npt.NDArray[np.float32]:

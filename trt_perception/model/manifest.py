@@ -191,6 +191,7 @@ def rebuild_command(manifest: Manifest | None, engine: Path) -> str:
         return 'see docs/manifest.md for the manifest of an ONNX file'
     options = dict(manifest.build.options) if manifest and manifest.build else {}
     first_path = str(options.pop('onnx', ''))
+    options.pop('refit', None)  # earlier versions had this option
     name = manifest.onnx.file if manifest and manifest.onnx else engine.stem + '.onnx'
     sibling = engine.with_name(name)
     words = [

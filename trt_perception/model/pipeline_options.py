@@ -90,7 +90,10 @@ class PipelineOptions:
         use_cuda_graph: replay one captured CUDA graph for each batch.
         jpeg_on_gpu: decode JPEG on the GPU if nvJPEG works there.
         onnx_provider: execution provider for ONNX files, one of ONNX_PROVIDERS.
-        cpu_threads: threads of ONNX Runtime; 0 for half of the cores that this process may use.
+        cpu_threads: threads of ONNX Runtime; 0 for half of the cores that this process may use,
+            divided by ``nodes_on_this_machine``.
+        nodes_on_this_machine: number of processes that share the CPU cores with this process,
+            including this process.
         max_batch: maximum number of frames in a batch; None if unknown. A CUDA pipeline prepares
             no larger batch, to save memory.
         plugin_libraries: paths of TensorRT plugin libraries to load before an engine.
@@ -107,6 +110,7 @@ class PipelineOptions:
     jpeg_on_gpu: bool = False
     onnx_provider: str = 'auto'
     cpu_threads: int = 0
+    nodes_on_this_machine: int = 1
     max_batch: int | None = None
     plugin_libraries: tuple[str, ...] = ()
     nvtx: bool = False

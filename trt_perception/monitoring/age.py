@@ -12,7 +12,7 @@ _MAX_BEHIND_NS: Final = 600 * 10**9
 # A single impossible stamp is ignored. Impossible stamps for this long come from another clock.
 _REPORT_DELAY_S: Final = 0.9
 _NO_CLOCK: Final = (
-    'use_sim_time is set, but no publisher sends /clock, so the age of the detections is unknown: '
+    'use_sim_time is set, but no publisher sends /clock, so the age of the results is unknown: '
     'publish /clock with the simulator or ros2 bag play --clock, or set use_sim_time to false'
 )
 
@@ -26,7 +26,7 @@ class AgeOfOutput:
         self._doubt: tuple[float, str] | None = None
 
     def add_stamp(self, stamp_ns: int, clock_ns: int, time_s: float) -> None:
-        """Add the stamp of an image whose detections are published now.
+        """Add the stamp of an image whose results are published now.
 
         Args:
             stamp_ns: stamp of the image; 0 if the camera has no clock. The age is then unknown.
@@ -60,7 +60,7 @@ def _describe_clock_offset(age_ns: int) -> str:
     where = 'behind' if age_ns > 0 else 'ahead of'
     return (
         f'the stamps of the images are {_duration_text(abs(age_ns) * 1e-9)} {where} the '
-        "node's clock, so the age of the detections is unknown: synchronise "
+        "node's clock, so the age of the results is unknown: synchronise "
         'the clocks of camera and node (chrony, '
         'PTP); for a recording, use ros2 bag play --clock and set use_sim_time to true'
     )

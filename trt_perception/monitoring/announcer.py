@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from trt_perception.monitoring.health_state import HealthState, Level
+from trt_perception.monitoring.status_summary import Level, StatusSummary
 
 # A problem that lasts is logged every _REPEAT_S. A problem that recurs is logged at most every
 # _QUIET_S.
@@ -25,22 +25,22 @@ class Announcer:
         # Kind of the problem that was logged and still lasts, and the time of its first log line.
         self._current: tuple[str, float] | None = None
 
-    def due_line(self, state: HealthState, time_s: float) -> tuple[Level, str] | None:
+    def due_line(self, summary: StatusSummary, time_s: float) -> tuple[Level, str] | None:
         """Return level and text of the line to log now; None if no line is due."""
-        fresh = state.kind != self._last_kind
-        self._last_kind = state.kind
-        if state.kind in ('', 'note'):  # a note is logged once, where it is found
+        fresh = summary.kind != self._last_kind
+        self._last_kind = summary.kind
+        if summary.kind in ('', 'note'):  # a note is logged once, where it is found
             if self._current is None:
                 return None
             (kind, since_s), self._current = self._current, None
             seconds = time_s - since_s
             words = _WORDS.get(kind, kind.replace('_', ' '))
-            now = '' if state.kind else f': {state.message}'
+            now = '' if summary.kind else f': {summary.message}'
             return Level.OK, f'recovered after {seconds:.1f} s ({words}){now}'
-        since_logged_s = time_s - self._logged_s.get(state.kind, float('-inf'))
+        since_logged_s = time_s - self._logged_s.get(summary.kind, float('-inf'))
         if since_logged_s < (_QUIET_S if fresh else _REPEAT_S):
             return None
-        self._logged_s[state.kind] = time_s
-        if self._current is None or self._current[0] != state.kind:
-            self._current = state.kind, time_s
-        return state.level, state.message
+        self._logged_s[summary.kind] = time_s
+        if self._current is None or self._current[0] != summary.kind:
+            self._current = summary.kind, time_s
+        return summary.level, summary.message

@@ -18,6 +18,11 @@ _LATE_SHARE: Final = 0.5
 # Longer and negative delays come from another clock, or from missing time stamps.
 _MAX_DELAY_S: Final = 60.0
 
+# Each node has an interpreter, so several nodes process more images.
+_MORE_NODES: Final = (
+    'if the node has several cameras, distribute them to more nodes (detect.launch.py nodes:=2)'
+)
+
 Stage = Literal['', 'transport', 'intake', 'worker', 'model']
 
 
@@ -76,11 +81,12 @@ def fix_of_stage(stage: Stage, load: StageLoad) -> str:
         ),
         'intake': (
             f'images wait {1e3 * load.intake_s:.0f} ms for the thread that takes them, because '
-            'the processor is busy: serve some cameras by a node on another machine'
+            f'the interpreter or the processor is busy: {_MORE_NODES}; if all cores are busy, '
+            'serve some cameras on another machine'
         ),
         'worker': (
-            f'the worker thread is busy for {load.worker_share:.0%} of the time: serve some '
-            'cameras by a second node, or let the GPU decode JPEG images'
+            f'the worker thread is busy for {load.worker_share:.0%} of the time: '
+            f'{_MORE_NODES}, or let the GPU decode JPEG images'
         ),
         'model': (
             f'the model computes for {load.model_share:.0%} of the time: use a faster engine, an '

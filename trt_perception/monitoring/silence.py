@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from trt_perception.monitoring.health_state import HealthState, Level
+from trt_perception.monitoring.status_summary import Level, StatusSummary
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
 
 #: Returns the fix for large images that are lost in transport. The argument says whether the
@@ -84,7 +84,7 @@ class SilenceCheck:
 
     def find_problem(
         self, time_s: float, silent_s: float, *, received: bool, allowed_s: float
-    ) -> HealthState | None:
+    ) -> StatusSummary | None:
         """Return the problem of a camera that has been silent for at least `allowed_s`.
 
         Args:
@@ -95,7 +95,7 @@ class SilenceCheck:
         topic = self._camera.topic_state()
         self._no_publisher_s = max(self._no_publisher_s, topic.since_s)
         if topic.mismatch:
-            return HealthState(Level.ERROR, 'qos_mismatch', topic.mismatch)
+            return StatusSummary(Level.ERROR, 'qos_mismatch', topic.mismatch)
         if not topic.publishers:
             self._no_publisher_s = time_s
             if not received and time_s - self._start_s < _PUBLISHER_LIMIT_S:
@@ -110,14 +110,14 @@ class SilenceCheck:
         if not 0 < self._camera.message_bytes < LARGE_MESSAGE_BYTES:
             fix = self._loss_fix(topic.on_this_machine)
             why = f'either {why}; or the transport loses them: {fix}'
-        return HealthState(
+        return StatusSummary(
             Level.WARN,
             'not_arriving',
             f'no image on {self._topic} for {silent_s:.1f} s, although the topic has a publisher '
             f'({topic.publisher}): {why}',
         )
 
-    def _stalled(self, silent_s: float, topic: TopicState) -> HealthState:
+    def _stalled(self, silent_s: float, topic: TopicState) -> StatusSummary:
         why = 'the camera has stalled, or its process was killed; check its driver'
         lost = self._camera.not_delivered
         if lost and self._camera.message_bytes >= LARGE_MESSAGE_BYTES:
@@ -127,22 +127,28 @@ class SilenceCheck:
                 'either the camera has stalled (check its driver), or the transport, which has '
                 f'lost {lost} images before, now loses all ({fix})'
             )
-        return HealthState(
+        return StatusSummary(
             Level.ERROR,
             'stalled',
             f'no image on {self._topic} for {silent_s:.1f} s, although the topic still has a '
             f'publisher: {why}',
         )
 
-    def _no_publisher(self, silent_s: float, topic: TopicState, *, received: bool) -> HealthState:
+    def _no_publisher(
+        self, silent_s: float, topic: TopicState, *, received: bool
+    ) -> StatusSummary:
         """Return the problem of a missing camera, or of a camera that may not have sent yet."""
         start = start_arguments('/its/topic', camera=self._camera.camera_name)
         instead = topic.elsewhere or f'start the camera, or start the node with {start}'
         if received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'
             state = 'is back, but has not sent an image yet' if topic.publishers else gone
-            return HealthState(Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}')
+            return StatusSummary(
+                Level.ERROR, 'camera_gone', f'the camera on {self._topic} {state}'
+            )
         if topic.publishers:
             appeared = f'a camera has appeared on {self._topic}, but has not sent an image yet'
-            return HealthState(Level.OK, '', appeared)
-        return HealthState(Level.WARN, 'no_publisher', f'no publisher on {self._topic}; {instead}')
+            return StatusSummary(Level.OK, '', appeared)
+        return StatusSummary(
+            Level.WARN, 'no_publisher', f'no publisher on {self._topic}; {instead}'
+        )

@@ -1,7 +1,7 @@
 """Finds the worst problem of a camera of an active node from its counts.
 
-The node calls ``CameraWatchdog.check`` twice a second. The result is a health
-state, with a sentence that names the fix. The time is an argument, so that tests need not wait.
+The node calls ``CameraWatchdog.check`` twice a second. The result is a
+summary with a sentence that names the fix. The time is an argument, so that tests need not wait.
 
 Kinds of problems, worst first:
 
@@ -13,18 +13,18 @@ Kinds of problems, worst first:
 - stalled: images arrived before and the camera still exists, but sends no image.
 - always_bad_output: the model's outputs for all images of 10 s are invalid.
 - all_dropped: images arrive, but all are dropped because of errors.
-- unnamed_class: a class that was detected since *configure* has no name.
+- unnamed_class: a class that was reported since *configure* has no name.
 - same_name: other nodes have the same name. The message includes other problems.
 - engine_slower: the camera is faster than the model.
 - lost_in_transport: some images never reach the node.
 - unreadable: some images cannot be read.
 - bad_output: the model's outputs for some images are invalid.
 - no_result: a Triton server has no result for some images or for all.
-- not_published: the middleware refuses some detections.
+- not_published: the middleware refuses some results.
 - clock: the stamps of the images are of another clock.
 - note: a less urgent problem.
 
-The module `health_state` adds unnamed_class, same_name, clock and note. Silence is reported within
+The module `summary` adds unnamed_class, same_name, clock and note. Silence is reported within
 2 s for cameras of at least 2 Hz, and after three periods of slower cameras. After the start, a
 camera has 10 s for its publisher, and 3 s from then on for its first image.
 """
@@ -38,11 +38,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.late_stage import StageLoad, fix_of_stage, late_stage, mean_delay_s
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.monitoring.silence import LossFix, SilenceCheck, WatchedCamera
+from trt_perception.monitoring.status_summary import Level, StatusSummary
 from trt_perception.process.tool_command import tool_command
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES
 
@@ -137,8 +137,8 @@ class CameraWatchdog:
         counts: FrameStatistics,
         pipeline: PipelineStatistics,
         refusal: str = '',
-    ) -> HealthState:
-        """Return the health state, with the worst problem if there are several.
+    ) -> StatusSummary:
+        """Return the summary, with the worst problem if there are several.
 
         Args:
             refusal: error of the last image that could not be read or published.
@@ -148,7 +148,7 @@ class CameraWatchdog:
             self._no_output(now, counts)
             or self._no_images(now)
             or (
-                HealthState(Level.OK, '', pipeline.opening_reason)
+                StatusSummary(Level.OK, '', pipeline.opening_reason)
                 if pipeline.opening_reason
                 else None
             )
@@ -212,7 +212,7 @@ class CameraWatchdog:
         usual_s = statistics.median(self._periods) if self._periods else 0.0
         return max(_SILENCE_S, _LATE_CAMERA_FACTOR * usual_s)
 
-    def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> HealthState | None:
+    def _no_output(self, now: _CountSnapshot, counts: FrameStatistics) -> StatusSummary | None:
         waited_s = now.time_s - self._last_progress_s
         # A late answer is a dropped frame. Each frame before it may have been late, too.
         limit_s = _SILENCE_S + self._batches_per_turn * self._answer_limit_s
@@ -220,7 +220,7 @@ class CameraWatchdog:
             return None
         if waited_s < _LATE_FRAME_FACTOR * self._expected_frame_s(counts):
             return None
-        return HealthState(
+        return StatusSummary(
             Level.ERROR,
             'no_output',
             f'images arrive on {self._topic}, but the pipeline has finished no frame for '
@@ -237,7 +237,7 @@ class CameraWatchdog:
         others_s = (self._batches_per_turn - 1) * latency['compute'].p50_ms * 1e-3
         return latency['total'].p50_ms * 1e-3 + others_s
 
-    def _no_images(self, now: _CountSnapshot) -> HealthState | None:
+    def _no_images(self, now: _CountSnapshot) -> StatusSummary | None:
         silent_s = now.time_s - self._received_s
         allowed_s = self._allowed_silence_s
         if silent_s < allowed_s:
@@ -246,7 +246,7 @@ class CameraWatchdog:
             now.time_s, silent_s, received=bool(now.received), allowed_s=allowed_s
         )
 
-    def _all_dropped(self, now: _CountSnapshot, refusal: str) -> HealthState | None:
+    def _all_dropped(self, now: _CountSnapshot, refusal: str) -> StatusSummary | None:
         then = self._drops_since
         seconds = now.time_s - then.time_s
         bad = _unintended_drops(then, now)
@@ -265,10 +265,10 @@ class CameraWatchdog:
             return _no_result(message)
         if set(bad) == {'bad_output'} and seconds >= _BAD_OUTPUT_LIMIT_S:
             cure = 'the outputs do not fit the decoder: correct model.decoder or the manifest'
-            return HealthState(Level.ERROR, 'always_bad_output', f'{message}; {cure}')
-        return HealthState(Level.ERROR, 'all_dropped', message)
+            return StatusSummary(Level.ERROR, 'always_bad_output', f'{message}; {cure}')
+        return StatusSummary(Level.ERROR, 'all_dropped', message)
 
-    def _slow_model(self, now: _CountSnapshot) -> HealthState | None:
+    def _slow_model(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
         replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
         received = now.received - then.received
@@ -292,7 +292,7 @@ class CameraWatchdog:
         cure = fix_of_stage(stage, load) or (
             'to process every image, lower the rate of the camera or use a faster engine'
         )
-        return HealthState(
+        return StatusSummary(
             Level.WARN,
             'engine_slower',
             f'{seen} are replaced by newer images; {cure}',
@@ -313,7 +313,7 @@ class CameraWatchdog:
             (now.model_s - then.model_s) / seconds,
         )
 
-    def _lost_in_transport(self, now: _CountSnapshot) -> HealthState | None:
+    def _lost_in_transport(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
         if now.not_delivered is None or then.not_delivered is None:
             return None
@@ -333,40 +333,40 @@ class CameraWatchdog:
                 'otherwise lower the rate of the camera: its images are small but too many'
             )
         cure = '; '.join(filter(None, cures))
-        return HealthState(
+        return StatusSummary(
             Level.WARN,
             'lost_in_transport',
             f'{lost} of {sent} sent images never reached the node: {cure}',
             stage,
         )
 
-    def _some_dropped(self, now: _CountSnapshot, refusal: str) -> HealthState | None:
+    def _some_dropped(self, now: _CountSnapshot, refusal: str) -> StatusSummary | None:
         bad = _unintended_drops(self._snapshots[0], now)
         if not bad:
             return None
         summary = _drop_summary(bad, refusal)
         if set(bad) == {'not_published'}:
-            message = f'detections of some images cannot be published: {summary}'
-            return HealthState(Level.WARN, 'not_published', message)
+            message = f'results of some images cannot be published: {summary}'
+            return StatusSummary(Level.WARN, 'not_published', message)
         if bad.keys() <= _SERVER_DROPS:
             return _no_result(f'the server has no result for some images: {summary}')
         if set(bad) == {'bad_output'}:
             message = f"the model's outputs for some images are invalid: {summary}"
-            return HealthState(Level.WARN, 'bad_output', message)
-        return HealthState(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
+            return StatusSummary(Level.WARN, 'bad_output', message)
+        return StatusSummary(Level.WARN, 'unreadable', f'some images cannot be read: {summary}')
 
-    def _healthy_state(self, now: _CountSnapshot) -> HealthState:
+    def _healthy_state(self, now: _CountSnapshot) -> StatusSummary:
         if not now.received:
-            return HealthState(Level.OK, '', 'active, waiting for images')
+            return StatusSummary(Level.OK, '', 'active, waiting for images')
         rate_hz = self._output_rate.hz()
-        return HealthState(
+        return StatusSummary(
             Level.OK, '', 'active' if rate_hz is None else f'active, {rate_hz:.1f} Hz'
         )
 
 
-def _no_result(message: str) -> HealthState:
+def _no_result(message: str) -> StatusSummary:
     """Return the problem of images that a Triton server did not answer."""
-    return HealthState(Level.WARN, 'no_result', message)
+    return StatusSummary(Level.WARN, 'no_result', message)
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:

@@ -18,7 +18,7 @@ from trt_perception.model.files.triton_address import is_triton_address, parse_t
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.parameters.config import (
     PARAMETERS,
-    DetectorConfig,
+    ParameterValues,
     closest_parameters,
     manifest_only_fix,
 )
@@ -48,6 +48,11 @@ def camera_rows(cameras: Sequence[str]) -> dict[str, Parameter]:
 def is_camera_parameter(name: str) -> bool:
     """Return whether a parameter's name begins with ``camera.``."""
     return name.startswith(_PREFIX)
+
+
+def camera_of_parameter(name: str) -> str:
+    """Return the camera's name in the full name of a camera parameter."""
+    return name.removeprefix(_PREFIX).partition('.')[0]
 
 
 def suggest_parameter(word: str) -> str:
@@ -159,10 +164,10 @@ class NodeConfig:
         ConfigError: a camera value has the wrong type, is out of range, or belongs to no camera.
     """
 
-    node: DetectorConfig = field(default_factory=DetectorConfig)
+    node: ParameterValues = field(default_factory=ParameterValues)
     camera_values: Mapping[str, Any] = field(default_factory=dict)
     start_server: str | None = None
-    _cameras: dict[str, DetectorConfig] = field(init=False, repr=False, compare=False)
+    _cameras: dict[str, ParameterValues] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         fields: dict[str, dict[str, Any]] = {name: {} for name in self.node.cameras}
@@ -186,7 +191,7 @@ class NodeConfig:
             ConfigError: a name is unknown, a value has the wrong type or is outside its range.
         """
         node_values, given = _split_by_scope(values)
-        node = DetectorConfig.from_values(node_values)
+        node = ParameterValues.from_values(node_values)
         rows = camera_rows(node.cameras)
         camera_values = {}
         for name, value in given.items():
@@ -195,7 +200,7 @@ class NodeConfig:
             camera_values[name] = parameter_value(rows[name], value)
         return cls(node, camera_values)
 
-    def camera(self, name: str) -> DetectorConfig:
+    def camera(self, name: str) -> ParameterValues:
         """Return the configuration of a camera. The name '' gives the node's configuration.
 
         Raises:
@@ -239,7 +244,7 @@ class NodeConfig:
             server = parse_triton_address(self.node.engine_path).server
             self.pipeline_options().triton.check_server(server)
 
-    def check(self, check: Callable[[DetectorConfig], object]) -> None:
+    def check(self, check: Callable[[ParameterValues], object]) -> None:
         """Check the node's configuration, and each different configuration of a camera.
 
         Args:
@@ -295,7 +300,7 @@ class NodeConfig:
         node = self.node
         if node_values:
             fields = {name: getattr(node, row.field) for name, row in _ROWS.items()}
-            node = DetectorConfig.from_values({**fields, **node_values})
+            node = ParameterValues.from_values({**fields, **node_values})
         come = camera_rows([name for name in node.cameras if name not in self.node.cameras])
         rows = camera_rows(node.cameras)
         camera_values = {name: value for name, value in self.camera_values.items() if name in rows}

@@ -1,8 +1,8 @@
 """All parameters of the detector node, in one typed table.
 
-Each field of DetectorConfig defines type, default, range and description of one ROS parameter.
+Each field of ParameterValues defines type, default, range and description of one ROS parameter.
 ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields.
-Guarantee: every DetectorConfig has valid values. Exception: only `thresholds` checks the class
+Guarantee: every ParameterValues has valid values. Exception: only `thresholds` checks the class
 filter, because this check needs the model's class names.
 """
 
@@ -57,6 +57,7 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         'autostart',
         'batch_max_delay_ms',
         'cameras',
+        'cameras_of_other_nodes',
         'classification.top_k',
         'debug_image.max_rate_hz',
         'diagnostics_period_s',
@@ -68,6 +69,7 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
         'image_transport',
         'map_size',
         'max_rate_hz',
+        'nodes_on_this_machine',
         'triton.servers',
     }
 )
@@ -88,7 +90,7 @@ def closest_parameters(word: str, known: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
+class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     """The values of all parameters.
 
     Raises:
@@ -129,6 +131,21 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         'cameras. An ONNX model runs on the first one only.',
         find_mistake=devices_mistake,
     )
+    nodes_on_this_machine: int = parameter_field(
+        1,
+        'Number of detector nodes that share this machine. Each node takes this part of the free '
+        'shared memory and of the CPU cores. The launch argument nodes sets it.',
+        minimum=1,
+        maximum=MAX_CAMERAS,
+        start_only=True,
+    )
+    cameras_of_other_nodes: tuple[str, ...] = parameter_field(
+        (),
+        'Names of the cameras that other nodes with the same parameter file serve. This node '
+        'ignores the start values of their camera parameters. The launch argument nodes sets it.',
+        find_mistake=cameras_mistake,
+        start_only=True,
+    )
     pipeline_depth: int = parameter_field(
         3,
         'Batches in flight on the GPU, or requests in flight to a Triton server. The CPU pipeline '
@@ -154,7 +171,8 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
     )
     cpu_threads: int = parameter_field(
         0,
-        'Threads of ONNX Runtime. 0: half of the cores that the process may use.',
+        'Threads of ONNX Runtime. 0: half of the cores that the process may use, divided by '
+        'nodes_on_this_machine.',
         minimum=0,
         maximum=1024,
     )
@@ -300,7 +318,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
             check_value(parameter, getattr(self, parameter.field))
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> DetectorConfig:
+    def from_values(cls, values: Mapping[str, Any]) -> ParameterValues:
         """Build a configuration from values by ROS name. Other parameters keep their defaults.
 
         Raises:
@@ -323,6 +341,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
             jpeg_on_gpu=self.image_transport != 'raw',
             onnx_provider=self.onnx_provider,
             cpu_threads=self.cpu_threads,
+            nodes_on_this_machine=self.nodes_on_this_machine,
             plugin_libraries=self.plugin_libraries,
             nvtx=self.nvtx,
             map_size=self.map_size,
@@ -332,7 +351,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         )
 
     def unused_parameter_warnings(
-        self, task: Task, decoder: Decoder, before: DetectorConfig | None = None
+        self, task: Task, decoder: Decoder, before: ParameterValues | None = None
     ) -> list[str]:
         """Return a warning for each changed parameter that has no effect with a model.
 
@@ -341,7 +360,7 @@ class DetectorConfig(FrameParameters, ModelParameters, TritonParameters):
         Args:
             before: the earlier values; None for the defaults.
         """
-        defaults = DetectorConfig()
+        defaults = ParameterValues()
         before = before or defaults
         unused = {
             **dict.fromkeys(decoder.unused_parameters, f'decoder {decoder.family}'),
@@ -413,7 +432,7 @@ _KINDS: Final = {
 
 
 def _group(field: str) -> int:
-    """Return the group of a row in the table: engine_path, DetectorConfig's own, model, Triton."""
+    """Return the group of a row in the table: engine_path, no base class, model, Triton."""
     if field == 'engine_path':
         return 0
     return {'model': 2, 'triton': 3}.get(field.partition('_')[0], 1)
@@ -422,7 +441,7 @@ def _group(field: str) -> int:
 def _rows() -> tuple[Parameter, ...]:
     rows = []
     # Inherited fields come first in a dataclass, but the table begins with the model.
-    fields = dataclasses.fields(DetectorConfig)
+    fields = dataclasses.fields(ParameterValues)
     for field in sorted(fields, key=lambda field: _group(field.name)):
         facts = dict(field.metadata)
         name = facts.pop('name', field.name)

@@ -6,21 +6,29 @@ the file's sections have. An argument without a value is not passed to the node.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from trt_perception.errors import ConfigError, ValuesError
-from trt_perception.files.plain_text import fraction_as_number, read_yes_no, short_repr, split_list
+from trt_perception.files.plain_text import (
+    fraction_as_number,
+    join_first_items,
+    read_yes_no,
+    short_repr,
+    split_list,
+)
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.config import (
     PARAMETERS,
-    DetectorConfig,
+    ParameterValues,
     closest_parameters,
     manifest_only_fix,
 )
@@ -29,6 +37,8 @@ from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.transport.advice import CAMERA_PROFILE, NODE_PROFILE
 
+#: Name of a node that serves all cameras.
+NODE_NAME: Final = 'detector'
 _LOG_LEVELS: Final = ('debug', 'info', 'warn', 'error', 'fatal')
 # Every rclpy node has this parameter.
 _SIM_TIME_PARAMETER: Final = Parameter(
@@ -102,6 +112,11 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         ),
         'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
         'namespace': ('', 'Namespace of the node and its topics.'),
+        'nodes': (
+            '1',
+            'Number of nodes, detector_0, detector_1 and so on, each with a share of the cameras. '
+            '1: one node, detector.',
+        ),
         'log_level': ('info', f'One of {levels}.'),
         'transport_profile': (
             str(share / NODE_PROFILE),
@@ -191,6 +206,112 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
     return [(f'{name}/image', topic.replace(_CAMERA_PLACEHOLDER, name)) for name in cameras]
 
 
+@dataclass(frozen=True)
+class NodeShare:
+    """One of the nodes that the launch file starts.
+
+    Attributes:
+        name: name of the node, without namespace.
+        cameras: names of the node's cameras; empty if the node has one camera without a name.
+        parameters: values that override the parameter file, each in its type.
+    """
+
+    name: str
+    cameras: tuple[str, ...]
+    parameters: Mapping[str, Any]
+
+
+def node_count(text: str) -> int:
+    """Return the value of the launch argument ``nodes``.
+
+    Raises:
+        ConfigError: the text is not a number from 1 to the largest number of cameras.
+    """
+    # Three digits suffice to find that a number is too large.
+    count = int(text[:3]) if text.isascii() and text.isdecimal() else 0
+    if not 0 < count <= MAX_CAMERAS:
+        expected = f'a number from 1 to {MAX_CAMERAS}'
+        raise ConfigError('nodes', short_repr(text), expected=expected)
+    return count
+
+
+def node_names(count: int) -> list[str]:
+    """Return the names of the nodes, without namespace."""
+    return [f'{NODE_NAME}_{index}' for index in range(count)] if count > 1 else [NODE_NAME]
+
+
+def share_cameras(names: Sequence[str], count: int) -> list[tuple[str, ...]]:
+    """Divide cameras into contiguous shares, whose sizes differ by at most one.
+
+    Args:
+        names: names of the cameras; empty if there is one camera without a name.
+        count: number of shares.
+
+    Raises:
+        ConfigError: there are fewer cameras than shares, or several shares of a camera without
+            a name.
+    """
+    if count == 1:
+        return [tuple(names)]
+    if not names:
+        fix = 'name the cameras with cameras:=front,rear or in params_file, or leave nodes out'
+        raise ConfigError('nodes', f'{count} nodes without names of cameras', fix=fix)
+    if count > len(names):
+        expected = f'at most {len(names)}, one for each of {join_first_items(names)}'
+        raise ConfigError('nodes', str(count), expected=expected, fix='use fewer nodes')
+    bounds = [len(names) * index // count for index in range(count + 1)]
+    return [tuple(names[first:end]) for first, end in itertools.pairwise(bounds)]
+
+
+def share_devices(device_ids: Sequence[int], count: int) -> list[tuple[int, ...]]:
+    """Return the CUDA devices of each node. Nodes share devices if there are too few.
+
+    Args:
+        device_ids: indices of the CUDA devices, at least one.
+        count: number of nodes.
+    """
+    if len(device_ids) < count:
+        return [(device_ids[index % len(device_ids)],) for index in range(count)]
+    return [tuple(device_ids[index::count]) for index in range(count)]
+
+
+def node_shares(
+    parameters: Mapping[str, Any],
+    count: int,
+    cameras: Sequence[str] = (),
+    device_ids: Sequence[int] = (),
+) -> list[NodeShare]:
+    """Return the nodes to start, each with its share of cameras and devices.
+
+    Args:
+        parameters: values of the launch arguments, each in its type.
+        count: number of nodes.
+        cameras: names of all cameras, from arguments or parameter file.
+        device_ids: CUDA devices of all nodes; empty for the default.
+
+    Raises:
+        ConfigError: the cameras cannot be shared by so many nodes.
+    """
+    shares = share_cameras(cameras, count)
+    if count == 1:
+        return [NodeShare(NODE_NAME, shares[0], dict(parameters))]
+    devices = share_devices(device_ids or ParameterValues.device_ids, count)
+    return [
+        NodeShare(
+            name,
+            own,
+            {
+                'nodes_on_this_machine': count,
+                **parameters,
+                'cameras': list(own),
+                'cameras_of_other_nodes': [camera for camera in cameras if camera not in own],
+                'device_ids': list(ids),
+            },
+        )
+        for name, own, ids in zip(node_names(count), shares, devices, strict=True)
+    ]
+
+
 def demo_cameras(text: str) -> tuple[str, ...]:
     """Return the names of the demo's cameras.
 
@@ -208,7 +329,7 @@ def demo_cameras(text: str) -> tuple[str, ...]:
             expected = f'a number from 1 to {MAX_CAMERAS}, or names'
             raise ConfigError('cameras', short_repr(names[0]), expected=expected)
         names = [f'camera_{number}' for number in range(1, count + 1)]
-    return DetectorConfig(cameras=tuple(names)).cameras
+    return ParameterValues(cameras=tuple(names)).cameras
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ class Parameter:
 
     Attributes:
         name: ROS name, with dots.
-        field: name of the field in DetectorConfig.
+        field: name of the field in ParameterValues.
         kind: ``bool``, ``integer``, ``double``, ``string`` and their arrays ``integer[]``,
             ``double[]``, ``string[]``.
         default: the value without user input.

@@ -65,13 +65,43 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
     Args:
         node: full name of the node, such as ``/front/detector``.
     """
-    cameras: list[str] = []
+    return _items_of_file(path, node, 'cameras')
+
+
+def device_ids_of_file(path: Path, node: str) -> list[int]:
+    """Return the value of the parameter ``device_ids`` in a file for a node, like the cameras.
+
+    Args:
+        node: full name of the node, such as ``/front/detector_0``.
+    """
+    items = _items_of_file(path, node, 'device_ids')
+    are_numbers = all(item.isascii() and item.isdecimal() and len(item) < 5 for item in items)
+    return [int(item) for item in items] if are_numbers else []
+
+
+def sections_of_old_name(path: Path, old: str, nodes: Sequence[str]) -> list[str]:
+    """Return the names of sections that match a node's old name, but none of the new names.
+
+    Args:
+        old: full name of the node, such as ``/front/detector``.
+        nodes: full names of the nodes that replace this node.
+    """
+    return [
+        head
+        for head, _ in _read_sections(path)
+        if _matches(head, old) and not any(_matches(head, node) for node in nodes)
+    ]
+
+
+def _items_of_file(path: Path, node: str, parameter: str) -> list[str]:
+    """Return the items of a list in the last section for a node; [] if there are none."""
+    texts: list[str] = []
     for head, section in _read_sections(path):
-        found = _value_of_key(_value_of_key(section, 'ros__parameters'), 'cameras')
+        found = _value_of_key(_value_of_key(section, 'ros__parameters'), parameter)
         if found is not None and _matches(head, node):
             items = found.value if isinstance(found, yaml.SequenceNode) else []
-            cameras = [item.value for item in items if isinstance(item.value, str)]
-    return cameras
+            texts = [item.value for item in items if isinstance(item.value, str)]
+    return texts
 
 
 def first_mixed_list(path: Path) -> str:

@@ -78,7 +78,7 @@ class ImageSizedPipeline:
         self._errors: dict[int, list[ImageError | None]] = {}
         # The frames of a slot that are not enqueued yet.
         self._waiting: dict[int, list[tuple[Frame, Thresholds]]] = {}
-        # Unchanged when the model is opened again, because the detector has as many slots.
+        # Unchanged when the model is opened again, because the pool has as many slots.
         self.depth = opened.depth
         self._use(opened)
 

@@ -7,7 +7,7 @@ they cost nothing when they are off. The domain of all ranges is `trt_perception
 * `enqueue 3`, `collect 3`: the calls of the worker, with the number of frames.
 * stages, such as `preprocess` or `upload`: within one thread.
 
-MarkedHandler in `scheduling/marked_handler.py` adds the ranges of frames.
+`mark_camera` in `scheduling/marked_camera.py` adds the ranges of frames.
 """
 
 from __future__ import annotations

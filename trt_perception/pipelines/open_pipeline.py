@@ -21,7 +21,7 @@ from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.host.triton_pipeline import TritonPipeline
 from trt_perception.pipelines.image_sized_pipeline import follow_image_size
 from trt_perception.pipelines.pipeline import Pipeline, collect_all
@@ -82,14 +82,14 @@ def _open_pipeline(
 
 def open_onnx_pipeline(
     model: ModelFile, options: PipelineOptions, *, open_batch: int | None = None
-) -> HostPipeline:
+) -> OnnxRuntimePipeline:
     """Open an ONNX model. A provider on the GPU runs once, so that it has built its engines.
 
     With `auto`, a provider that cannot be opened or fails in this run is logged, and the next one
     is tried: TensorRT, CUDA, CPU. Providers that this build of ONNX Runtime lacks cost nothing.
 
     Args:
-        open_batch: as for HostPipeline.
+        open_batch: as for OnnxRuntimePipeline.
 
     Raises:
         EngineError: the model cannot be opened, or the requested provider cannot be used.
@@ -116,13 +116,15 @@ def open_onnx_pipeline(
 
 def _open(
     model: ModelFile, options: PipelineOptions, provider: str, open_batch: int | None
-) -> HostPipeline:
+) -> OnnxRuntimePipeline:
     if provider == 'cpu':
-        return HostPipeline(model, options, open_batch=open_batch)
+        return OnnxRuntimePipeline(model, options, open_batch=open_batch)
     name = model.path.name
     with contextlib.ExitStack() as undo:
         with _progress_in_log(f'{name}: provider {provider}'):
-            pipeline = HostPipeline(model, options, provider=provider, open_batch=open_batch)
+            pipeline = OnnxRuntimePipeline(
+                model, options, provider=provider, open_batch=open_batch
+            )
             undo.callback(pipeline.close)
             _run_smallest_and_largest_batch(pipeline, name)
         undo.pop_all()
@@ -133,7 +135,7 @@ def _open(
     return pipeline
 
 
-def _run_smallest_and_largest_batch(pipeline: HostPipeline, name: str) -> None:
+def _run_smallest_and_largest_batch(pipeline: OnnxRuntimePipeline, name: str) -> None:
     """Run grey images. TensorRT then has engines for all batch sizes between the two.
 
     Raises:

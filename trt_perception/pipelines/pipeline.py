@@ -1,4 +1,4 @@
-"""The interface between the detector and the pipelines."""
+"""The interface between the pool and the pipelines."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Pipeline(Protocol):
 
     Attributes:
         depth: number of slots, which is the number of batches in flight.
-        max_in_flight: number of slots that the detector may use now, 1 … `depth`. `collect` may
+        max_in_flight: number of slots that the pool may use now, 1 … `depth`. `collect` may
             change it.
         batch: largest number of frames in a batch.
         spec: tensors, preprocessing, decoder and class names of the model.

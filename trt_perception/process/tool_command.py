@@ -12,6 +12,10 @@ from typing import Final
 #: Environment variable with the words before a tool's name. Scripts of a checkout set it.
 RUN_VARIABLE: Final = 'TRT_PERCEPTION_RUN'
 
+#: Environment variable with the words that replace ``ros2`` in ``ros2 lifecycle`` and
+#: ``ros2 param``. Scripts of a checkout set it, because a checkout may lack the program ``ros2``.
+ROS2_VARIABLE: Final = 'TRT_PERCEPTION_ROS2'
+
 #: Environment variable that detect.launch.py sets for the node.
 LAUNCH_VARIABLE: Final = 'TRT_PERCEPTION_LAUNCHED'
 
@@ -45,6 +49,15 @@ def tool_command(tool: str, *words: str) -> str:
     else:
         start = shlex.join([sys.executable, '-m', f'trt_perception.offline.tools.{tool}'])
     return ' '.join([start, *map(shlex.quote, words)])
+
+
+def ros2_command(*words: str) -> str:
+    """Return a shell command of ``ros2 lifecycle`` or ``ros2 param`` for messages.
+
+    Args:
+        words: words after ``ros2``, such as ``('lifecycle', 'get', '/detector')``.
+    """
+    return ' '.join([os.environ.get(ROS2_VARIABLE) or 'ros2', *map(shlex.quote, words)])
 
 
 def _ros2_finds(tool: str) -> bool:

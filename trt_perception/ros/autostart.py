@@ -26,6 +26,7 @@ from trt_perception.parameters.camera import NodeConfig
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
 from trt_perception.process.interruption import is_interrupted
+from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.timers import steady_timer
 
@@ -289,7 +290,8 @@ class Autostart:
             return
         if self._owner.needs_parameter:
             self._waits_for_parameter = True
-            text = f'{state} until a parameter changes: ros2 param set {name} NAME VALUE'
+            command = ros2_command('param', 'set', name, 'NAME', 'VALUE')
+            text = f'{state} until a parameter changes: {command}'
             self._owner.show_attempt(text)
             self._node.get_logger().warning(text)
             return

@@ -1,4 +1,4 @@
-"""The lifecycle node that turns the images of one or several cameras into detections.
+"""The lifecycle node that turns the images of one or several cameras into results.
 
 configure loads the model, and activate subscribes. deactivate lets frames in flight finish, and
 cleanup frees everything. NodeCamera holds the parts of one camera.
@@ -19,22 +19,23 @@ from rclpy.parameter import Parameter
 from trt_perception.errors import ConfigError, CudaError, InterruptionError, TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
+from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.autostart import Autostart, OpenModel, open_model
 from trt_perception.ros.camera.camera import NodeCamera, subscriptions_text
 from trt_perception.ros.camera.transport_choice import choose_transports, simplejpeg_advice
-from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.keypoint_parameters import KeypointParameters
+from trt_perception.ros.node_monitor import NodeMonitor
 from trt_perception.ros.parameters import NodeParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 #: Exit code of a process whose GPU context is lost.
 EXIT_GPU_LOST: Final = 1
@@ -62,7 +63,7 @@ def _guarded(
                 self._report_failure(transition.__name__, error, is_logged=is_news)
             if undo is not None:
                 undo(self)
-            self._health.publish_soon()
+            self._monitor.publish_soon()
             return on_failure
 
         return run
@@ -95,9 +96,9 @@ class DetectorNode(LifecycleNode):
         self._frame_time_s = 0.0  # seconds of a frame in the warm-up
         self._cameras: list[NodeCamera] = []
         self._participants = ImageParticipants(self)
-        # on_activate creates the detector; _stop frees it.
-        self._detector: Detector[Any] | None = None
-        self._health = NodeHealth(self, self._log, self)
+        # on_activate creates the pool; _stop frees it.
+        self._pool: WorkerPool[Any] | None = None
+        self._monitor = NodeMonitor(self, self._log, self)
         self._fault: BaseException | None = None
         self.needs_parameter = False
         self._node_parameters = NodeParameters(
@@ -114,14 +115,15 @@ class DetectorNode(LifecycleNode):
         if self.config.autostart:
             self._autostart.start()
         else:
-            name = self.get_fully_qualified_name()
+            command = ros2_command(
+                'lifecycle', 'set', self.get_fully_qualified_name(), 'configure'
+            )
             self.get_logger().info(
-                f'unconfigured, as autostart is false: ros2 lifecycle set {name} configure, '
-                'then activate'
+                f'unconfigured, as autostart is false: {command}, then activate'
             )
 
     @property
-    def config(self) -> DetectorConfig:
+    def config(self) -> ParameterValues:
         """The current values of the parameters."""
         return self._node_parameters.config
 
@@ -148,7 +150,7 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         names = self._camera_names
         check_topics(self, names)
-        self._health.start_publishing(self.config.diagnostics_period_s)
+        self._monitor.start_publishing(self.config.diagnostics_period_s)
         model = self._autostart.pop_opened_model() or self.open_model(self.node_config)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
         self._participants.start(self.node_config)
@@ -157,11 +159,11 @@ class DetectorNode(LifecycleNode):
             index = number % len(self._pipelines)
             config = self._node_parameters.camera_config(name)
             self._cameras.append(NodeCamera(self, name, config, self._pipelines[index], index))
-        self._health.set_cameras([camera.health for camera in self._cameras])
+        self._monitor.set_cameras([camera.monitor for camera in self._cameras])
         if advice := simplejpeg_advice([camera.config for camera in self._cameras]):
             self.get_logger().warning(advice)
         spec = self._pipelines[0].spec
-        self._health.set_model(model.file, self._pipelines[0])
+        self._monitor.set_model(model.file, self._pipelines[0])
         self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
         overridden = self.config.model_overrides().has_values
@@ -178,20 +180,20 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         decodes_jpeg = self._pipelines[0].decodes_jpeg
         choices = choose_transports(self, self.node_config.plans(), decodes_jpeg=decodes_jpeg)
-        self._detector = Detector(
+        self._pool = WorkerPool(
             self._pipelines,
             [
-                camera.create_detector_camera(choice)
+                camera.create_pool_camera(choice)
                 for camera, choice in zip(self._cameras, choices, strict=True)
             ],
             fault_handler=self,
             batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
         )
-        self._detector.start()
-        self._subscribe(self._detector)
+        self._pool.start()
+        self._subscribe(self._pool)
         return super().on_activate(state)
 
-    def _subscribe(self, detector: Detector[Any]) -> None:
+    def _subscribe(self, pool: WorkerPool[Any]) -> None:
         """Subscribe to the images of all cameras, and start watching the cameras."""
         intake = SharedIntake(
             self,
@@ -204,11 +206,11 @@ class DetectorNode(LifecycleNode):
         at_once = sum(pipeline.batch for pipeline in self._pipelines)
         batches_per_turn = math.ceil(len(self._cameras) / at_once)
         topics = [
-            camera.subscribe(intake, detector, index, self._frame_time_s, batches_per_turn)
+            camera.subscribe(intake, pool, index, self._frame_time_s, batches_per_turn)
             for index, camera in enumerate(self._cameras)
         ]
         gpus = self.config.device_ids[: len(self._pipelines)]
-        self._health.start_watching(detector, [camera.health for camera in self._cameras], gpus)
+        self._monitor.start_watching(pool, [camera.monitor for camera in self._cameras], gpus)
         self.get_logger().info(subscriptions_text(self._cameras, topics, intake.description))
 
     @_guarded(on_failure=TransitionCallbackReturn.ERROR)
@@ -245,7 +247,7 @@ class DetectorNode(LifecycleNode):
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Free everything. SUCCESS leads to unconfigured, so that configure can try again."""
         self._release()
-        self._health.publish_soon()
+        self._monitor.publish_soon()
         super().on_error(state)
         if not self.config.autostart:
             self.get_logger().error(
@@ -265,7 +267,7 @@ class DetectorNode(LifecycleNode):
                 'the GPU context is lost and cannot be repaired inside a process: exiting, '
                 'so that launch starts a new process'
             )
-            self._call_each(self._health.publish_and_wait)
+            self._call_each(self._monitor.publish_and_wait)
             return EXIT_GPU_LOST
         self._call_each(self._autostart.stop)
         self._release()
@@ -298,19 +300,19 @@ class DetectorNode(LifecycleNode):
 
     def show_attempt(self, text: str) -> None:
         """Show on /diagnostics how the node reacts to its error; '' shows nothing."""
-        if text != self._health.attempt:
-            self._health.attempt = text
-            self._health.publish_soon()
+        if text != self._monitor.attempt:
+            self._monitor.attempt = text
+            self._monitor.publish_soon()
 
     def report(self, error: str, trace: str = '') -> None:
         """Log an error with its traceback. The diagnostics show the first error."""
         said = escape_controls(error.strip())
-        self._health.error = self._health.error or said
+        self._monitor.error = self._monitor.error or said
         self.get_logger().error(log_text(f'{said}\n{trace}'.strip()))
 
     def _clear_fault(self) -> None:
         """Forget the error and the fault of earlier transitions."""
-        self._health.error = ''
+        self._monitor.error = ''
         self._fault = None
         self.needs_parameter = False
 
@@ -327,7 +329,7 @@ class DetectorNode(LifecycleNode):
         if isinstance(error, CudaError) and error.sticky:
             self._fault = error
         if not is_logged:
-            self._health.error = self._health.error or escape_controls(str(error).strip())
+            self._monitor.error = self._monitor.error or escape_controls(str(error).strip())
         elif isinstance(error, TrtPerceptionError):
             self.report(str(error))
         else:
@@ -348,7 +350,7 @@ class DetectorNode(LifecycleNode):
                 well = False
         return well
 
-    # A part that cannot be closed is dropped. Only the detector is kept until it has stopped.
+    # A part that cannot be closed is dropped. Only the pool is kept until it has stopped.
 
     def _stop(self) -> bool:
         """Undo activate. Return whether all steps succeeded. May be called again."""
@@ -359,22 +361,22 @@ class DetectorNode(LifecycleNode):
     def _release(self) -> bool:
         """Undo activate and configure. Return whether all steps succeeded. May be called again."""
         stopped = self._stop()
-        self._health.forget_model()
+        self._monitor.forget_model()
         self._keypoint_parameters.undeclare()
         cameras, self._cameras = self._cameras, []
         pipelines, self._pipelines = self._pipelines, []
         freed = self._call_each(
             self._participants.close,
-            *(camera.close_outputs for camera in cameras),
+            *(camera.close_publishers for camera in cameras),
             *(pipeline.close for pipeline in pipelines),
         )
         return stopped and freed
 
     def _stop_workers(self) -> None:
-        if self._detector is not None:
-            self._detector.stop()
-            self._health.stop_watching()
-            self._detector = None
+        if self._pool is not None:
+            self._pool.stop()
+            self._monitor.stop_watching()
+            self._pool = None
 
     # Changes of parameters.
 
@@ -392,7 +394,7 @@ class DetectorNode(LifecycleNode):
             result.reason = self._node_parameters.overriding_cameras(parameter_list)
         return result
 
-    def _check_parameters(self, config: DetectorConfig) -> None:
+    def _check_parameters(self, config: ParameterValues) -> None:
         for pipeline in self._pipelines[:1]:
             config.thresholds(pipeline.spec.class_names, pipeline.spec.task)
 

@@ -45,7 +45,8 @@ def main(
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)
-        name, cameras = node.get_fully_qualified_name(), node.config.cameras or ('',)
+        name, config = node.get_fully_qualified_name(), node.config
+        cameras = (*(config.cameras or ('',)), *config.cameras_of_other_nodes)
         unused = unused_parameters(command_line, name)
         for sentence in (*unused, *unused_remappings(command_line, node, cameras)):
             node.get_logger().warning(log_text(sentence))

@@ -1,4 +1,4 @@
-"""Builds the messages on /diagnostics from the facts of the node and its cameras."""
+"""Builds the messages on /diagnostics from what is known of the node and its cameras."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rclpy.time import Time
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.model.tasks.task import Task
 from trt_perception.monitoring.frame_statistics import FrameStatistics
-from trt_perception.monitoring.health_state import HealthState, Level
 from trt_perception.monitoring.percentiles import percentiles
 from trt_perception.monitoring.pipeline_statistics import PipelineStatistics
+from trt_perception.monitoring.status_summary import Level, StatusSummary
 
 # The node's status quotes the problems of at most this many cameras, and names the others.
 _MAX_DETAILED_CAMERAS: Final = 4
@@ -23,8 +23,8 @@ _AGE_WINDOW: Final = 512
 
 
 @dataclass
-class CameraFacts:
-    """Counts, rates and health state of one camera.
+class CameraDiagnostics:
+    """Counts, rates and summary of one camera.
 
     Attributes:
         name: name of the camera; empty if the node has only one camera.
@@ -32,8 +32,9 @@ class CameraFacts:
         published_hz: rate of published frames over the same time.
         received_hz: rate of received frames over the last second, or since the last message.
         not_delivered: number of images that were sent but never arrived; None if unknown.
-        masks_skipped: number of published images without a mask image, map or debug image that a
-            subscriber expects: its thread was busy, it is too large, or the GPU has not made it.
+        result_images_skipped: number of published images without a mask image, map or debug image
+            that a subscriber expects: its thread was busy, it is too large, or the GPU has not
+            made it.
         decoder_warnings: number of published images with a report about the file: a defect of
             a JPEG, or grey pixels of 16 bits.
         candidates_limited: number of published images with boxes above the threshold that did
@@ -41,7 +42,7 @@ class CameraFacts:
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
-        health_state: None while inactive, unless the model has a problem.
+        summary: None while inactive, unless the model has a problem.
     """
 
     name: str = ''
@@ -49,17 +50,17 @@ class CameraFacts:
     received_hz: float = 0.0
     published_hz: float = 0.0
     not_delivered: int | None = 0
-    masks_skipped: int = 0
+    result_images_skipped: int = 0
     decoder_warnings: int = 0
     candidates_limited: int = 0
     ages_ms: Sequence[float] = ()
     reliability: str = ''
-    health_state: HealthState | None = None
+    summary: StatusSummary | None = None
 
 
 @dataclass
-class Health:
-    """The facts of one diagnostic message.
+class NodeDiagnostics:
+    """The content of one message on /diagnostics: the node and its cameras.
 
     Attributes:
         state: label of the lifecycle state.
@@ -67,7 +68,7 @@ class Health:
         engine: path of the model; empty before configure.
         task: task of the model; None before configure.
         cameras: one camera without a name, or named cameras.
-        health_state: health state of the node with named cameras; None while inactive.
+        summary: summary of the node with named cameras; None while inactive.
         gpus: statistics of the pipeline of each GPU, by device index; empty before activate.
         batches: number of batches that the pipelines have run.
         runtime_values: keys and values about the model's runtime; empty before configure.
@@ -77,54 +78,54 @@ class Health:
     error: str = ''
     engine: str = ''
     task: Task | None = None
-    cameras: Sequence[CameraFacts] = (CameraFacts(),)
-    health_state: HealthState | None = None
+    cameras: Sequence[CameraDiagnostics] = (CameraDiagnostics(),)
+    summary: StatusSummary | None = None
     gpus: Mapping[int, PipelineStatistics] = field(default_factory=dict)
     batches: int = 0
     runtime_values: tuple[tuple[str, str], ...] = ()
 
 
-def diagnostics_message(name: str, now: Time, health: Health) -> DiagnosticArray:
+def diagnostics_message(name: str, now: Time, node: NodeDiagnostics) -> DiagnosticArray:
     """Return a message with a status of the node, and of each camera and GPU if there are several.
 
-    The level of each status is ERROR after a fault, otherwise the level of its health state.
+    The level of each status is ERROR after a fault, otherwise the level of its summary.
     """
-    [first, *others] = health.cameras
+    [first, *others] = node.cameras
     if not others and not first.name:
-        statuses = [_single_camera_status(name, health, first)]
+        statuses = [_single_camera_status(name, node, first)]
     else:
-        statuses = [_node_status(name, health)]
-        statuses += [_camera_status(name, health, camera) for camera in health.cameras]
-    if len(health.gpus) > 1:
-        statuses += [_gpu_status(name, health, *gpu) for gpu in health.gpus.items()]
+        statuses = [_node_status(name, node)]
+        statuses += [_camera_status(name, node, camera) for camera in node.cameras]
+    if len(node.gpus) > 1:
+        statuses += [_gpu_status(name, node, *gpu) for gpu in node.gpus.items()]
     message = DiagnosticArray(status=statuses)
     message.header.stamp = now.to_msg()
     return message
 
 
 def summarise_problems(
-    cameras: Sequence[CameraFacts], own: HealthState | None
-) -> HealthState | None:
-    """Return the health state of the node, with the problem and name of each camera.
+    cameras: Sequence[CameraDiagnostics], own: StatusSummary | None
+) -> StatusSummary | None:
+    """Return the summary of the node, with the problem and name of each camera.
 
     Returns:
-        A health state with the worst level and the messages of all problems; `own` if no camera
+        A summary with the worst level and the messages of all problems; `own` if no camera
         has a problem.
     """
-    found = [
-        (camera.name, camera.health_state) for camera in cameras if camera.health_state is not None
-    ]
+    found = [(camera.name, camera.summary) for camera in cameras if camera.summary is not None]
     if not found:
         return own
-    bad = [(name, state) for name, state in found if state.level != Level.OK]
+    bad = [(name, summary) for name, summary in found if summary.level != Level.OK]
     sentences = [own.message] if own is not None and own.kind else []
-    sentences += camera_sentences([(name, each.level, each.message) for name, each in bad])
+    sentences += camera_sentences(
+        [(name, summary.level, summary.message) for name, summary in bad]
+    )
     if not sentences:
         return own
-    states = [*([own] if own is not None else []), *(state for _, state in bad)]
-    level = max(state.level for state in states)
-    kind = next(state.kind for state in states if state.kind)
-    return HealthState(level, kind, '; '.join(sentences))
+    summaries = [*([own] if own is not None else []), *(summary for _, summary in bad)]
+    level = max(summary.level for summary in summaries)
+    kind = next(summary.kind for summary in summaries if summary.kind)
+    return StatusSummary(level, kind, '; '.join(sentences))
 
 
 def camera_sentences(problems: Sequence[tuple[str, int, str]]) -> list[str]:
@@ -140,62 +141,64 @@ def camera_sentences(problems: Sequence[tuple[str, int, str]]) -> list[str]:
     return sentences
 
 
-def sum_not_delivered(cameras: Sequence[CameraFacts]) -> int | None:
+def sum_not_delivered(cameras: Sequence[CameraDiagnostics]) -> int | None:
     """Return the number of undelivered images of all cameras; None if unknown for any camera."""
     lost = [camera.not_delivered for camera in cameras]
     known = [count for count in lost if count is not None]
     return sum(known) if len(known) == len(lost) else None
 
 
-def _single_camera_status(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
+def _single_camera_status(
+    name: str, node: NodeDiagnostics, camera: CameraDiagnostics
+) -> DiagnosticStatus:
     values = {
-        'state': health.state,
-        'engine': health.engine,
-        **dict(health.runtime_values),
-        **_task_values(health.task),
+        'state': node.state,
+        'engine': node.engine,
+        **dict(node.runtime_values),
+        **_task_values(node.task),
         'image reliability': camera.reliability,
         **_count_values(camera),
         **_stage_values(camera.statistics),
         **_age_values(camera.ages_ms),
     }
-    return _status(f'{name}: detector', health, camera.health_state, values)
+    return _status(f'{name}: detector', node, camera.summary, values)
 
 
-def _node_status(name: str, health: Health) -> DiagnosticStatus:
+def _node_status(name: str, node: NodeDiagnostics) -> DiagnosticStatus:
     """Return the status of the node: the sums over all cameras, and the worst level."""
-    cameras = health.cameras
+    cameras = node.cameras
     counts = FrameStatistics.merge([camera.statistics for camera in cameras])
-    all_of_them = CameraFacts(
+    all_of_them = CameraDiagnostics(
         statistics=counts,
         received_hz=sum(camera.received_hz for camera in cameras),
         published_hz=sum(camera.published_hz for camera in cameras),
         not_delivered=sum_not_delivered(cameras),
-        masks_skipped=sum(camera.masks_skipped for camera in cameras),
+        result_images_skipped=sum(camera.result_images_skipped for camera in cameras),
         decoder_warnings=sum(camera.decoder_warnings for camera in cameras),
         candidates_limited=sum(camera.candidates_limited for camera in cameras),
     )
     values = {
-        'state': health.state,
-        'engine': health.engine,
-        **dict(health.runtime_values),
-        **_task_values(health.task),
+        'state': node.state,
+        'engine': node.engine,
+        **dict(node.runtime_values),
+        **_task_values(node.task),
         'cameras': ', '.join(camera.name for camera in cameras),
         **_count_values(all_of_them),
-        'batches': str(health.batches),
+        'batches': str(node.batches),
         **_stage_values(counts),
         **_age_values(
             [age for camera in cameras for age in camera.ages_ms[-_AGE_WINDOW // len(cameras) :]]
         ),
     }
-    return _status(
-        f'{name}: detector', health, summarise_problems(cameras, health.health_state), values
-    )
+    return _status(f'{name}: detector', node, summarise_problems(cameras, node.summary), values)
 
 
-def _camera_status(name: str, health: Health, camera: CameraFacts) -> DiagnosticStatus:
+def _camera_status(
+    name: str, node: NodeDiagnostics, camera: CameraDiagnostics
+) -> DiagnosticStatus:
     total = percentiles(1e3 * times.total for times in camera.statistics.times)
     values = {
-        'state': health.state,
+        'state': node.state,
         'image reliability': camera.reliability,
         **_count_values(camera),
         **(
@@ -205,28 +208,28 @@ def _camera_status(name: str, health: Health, camera: CameraFacts) -> Diagnostic
         ),
         **_age_values(camera.ages_ms),
     }
-    return _status(f'{name}: {camera.name}', health, camera.health_state, values)
+    return _status(f'{name}: {camera.name}', node, camera.summary, values)
 
 
 def _gpu_status(
-    name: str, health: Health, number: int, statistics: PipelineStatistics
+    name: str, node: NodeDiagnostics, number: int, statistics: PipelineStatistics
 ) -> DiagnosticStatus:
     values = {
-        'state': health.state,
+        'state': node.state,
         'frames': str(statistics.frames),
         'batches': str(statistics.batches),
     }
     if statistics.compute is not None:
         p50_ms, p99_ms = statistics.compute.p50_ms, statistics.compute.p99_ms
         values['compute p50 / p99 (ms)'] = f'{p50_ms:.3f} / {p99_ms:.3f}'
-    return _status(f'{name}: GPU {number}', health, None, values)
+    return _status(f'{name}: GPU {number}', node, None, values)
 
 
 def _task_values(task: Task | None) -> dict[str, str]:
     return {'task': ''} if task is None else {'task': task.name, **task.diagnostic_values()}
 
 
-def _count_values(camera: CameraFacts) -> dict[str, str]:
+def _count_values(camera: CameraDiagnostics) -> dict[str, str]:
     counts = camera.statistics
     values = {
         'received (Hz)': f'{camera.received_hz:.2f}',
@@ -241,14 +244,16 @@ def _count_values(camera: CameraFacts) -> dict[str, str]:
     }
     for reason, count in sorted(counts.dropped.items()):
         values[f'dropped: {reason}'] = str(count)
-    if camera.masks_skipped:
-        values['masks_skipped'] = str(camera.masks_skipped)
+    if camera.result_images_skipped:
+        values['result_images_skipped'] = str(camera.result_images_skipped)
+        # The old name, for one release.
+        values['masks_skipped'] = values['result_images_skipped']
     if camera.decoder_warnings:
         values['decoder_warnings'] = str(camera.decoder_warnings)
     if camera.candidates_limited:
         values['candidates_limited'] = str(camera.candidates_limited)
-    if camera.health_state is not None and camera.health_state.late_stage:
-        values['late stage'] = camera.health_state.late_stage
+    if camera.summary is not None and camera.summary.late_stage:
+        values['late stage'] = camera.summary.late_stage
     return values
 
 
@@ -267,18 +272,18 @@ def _age_values(ages_ms: Sequence[float]) -> dict[str, str]:
 
 
 def _status(
-    name: str, health: Health, state: HealthState | None, values: Mapping[str, str]
+    name: str, node: NodeDiagnostics, summary: StatusSummary | None, values: Mapping[str, str]
 ) -> DiagnosticStatus:
-    if health.error:
-        level, summary = Level.ERROR, health.error
-    elif state is None:
-        level, summary = Level.OK, health.state
+    if node.error:
+        level, message = Level.ERROR, node.error
+    elif summary is None:
+        level, message = Level.OK, node.state
     else:
-        level, summary = state.level, state.message
+        level, message = summary.level, summary.message
     return DiagnosticStatus(
         level=bytes([level]),
         name=name,
-        message=escape_controls(summary),
-        hardware_id=escape_controls(health.engine),
+        message=escape_controls(message),
+        hardware_id=escape_controls(node.engine),
         values=[KeyValue(key=key, value=escape_controls(value)) for key, value in values.items()],
     )

@@ -23,14 +23,15 @@ from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.model.files.triton_address import triton_server
 from trt_perception.parameters.camera import (
     NodeConfig,
+    camera_of_parameter,
     camera_rows,
     is_camera_parameter,
     unknown_parameter,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.spelling import yaml_value
-from trt_perception.process.tool_command import is_typed
+from trt_perception.process.tool_command import is_typed, ros2_command
 from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 
 # Start values of these parameters are ignored here: rclpy declares or reads the first two, and the
@@ -73,8 +74,8 @@ class NodeParameters:
         node: Node,
         *,
         is_configured: Callable[[], bool] = lambda: False,
-        check: Callable[[DetectorConfig], None] = lambda _: None,
-        apply: Callable[[DetectorConfig, DetectorConfig], None] = lambda _before, _now: None,
+        check: Callable[[ParameterValues], None] = lambda _: None,
+        apply: Callable[[ParameterValues, ParameterValues], None] = lambda _before, _now: None,
     ) -> None:
         self._node = node
         self._is_configured = is_configured
@@ -92,11 +93,11 @@ class NodeParameters:
         node.add_post_set_parameters_callback(self._post_set)
 
     @property
-    def config(self) -> DetectorConfig:
+    def config(self) -> ParameterValues:
         """The current values of the node."""
         return self.node_config.node
 
-    def camera_config(self, name: str) -> DetectorConfig:
+    def camera_config(self, name: str) -> ParameterValues:
         """Return the current values of a camera. The name '' gives the values of the node.
 
         Raises:
@@ -124,14 +125,14 @@ class NodeParameters:
 
         Rules that depend on other parameters are not checked.
         """
-        command = f'ros2 param set {self._node.get_fully_qualified_name()}'
+        node = self._node.get_fully_qualified_name()
         for change in changes:
             row = self._declared.get(change.name)
             if row is not None and change.type_ == RosParameter.Type.NOT_SET:
-                default = shlex.quote(_yaml_text(row.default))
+                command = ros2_command('param', 'set', node, change.name, _yaml_text(row.default))
                 return (
                     f"parameter '{change.name}' cannot be deleted, the node needs a value; for "
-                    f'its default: {command} {change.name} {default}'
+                    f'its default: {command}'
                 )
             if row is None and self._node.has_parameter(change.name):
                 # A parameter of rclpy or of the model. rclpy's refusal would not name it.
@@ -142,7 +143,7 @@ class NodeParameters:
                 continue
 
             def typed(name: str, text: str) -> str:
-                return f'{command} {name} {shlex.quote(text)}'
+                return ros2_command('param', 'set', node, name, text)
 
             if mistake := _find_mistake(
                 change.name, change.value, row, self.config.cameras, typed
@@ -201,10 +202,11 @@ class NodeParameters:
                     fix='set it in a parameter file or as an argument, and start the node again',
                 )
             if self._is_configured():
+                command = ros2_command('lifecycle', 'set', node, 'deactivate')
                 raise ConfigError(
                     f"parameter '{name}'",
                     'cannot change while the node is configured',
-                    fix=f'run ros2 lifecycle set {node} deactivate, then cleanup',
+                    fix=f'run {command}, then cleanup',
                 )
         if node_config.node.engine_path != self.config.engine_path:
             node_config.check_server()
@@ -269,15 +271,19 @@ def _read_start_values(node: Node) -> NodeConfig:
     rows = NodeConfig().rows()
     mistakes = []
     values: dict[str, Any] = {}
-    cameras: tuple[str, ...] | None = ()
-    if 'cameras' in given:
-        row, value = rows['cameras'], given['cameras']
-        mistake = _find_mistake('cameras', value, row, (), _start_line('cameras'))
-        cameras = None if mistake else _table_value(row, value)
+    cameras, others = (
+        _start_names(rows[name], given.get(name, ()))
+        for name in ('cameras', 'cameras_of_other_nodes')
+    )
     rows.update(camera_rows(cameras or ()))
+    # Another node reads and checks the values of these cameras.
+    ignored = set(others or ()).difference(cameras or ())
     for name, value in given.items():
-        if cameras is None and is_camera_parameter(name):
-            continue  # the invalid value of `cameras` is the mistake to report
+        if is_camera_parameter(name):
+            if cameras is None or others is None:
+                continue  # the invalid list of names is the mistake to report
+            if camera_of_parameter(name) in ignored:
+                continue
         line = _start_line(name)
         if mistake := _find_mistake(name, value, rows.get(name), cameras or (), line):
             mistakes.append(mistake)
@@ -289,6 +295,12 @@ def _read_start_values(node: Node) -> NodeConfig:
     return dataclasses.replace(
         node_config, start_server=triton_server(node_config.node.engine_path)
     )
+
+
+def _start_names(row: Parameter, value: Any) -> tuple[str, ...] | None:
+    """Return the start value of a list of names, or None if the value is invalid."""
+    is_valid = not _find_mistake(row.name, value, row, (), _start_line(row.name))
+    return _table_value(row, value) if is_valid else None
 
 
 def _start_line(given: str) -> Callable[[str, str], str]:

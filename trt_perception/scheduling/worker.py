@@ -32,9 +32,9 @@ Message = TypeVar('Message')
 # intervals add latency; each poll takes about 20 µs of interpreter time.
 _POLL_INTERVAL_SHARE: Final = 0.03
 _POLL_INTERVAL_LIMITS_S: Final = (80e-6, 2e-3)
-# Poll right after the enqueue, because a host pipeline is always done: it computes in `collect`.
-# Poll next after 95 % of the shortest recent time of a batch, which a slow batch raises by at most
-# 25 %.
+# Poll right after the enqueue, because an ONNX Runtime pipeline is always done: it computes in
+# `collect`. Poll next after 95 % of the shortest recent time of a batch, which a slow batch raises
+# by at most 25 %.
 _SECOND_POLL_SHARE: Final = 0.95
 _MAX_SLOWDOWN: Final = 1.25
 # For short batches, poll without sleeping for 0.2 ms from the second poll on: each sleep takes
@@ -43,15 +43,15 @@ _SLEEPLESS_S: Final = 0.2e-3
 
 
 @dataclass
-class DetectorState(Generic[Message]):
-    """State that a detector shares with its workers.
+class PoolState(Generic[Message]):
+    """State that a pool shares with its workers.
 
     Attributes:
         cameras: all cameras; `PendingFrame.camera_index` refers to this sequence.
         camera_statistics: counters of each camera, in the same order.
         clock: returns the time in seconds.
         lock: protects counters and mailboxes. Hold it to call methods that "require the lock".
-        is_running: whether the detector accepts messages.
+        is_running: whether the pool accepts messages.
     """
 
     cameras: Sequence[Camera[Message]]
@@ -63,9 +63,9 @@ class DetectorState(Generic[Message]):
 
 @dataclass(slots=True, eq=False)
 class PendingFrame(Generic[Message]):
-    """A message on its way from `Detector.submit` to the publisher.
+    """A message on its way from `WorkerPool.submit` to the publisher.
 
-    The worker sets all fields that have a default. Times are seconds of the detector's clock.
+    The worker sets all fields that have a default. Times are seconds of the pool's clock.
     """
 
     camera_index: int
@@ -86,7 +86,7 @@ class _Batch(Generic[Message]):
 
 
 class WorkerOwner(Protocol):
-    """Reacts to the failure of a worker. The Detector implements this protocol."""
+    """Reacts to the failure of a worker. The WorkerPool implements this protocol."""
 
     def on_worker_failed(self, worker: PipelineWorker[Any], error: BaseException) -> None:
         """Handle the exception that ended a worker. Called in that worker's thread."""
@@ -98,7 +98,7 @@ class PipelineWorker(Generic[Message]):
     Args:
         name: name of the thread.
         pipeline: runs the batches. Only the worker's thread uses the pipeline.
-        state: cameras, counters and lock that all workers of the detector share.
+        state: cameras, counters and lock that all workers of the pool share.
         owner: notified when an exception ends the thread.
         max_delay_s: how long a message may wait for a full batch while a slot is free.
 
@@ -110,7 +110,7 @@ class PipelineWorker(Generic[Message]):
         self,
         name: str,
         pipeline: Pipeline,
-        state: DetectorState[Message],
+        state: PoolState[Message],
         *,
         owner: WorkerOwner,
         max_delay_s: float,
@@ -133,7 +133,7 @@ class PipelineWorker(Generic[Message]):
         self._wake_ups: SimpleQueue[None] = SimpleQueue()
         self._is_sleeping = False
 
-    # The detector calls these methods from other threads.
+    # The pool calls these methods from other threads.
 
     def add_camera(self, camera: Camera[Message]) -> None:
         """Serve a camera. Call this method before `start`."""
@@ -255,7 +255,7 @@ class PipelineWorker(Generic[Message]):
         for frame in tuple(batch.frames):
             camera = self._state.cameras[frame.camera_index]
             try:
-                image = camera.handler.read_frame(frame.message)
+                image = camera.read_frame(frame.message)
             except ImageError as error:
                 self._drop(frame, error, batch.frames)
                 continue
@@ -314,10 +314,10 @@ class PipelineWorker(Generic[Message]):
             self._drop(frame, result, self._unpublished)
             return
         assert result is not None
-        handler = self._state.cameras[frame.camera_index].handler
+        camera = self._state.cameras[frame.camera_index]
         publish_started_s = self._state.clock()
         try:
-            handler.publish_detections(frame.message, result.frame, result.found)
+            camera.publish_result(frame.message, result.frame, result.found)
         except ImageError as error:
             self._drop(frame, error, self._unpublished)
             return
@@ -341,9 +341,9 @@ class PipelineWorker(Generic[Message]):
         with self._state.lock:
             frames.remove(frame)
             self._state.camera_statistics[frame.camera_index].drop(error.reason)
-        # The traceback would keep the message in memory while the handler stores the error.
-        handler = self._state.cameras[frame.camera_index].handler
-        handler.on_image_error(frame.message, error.with_traceback(None))
+        # The traceback would keep the message in memory while the camera stores the error.
+        camera = self._state.cameras[frame.camera_index]
+        camera.on_image_error(frame.message, error.with_traceback(None))
 
     def _sleep(self, seconds: float | None) -> None:
         with contextlib.suppress(Empty):

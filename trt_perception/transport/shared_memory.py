@@ -33,14 +33,17 @@ _STATE_INITIALISED: Final = 2
 _STATE_WORD: Final = struct.Struct('=I')
 
 
-def affordable_participants(cameras: int, free_bytes: int, bytes_each: int) -> int:
+def affordable_participants(
+    cameras: int, free_bytes: int, bytes_each: int, *, nodes: int = 1
+) -> int:
     """Return a number of participants: one for each camera or for two, or as memory permits.
 
     Args:
         free_bytes: free shared memory in bytes.
         bytes_each: shared memory of one participant in bytes.
+        nodes: number of nodes that share the memory; each node may use an equal part.
     """
-    most = int(_MAX_SHARE * free_bytes) // bytes_each
+    most = int(_MAX_SHARE * free_bytes / nodes) // bytes_each
     per_two_cameras = -(-cameras // 2)
     return cameras if cameras <= most else min(per_two_cameras, most)
 

@@ -24,7 +24,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError, InterruptionError
 from trt_perception.model.files import onnx_external
 from trt_perception.model.files.onnx_external import find_external_weights
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.process import interruption
 
 
@@ -205,7 +205,7 @@ def test_model_with_external_weights_is_refused_when_it_opens(
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with golden_messages.raises(EngineError):
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
 
 
 def test_fix_for_external_weights_works_from_the_current_folder(tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_fix_for_external_weights_works_from_the_current_folder(tmp_path, monkey
     path = Path(folder.name) / 'tiny.onnx'
     path.write_bytes(make_model(external_tensor('weights.bin')).SerializeToString())
     with pytest.raises(EngineError) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
     command = caught.value.fix.partition(': ')[2]
     subprocess.run(command, shell=True, check=True)
     session = onnxruntime.InferenceSession((folder / 'tiny_whole.onnx').read_bytes())
@@ -233,4 +233,4 @@ def test_ort_format_is_refused(tmp_path):
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with pytest.raises(EngineError):
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))

@@ -26,7 +26,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.offline.building.graph.onnx_model import load_onnx
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 
 @pytest.mark.parametrize('place', MODELS_BY_TENSOR_PLACE)
@@ -88,7 +88,7 @@ def test_other_encodings_of_a_tag_are_refused(tag, tmp_path, monkeypatch, golden
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with golden_messages.raises(EngineError):
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
     with golden_messages.raises(EngineError):
         load_onnx(read_model_file(path))
 

@@ -13,7 +13,7 @@ from support.models.tiny_model import CLASS_NAMES, expected_detections, write_ti
 from support.optional_packages import needs
 from support.oracles.evaluation_support import expected_stats, truth, written
 from trt_perception.offline.tools import evaluate_engine
-from trt_perception.offline.tools.parts.model_arguments import detector_config
+from trt_perception.offline.tools.parts.model_arguments import values_from_options
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = (320, 240)
@@ -231,7 +231,7 @@ def test_parameters_accept_python_number_formats():
     options = evaluate_engine._parser().parse_args(
         [*USUAL, *(f'--param={value}' for value in values)]
     )
-    config = detector_config(options, 'a.onnx')
+    config = values_from_options(options, 'a.onnx')
     assert (config.model_scale, config.model_std) == (0.001, (0.01, 2.0, 30.0))
 
 

@@ -159,7 +159,7 @@ def test_unwritable_report_of_a_build_is_reported(tmp_path, monkeypatch, capsys,
         raise WriteError(str(next(iter(files))), 'cannot be written: No space left on device')
 
     monkeypatch.setattr(build_engine, 'write_atomically', full)
-    monkeypatch.setattr(build_engine, '_build', lambda *_: None)
+    monkeypatch.setattr(build_engine, '_build_with_progress', lambda *_: None)
     model = write_tiny_model(tmp_path / 'tiny.onnx')
     arguments = ['--onnx', str(model), '--json', str(tmp_path / 'r.json')]
     assert build_engine.main(arguments) == 1

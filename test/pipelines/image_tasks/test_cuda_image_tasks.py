@@ -14,7 +14,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines import image_sized_pipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
@@ -32,7 +32,7 @@ def arrays(found):
 @pytest.mark.parametrize('task', IMAGE_TASKS)
 def test_outputs_in_pinned_memory_give_the_results_of_the_host(task, install_standins, tmp_path):
     parameters = write_image_model(task, tmp_path / 'model.onnx')
-    config = DetectorConfig.from_values(parameters)
+    config = ParameterValues.from_values(parameters)
     image = np.random.default_rng(7).integers(0, 256, (333, 517, 3), np.uint8)
     frame = frame_from_bgr(image)
     host = open_by_parameters(config)
@@ -46,7 +46,7 @@ def test_outputs_in_pinned_memory_give_the_results_of_the_host(task, install_sta
     }
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
-    options = DetectorConfig.from_values(parameters).pipeline_options()
+    options = ParameterValues.from_values(parameters).pipeline_options()
     pipeline = open_offline_pipeline(read_model_file(tmp_path / 'model.engine'), options)
     pipeline.enqueue(0, [frame], [Thresholds()])
     pinned = pipeline.slots[0].result._outputs['output'].array
@@ -81,7 +81,7 @@ def test_the_kernels_of_a_node_make_maps_with_subscribers(
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
     engine = {'engine_path': str(tmp_path / 'model.engine'), 'map_size': '60x40'}
-    pipeline = open_by_parameters(DetectorConfig.from_values({**parameters, **engine}))
+    pipeline = open_by_parameters(ParameterValues.from_values({**parameters, **engine}))
     frame = frame_from_bgr(np.zeros((333, 517, 3), np.uint8))
     before = recorder.calls.count('cuLaunchKernel')
     pipeline.enqueue(0, [frame], [Thresholds(wanted_topics=frozenset([wanted]))])
@@ -108,7 +108,7 @@ def test_batch_is_split_if_the_engine_accepts_fewer_images_of_their_size(
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
     values = {'engine_path': str(tmp_path / 'model.engine'), 'cameras': ['a', 'b', 'c', 'd']}
-    pipeline = open_by_parameters(DetectorConfig.from_values(values))
+    pipeline = open_by_parameters(ParameterValues.from_values(values))
     assert pipeline.batch == 4
     wide = [frame_from_bgr(np.zeros((90, 160, 3), np.uint8)) for _ in range(3)]
     square = frame_from_bgr(np.zeros((80, 80, 3), np.uint8))
@@ -134,7 +134,7 @@ def test_image_whose_size_the_engine_refuses_leaves_other_cameras_alone(
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
     values = {'engine_path': str(tmp_path / 'model.engine'), 'cameras': ['a', 'b']}
-    pipeline = open_by_parameters(DetectorConfig.from_values(values))
+    pipeline = open_by_parameters(ParameterValues.from_values(values))
     open_model, sizes = pipeline._open_model, []
 
     def record_size(options):

@@ -23,7 +23,7 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import serialise_manifest
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.tools.write_manifest import recognised_manifest
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -143,7 +143,7 @@ def test_hostile_outputs_give_a_valid_result_or_an_error(tmp_path):
             parameters['model.class_names'] = [f'class {number}' for number in range(count)]
         thresholds = Thresholds(focal_length_px=float(rng.choice([0, 50])))
         try:
-            pipeline = open_by_parameters(DetectorConfig.from_values(parameters))
+            pipeline = open_by_parameters(ParameterValues.from_values(parameters))
             found = detect_one(pipeline, IMAGE, thresholds).found
             check_result(found, count)
             results[decoder] += 1
@@ -201,7 +201,7 @@ def test_hostile_manifests_give_a_valid_result_or_an_error(tmp_path):
         else:  # recognised by the names of outputs
             parameters = {'engine_path': str(path)}
             write_constant_model(usual_outputs(rng, model, 0), path)
-        options = DetectorConfig.from_values(parameters).pipeline_options()
+        options = ParameterValues.from_values(parameters).pipeline_options()
         manifest = recognised_manifest(read_model_file(path), options)
         originals[model] = json.loads(serialise_manifest(manifest))
     for index in range(200):
@@ -210,7 +210,7 @@ def test_hostile_manifests_give_a_valid_result_or_an_error(tmp_path):
         content = changed(rng, originals[model])
         path.with_name('model.onnx.json').write_text(json.dumps(content))
         try:
-            options = DetectorConfig(engine_path=str(path)).pipeline_options()
+            options = ParameterValues(engine_path=str(path)).pipeline_options()
             pipeline = open_offline_pipeline(read_model_file(path), options)
             found = detect_one(pipeline, IMAGE, Thresholds(focal_length_px=50)).found
             check_result(found, len(pipeline.spec.class_names))

@@ -23,7 +23,7 @@ from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.decode import decode
 
@@ -106,7 +106,7 @@ def results(family, folder, sizes=SIZES, **values):
     path.write_bytes(RECORDED[f'{name} model'].tobytes())
     for file, text in json.loads(str(RECORDED[f'{name} files'])).items():
         (folder / file).write_text(json.dumps(text))
-    config = DetectorConfig(engine_path=str(path), **values)
+    config = ParameterValues(engine_path=str(path), **values)
     with closing(open_by_parameters(config)) as pipeline:
         return [detect_one(pipeline, picture(size), Thresholds()).found for size in sizes]
 
@@ -228,7 +228,7 @@ def spec_of(shape, dtype='float32'):
     values |= {'model.color_order': 'rgb', 'model.scale': 1.0}
     if len(shape) == 1:
         values |= {'model.decoder': 'class_logits'}
-    overrides = DetectorConfig.from_values(values).model_overrides()
+    overrides = ParameterValues.from_values(values).model_overrides()
     return resolve_model_spec(ModelInfo('x.onnx', inputs, outputs), None, overrides)
 
 

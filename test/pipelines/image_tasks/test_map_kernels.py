@@ -106,7 +106,7 @@ def test_a_map_lies_behind_room_for_a_header():
         emulated_kernels(spec), HostMachine(), spec, outputs, SIZES[:1], ImagePool(DEVICE)
     )
     memory = found.maps['class_ids'].memory()
-    assert memory[HEADER_ROOM:].tolist() == found.class_ids().reshape(-1).tolist()
+    assert memory[HEADER_ROOM:].tolist() == found.image('class_ids').reshape(-1).tolist()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.results.cell_taps import cell_taps
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda import maps as cuda_maps
 from trt_perception.pipelines.cuda.maps import MapDecoder
 from trt_perception.pipelines.cuda.pinned_images import ImagePool
@@ -156,7 +156,7 @@ def test_frame_without_memory_for_its_map_is_dropped(install_standins, tmp_path,
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
     values = {**parameters, 'engine_path': str(tmp_path / 'model.engine'), 'cameras': ['a', 'b']}
-    pipeline = open_by_parameters(DetectorConfig.from_values(values))
+    pipeline = open_by_parameters(ParameterValues.from_values(values))
     frames = [frame_from_bgr(np.zeros((*size, 3), np.uint8)) for size in ((40, 60), (50, 70))]
     wanted = Thresholds(wanted_topics=frozenset(['depth']))
 

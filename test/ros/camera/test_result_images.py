@@ -19,8 +19,8 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.parameters.config import DetectorConfig
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.camera.result_images import too_large_error
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -89,31 +89,31 @@ DEBUG_CASES = {
 
 
 class Viewer:
-    """The outputs of a camera, with a subscriber to one topic."""
+    """The publishers of a camera, with a subscriber to one topic."""
 
     def __init__(self, client, node, task, topic, camera='', **parameters):
-        config = DetectorConfig.from_values(
+        config = ParameterValues.from_values(
             {'engine_path': 'x.onnx', 'debug_image.max_rate_hz': 1000.0, **parameters}
         )
         self.client = client
-        self.outputs = DetectorOutputs(node, ('a', 'b'), config, task, camera)
+        self.publishers = CameraPublishers(node, ('a', 'b'), config, task, camera)
         self.warnings = []
         log = SimpleNamespace(warning=self.warnings.append)
         name = f'{camera}/{topic}' if camera else topic
         self.messages, self._subscription = client.subscribe(Image, name)
-        debug, threads = self.outputs._debug_image, self.outputs._on_demand
+        debug, threads = self.publishers._debug_image, self.publishers._on_demand
         [self.topic] = [each for each in (*threads, debug) if each.name == topic]
         self.topic._limit._log = log
 
         def is_wanted():
-            if not self.outputs._on_demand:
+            if not self.publishers._on_demand:
                 return debug.has_subscriber
-            return topic in self.outputs.wanted_topics()
+            return topic in self.publishers.wanted_topics()
 
         client.spin_until(is_wanted, 'a subscription')
 
     def publish(self, name, size_wh, found):
-        return self.outputs.publish(Header(frame_id=name), frame_of(size_wh), found)
+        return self.publishers.publish(Header(frame_id=name), frame_of(size_wh), found)
 
     def publish_when_free(self, name, size_wh, found):
         self.client.spin_until(lambda: self.publish(name, size_wh, found), 'a free thread')
@@ -125,7 +125,7 @@ class Viewer:
         self.client.spin_until(lambda: set(names) <= set(self.names()), f'images {names}')
 
     def close(self):
-        self.outputs.close()
+        self.publishers.close()
         self.client.node.destroy_subscription(self._subscription)
 
 
@@ -236,7 +236,7 @@ def test_camera_that_waits_for_another_camera_can_be_closed(busy, view, topic):
     task, make = CASES.get(topic, DEBUG_CASES['boxes'])
     other = view(task, topic, 'other')
     assert other.publish('waits', LARGE, make(LARGE))
-    other.outputs.close()  # waits for its thread
+    other.publishers.close()  # waits for its thread
     assert not other.messages
     assert not busy.drawn.may_end.is_set()
 

@@ -24,9 +24,9 @@ from support import forked, golden
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
-from trt_perception.monitoring.health_state import HealthState, Level
+from trt_perception.monitoring.status_summary import Level, StatusSummary
 from trt_perception.parameters.camera import NodeConfig
-from trt_perception.ros.diagnostics import CameraFacts, Health, diagnostics_message
+from trt_perception.ros.diagnostics import CameraDiagnostics, NodeDiagnostics, diagnostics_message
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.ros_graph import _detector_findings, _TopicListener
 from trt_perception.ros.topics import PUBLISHED_TOPICS
@@ -326,9 +326,9 @@ def test_each_camera_of_a_node_has_a_finding(client, other_node):
 
 def status_findings(error='', own=None, **problems):
     """Return the findings for the diagnostics of a node with these problems of its cameras."""
-    cameras = [CameraFacts(name, health_state=problem) for name, problem in problems.items()]
-    health = Health('active', error, cameras=cameras, health_state=own)
-    statuses = diagnostics_message('/detector', Clock().now(), health).status
+    cameras = [CameraDiagnostics(name, summary=problem) for name, problem in problems.items()]
+    diagnostics = NodeDiagnostics('active', error, cameras=cameras, summary=own)
+    statuses = diagnostics_message('/detector', Clock().now(), diagnostics).status
     return [
         f'{each.level} {each.name.removeprefix("/detector: ")}: {each.found}'
         for each in _detector_findings(statuses)
@@ -337,11 +337,11 @@ def status_findings(error='', own=None, **problems):
 
 def test_problem_of_a_camera_is_reported_once():
     good, own = (
-        HealthState(Level.OK, '', 'active'),
-        HealthState(Level.WARN, 'same_name', 'two nodes'),
+        StatusSummary(Level.OK, '', 'active'),
+        StatusSummary(Level.WARN, 'same_name', 'two nodes'),
     )
-    gone = HealthState(Level.ERROR, 'camera_gone', 'gone; start it')
-    slow = HealthState(Level.WARN, 'engine_slower', 'slow')
+    gone = StatusSummary(Level.ERROR, 'camera_gone', 'gone; start it')
+    slow = StatusSummary(Level.WARN, 'engine_slower', 'slow')
     assert status_findings(front=slow, rear=gone, top=good) == [
         'green detector: active',
         'yellow front: slow',

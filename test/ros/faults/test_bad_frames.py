@@ -19,9 +19,9 @@ from support.nodes.graph import found_in, frame_counts, image_message, picture_o
 from support.oracles.reference_images import ENCODINGS
 from support.properties import given, settings, st
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -43,7 +43,7 @@ def compressed_message(case):
 
 
 class InProcessDetector:
-    """A detector in this process that handles one message at a time."""
+    """A worker pool in this process that handles one message at a time."""
 
     def __init__(self, pipeline, read):
         self.published = []
@@ -51,8 +51,8 @@ class InProcessDetector:
         self.faults = []
         self._ended = threading.Event()
         camera = camera_of('', read, self._publish, self._refuse, Thresholds())
-        self._detector = Detector([pipeline], [camera], fault_handler=FaultCallback(self._fail))
-        self._detector.start()
+        self._pool = WorkerPool([pipeline], [camera], fault_handler=FaultCallback(self._fail))
+        self._pool.start()
 
     def _publish(self, *result):
         self.published.append(result)
@@ -70,20 +70,20 @@ class InProcessDetector:
         """Submit a message. Return the reason of its refusal, empty if it was published."""
         before = len(self.refusals)
         self._ended.clear()
-        self._detector.submit(0, message)
+        self._pool.submit(0, message)
         assert self._ended.wait(60), 'the message was neither published nor refused'
         assert not self.faults, self.faults
         return self.refusals[-1].reason if len(self.refusals) > before else ''
 
     def stop(self):
-        self._detector.stop()
-        return self._detector.statistics()[0]
+        self._pool.stop()
+        return self._pool.statistics()[0]
 
 
 @pytest.fixture(scope='module')
 def pipeline(tmp_path_factory):
     model = write_tiny_model(tmp_path_factory.mktemp('model') / 'tiny.onnx')
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(model), cpu_threads=1))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(model), cpu_threads=1))
     yield pipeline
     pipeline.close()
 

@@ -14,7 +14,7 @@ from sensor_msgs.msg import Image
 from support.camera_callbacks import FaultCallback
 from support.nodes.graph import command_image
 from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.camera.transport_choice import RAW
@@ -60,7 +60,7 @@ def test_node_context_and_subscription_can_end_in_any_order(first):
     intake = SharedIntake(
         node, MessageBuffers, uses_rclpy=False, fault_handler=FaultCallback(pytest.fail)
     )
-    image_input = ImageInput(node, DetectorConfig(), RAW, intake, MessageSink(images.append), 0)
+    image_input = ImageInput(node, ParameterValues(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
     end = time.monotonic() + 30

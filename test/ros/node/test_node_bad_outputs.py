@@ -127,7 +127,7 @@ class ScriptedNode:
 
     def drop(self, image, reason, count):
         """Publish an image repeatedly, each time after the previous one was dropped."""
-        statistics = self.node._detector.statistics
+        statistics = self.node._pool.statistics
         for number in range(1, count + 1):
             self._camera.publish(image)
             self._client.spin_until(

@@ -11,6 +11,7 @@ from support import forked
 from support.docs_pages import ROOT
 from support.nodes.graph import Detector
 from support.programs import DEADLINE_S, executable
+from trt_perception.errors import ValuesError
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, NodeConfig, camera_rows
 from trt_perception.ros.parameters import NodeParameters
 
@@ -199,6 +200,33 @@ def test_refused_request_changes_nothing(make_holder, golden_messages):
     golden_messages.add(reason)
     assert holder.ros_values() == before
     assert holder.received_changes == []
+
+
+def test_values_of_cameras_of_other_nodes_are_ignored(make_holder):
+    values = {
+        **TWO,
+        'cameras_of_other_nodes': ['top', 'rear'],
+        'camera.top.enabled': False,
+        'camera.top.no_such_parameter': 1,  # the node of this camera reports it
+        'camera.rear.enabled': False,
+    }
+    holder = make_holder(values)
+    assert holder.parameters.node_config.camera_values == {'camera.rear.enabled': False}
+
+
+@pytest.mark.parametrize(
+    'values',
+    [
+        {'camera.left.enabled': False},
+        {'camera.front.no_such_parameter': 1},
+        {'cameras_of_other_nodes': 5},
+        {'cameras_of_other_nodes': ['top', 'top'], 'camera.top.enabled': False},
+    ],
+    ids=str,
+)
+def test_mistakes_beside_cameras_of_other_nodes_are_refused(make_holder, golden_messages, values):
+    with golden_messages.raises(ValuesError):
+        make_holder({**TWO, 'cameras_of_other_nodes': ['top'], **values})
 
 
 def test_sixty_four_cameras_follow_a_node_parameter(make_holder):

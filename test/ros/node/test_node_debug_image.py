@@ -21,10 +21,10 @@ from support.programs import DEADLINE_S
 from trt_perception.images import drawing
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera import debug_image
 from trt_perception.ros.camera.debug_image import DebugImage
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -353,7 +353,7 @@ def test_failed_thread_start_leaves_no_publisher(node, monkeypatch):
     before = list(node.publishers)
     monkeypatch.setattr(threading.Thread, 'start', refuse)
     with pytest.raises(RuntimeError, match='new thread'):
-        DetectorOutputs(node, CLASS_NAMES, DetectorConfig())
+        CameraPublishers(node, CLASS_NAMES, ParameterValues())
     assert list(node.publishers) == before
 
 

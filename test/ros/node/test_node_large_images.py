@@ -46,7 +46,7 @@ def test_viewers_of_a_huge_image_cost_no_memory(client, tmp_path, jpeg, task, to
 
         def is_skipped(_, values):
             camera.publish(jpeg)
-            return int(values.get('masks_skipped', 0)) > 1
+            return int(values.get('result_images_skipped', 0)) > 1
 
         node.wait_for_status(is_skipped, 'skipped images')
         # Decoding and the letterbox need 0.9 GB. With maps, it was 2.8 GB and more.

@@ -202,7 +202,7 @@ def test_values_of_a_runtime_that_changed_after_configure_are_shown(client):
         Pipeline.diagnostic_values = (('provider', provider),)
 
         def is_shown(provider=provider):
-            node._health.publish()
+            node._monitor.publish()
             statuses = [
                 status
                 for message in messages

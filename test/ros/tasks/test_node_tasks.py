@@ -13,7 +13,7 @@ from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
 from support.nodes.graph import Detector, image_message
 from trt_perception.images.frame import frame_from_bgr
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -82,7 +82,7 @@ def keypoints_of_cloud(cloud):
 
 
 def detect_in_process(parameters, image):
-    config = DetectorConfig.from_values(parameters)
+    config = ParameterValues.from_values(parameters)
     pipeline = open_by_parameters(config)
     thresholds = config.thresholds(pipeline.spec.class_names)
     return detect_one(pipeline, frame_from_bgr(image), thresholds).detections
@@ -222,7 +222,7 @@ def test_node_publishes_the_masks_of_the_pipeline(client, tmp_path):
 
         def is_skipped(_, values):
             node.camera.publish(large)
-            return int(values.get('masks_skipped', 0)) > 0
+            return int(values.get('result_images_skipped', 0)) > 0
 
         node.wait_for_status(is_skipped, 'a skipped mask image')
         client.node.destroy_subscription(subscription)

@@ -14,7 +14,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.tensors import MAX_TENSOR_VALUES, TensorSpec
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.host.triton_pipeline import MAX_REQUESTS_BYTES
 from trt_perception.stages.triton import memory
 from trt_perception.stages.triton.memory import MAX_SHARED_BYTES, open_regions
@@ -58,7 +58,7 @@ def image_model(width, height, kind='TYPE_FP32', boxes=6, batch=1):
 
 def open_pipeline(server, **values):
     values = {'engine_path': f'triton://{server.address}/tiny', **DENSE, **values}
-    return open_by_parameters(DetectorConfig.from_values(values))
+    return open_by_parameters(ParameterValues.from_values(values))
 
 
 # Inputs have 12 bytes a pixel as float32. There are two regions for each request in flight.

@@ -27,7 +27,7 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.pipeline_options import TritonOptions
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.stages.triton import model as triton_model
 from trt_perception.stages.triton.model import TritonModel
 
@@ -194,7 +194,7 @@ def test_timeout_that_is_read_late_is_still_a_timeout(server, open_model, monkey
 
 def open_pipeline(server, **values):
     values = {'engine_path': f'triton://{server.address}/tiny', **values}
-    return open_by_parameters(DetectorConfig.from_values(values))
+    return open_by_parameters(ParameterValues.from_values(values))
 
 
 MANY_ROWS = [1, 300, 56]

@@ -21,7 +21,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.triton import connection
 from trt_perception.stages.triton.model import TritonModel
@@ -92,7 +92,7 @@ def _open_model():
     def open_model(server, name, **values):
         address = f'triton://{server.address}/{name}'
         known = {'engine_path': address, 'triton.timeout_ms': 5000.0, **values}
-        opened.append(open_by_parameters(DetectorConfig.from_values(known)))
+        opened.append(open_by_parameters(ParameterValues.from_values(known)))
         return opened[-1]
 
     yield open_model
@@ -303,4 +303,4 @@ def test_closed_pipeline_leaves_no_shared_memory(server, open_model):
 def test_missing_model_or_server_is_an_error_of_configure(server, open_model, address):
     values = {'engine_path': address.format(server.address)}
     with pytest.raises(EngineError):
-        open_by_parameters(DetectorConfig.from_values(values))
+        open_by_parameters(ParameterValues.from_values(values))

@@ -24,7 +24,7 @@ from trt_perception.offline.building.engine.verify import EngineCheck, EngineLat
 from trt_perception.offline.building.precision import calibrate
 from trt_perception.offline.building.steps import engine_steps, validation
 from trt_perception.offline.building.steps.validation import open_model
-from trt_perception.pipelines.host import host_pipeline
+from trt_perception.pipelines.host import onnx_runtime_pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
 
 
@@ -63,7 +63,7 @@ def reuse_equal_results(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
         patch.setattr(onnxslim, 'slim', slim)
-        patch.setattr(host_pipeline, 'OnnxModel', functools.partial(CachedOnnxModel, {}))
+        patch.setattr(onnx_runtime_pipeline, 'OnnxModel', functools.partial(CachedOnnxModel, {}))
         yield
 
 

@@ -29,7 +29,7 @@ from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.wire.cdr import read_compressed, read_image
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
 VIEW_READERS = {Image: read_image, CompressedImage: read_compressed}
@@ -155,14 +155,14 @@ class _NoWork:
 
 
 class Fuzz:
-    """Sends cases through the reader and the detector, and checks the results.
+    """Sends cases through the reader and the pool, and checks the results.
 
     Attributes:
         read: number of messages read, by change.
         refused: number of messages refused as ``bad_message``, by change.
         agreed: number of messages that rclpy read with equal results.
         wrong: descriptions of errors.
-        counts: the detector's statistics, by kind.
+        counts: the pool's statistics, by kind.
     """
 
     def __init__(self):
@@ -210,22 +210,22 @@ class Fuzz:
             lambda error: answers.append(error.reason),
             Thresholds(),
         )
-        detector = Detector([_NoWork()], [camera], fault_handler=FaultCallback(faults.append))
-        detector.start()
+        pool = WorkerPool([_NoWork()], [camera], fault_handler=FaultCallback(faults.append))
+        pool.start()
         for number, case in enumerate(cases, 1):
             try:
                 FRAME_READERS[kind](_arrived_message(case))
                 reasons[''] += 1
             except ImageError as error:
                 reasons[error.reason] += 1
-            detector.submit(0, _arrived_message(case))
+            pool.submit(0, _arrived_message(case))
             while len(answers) < number and not faults:
                 time.sleep(0)
             if faults:
                 self.wrong.append(f'{case}: {faults[0]!r}')
                 break
-        detector.stop()
-        counts = self.counts[kind] = detector.statistics()[0]
+        pool.stop()
+        counts = self.counts[kind] = pool.statistics()[0]
         if Counter(answers) != reasons or counts.received != len(cases):
             self.wrong.append(f'{kind.__name__}: {Counter(answers)}, expected {reasons}')
         if counts.dropped | {'': counts.published} != reasons | {'': reasons['']}:

@@ -9,7 +9,7 @@ import pytest
 from support.models.open_model import open_by_parameters
 from support.models.support_models import file_identity, manifest
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 
 def random_plan(seed, size=600):
@@ -43,7 +43,7 @@ class EngineFiles:
 def error_of_opening(path):
     """Open an engine as the node does; return its error, which must be an error of the package."""
     with pytest.raises(TrtPerceptionError) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(path)))
+        open_by_parameters(ParameterValues(engine_path=str(path)))
     return caught.value
 
 

@@ -16,7 +16,7 @@ from support.models.open_model import open_by_parameters
 from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.frame import Frame
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -74,7 +74,7 @@ def check_frame(pipeline, frame, reference):
 
 
 def check_engine(path, reference, sizes=((64, 48), (200, 90), (1919, 1079))):
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(path), pipeline_depth=2))
+    pipeline = open_by_parameters(ParameterValues(engine_path=str(path), pipeline_depth=2))
     try:
         counts = [
             check_frame(pipeline, colour_blocks(*size, seed=index), reference)

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.models.open_model import open_by_parameters
 from trt_perception import gpu
 from trt_perception.errors import CudaError, TrtPerceptionError
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 MIB = 2**20
 
@@ -48,7 +48,7 @@ def try_to_open(device, config):
 
 
 def main():
-    config = DetectorConfig(engine_path=sys.argv[1])
+    config = ParameterValues(engine_path=sys.argv[1])
     device = gpu.Device(0)
     for _ in range(3):  # the driver and TensorRT never free some allocations
         open_by_parameters(config).close()

@@ -10,7 +10,7 @@ from support.gpu.late_gpu import PREPROCESSING, LateGpu
 from support.gpu.late_nvjpeg import DecodingNvJpeg
 from support.models.open_model import open_by_parameters
 from trt_perception.gpu import bindings, nvjpeg
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 
 @pytest.fixture(scope='module')
@@ -30,7 +30,7 @@ def open_late_pipeline(letterbox, monkeypatch, tmp_path):
         gpu = LateGpu(letterbox, integrated=integrated)
         monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
         monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt or FakeTensorRt())
-        config = DetectorConfig(
+        config = ParameterValues(
             engine_path=str(path),
             pipeline_depth=depth,
             use_cuda_graph=graph,

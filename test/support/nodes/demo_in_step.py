@@ -1,23 +1,24 @@
-"""Run scripts/demo.py with twenty scenes, each sent after the answer to the previous one."""
+"""Run scripts/demo.py with twenty scenes, sent in step at 100 Hz at most."""
 
 import sys
 from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[3] / 'scripts'
-CAMERA = Path(__file__).with_name('camera_in_step.py')
 
 sys.path.insert(0, str(SCRIPTS))
 import demo  # noqa: E402
 
 camera_command = demo.camera_command
+demo.IN_STEP_HZ = dict.fromkeys(demo.IN_STEP_HZ, 100.0)
 
 
-def command_in_step(options, name, log):
-    """Return the demo's camera command with another program and fewer scenes."""
-    _, scenes, *rest = camera_command(options, name, log)
-    return [sys.executable, CAMERA, scenes / 'scene_0[01]?.jpg', *rest]
+def command_with_twenty_scenes(options, name, log):
+    """Return the demo's camera command with fewer scenes."""
+    scenes = options.scenes
+    command = camera_command(options, name, log)
+    return [scenes / 'scene_0[01]?.jpg' if word == scenes else word for word in command]
 
 
 if __name__ == '__main__':
-    demo.camera_command = command_in_step
+    demo.camera_command = command_with_twenty_scenes
     sys.exit(demo.main())

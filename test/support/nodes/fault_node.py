@@ -23,10 +23,10 @@ from support.gpu.fake_tensorrt import FakeTensorRt
 from trt_perception.files import atomic_files, cache
 from trt_perception.gpu import bindings
 from trt_perception.pipelines.host import array_pipeline
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.detector_program import main
-from trt_perception.ros.health import NodeHealth
 from trt_perception.ros.intake import subscriptions
+from trt_perception.ros.node_monitor import NodeMonitor
 from trt_perception.scheduling.worker import PipelineWorker
 from trt_perception.stages.onnx_runtime import OnnxModel
 from trt_perception.stages.tensorrt.runtime import TensorRtEngine
@@ -169,8 +169,8 @@ def install_faults_in_models():
 
 
 def install_faults_in_ros():
-    DetectorOutputs.publish = while_fault_on(
-        'publish raises', DetectorOutputs.publish, raise_error(RuntimeError('publishing broke'))
+    CameraPublishers.publish = while_fault_on(
+        'publish raises', CameraPublishers.publish, raise_error(RuntimeError('publishing broke'))
     )
     publish = Publisher.publish
 
@@ -196,7 +196,7 @@ def install_faults_in_ros():
         'worker thread dies', PipelineWorker.step, lambda self: False
     )
 
-    real_check = NodeHealth._check
+    real_check = NodeMonitor._check
 
     def lose(self):
         if not getattr(self, 'lost', False):
@@ -204,7 +204,7 @@ def install_faults_in_ros():
             self._cameras[0]._input._subscription.close()
         real_check(self)
 
-    NodeHealth._check = while_fault_on('subscription lost', real_check, lose)
+    NodeMonitor._check = while_fault_on('subscription lost', real_check, lose)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,7 @@ from sensor_msgs.msg import Image
 from support.camera_callbacks import FaultCallback
 from support.nodes.numbered_camera import VALUES
 from support.programs import Program, script
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.camera.transport_choice import RAW
@@ -54,7 +54,7 @@ class Taker:
     def __init__(self, client, **settings):
         self.client = client
         self.topic = next(topics)
-        self.config = DetectorConfig(**settings)
+        self.config = ParameterValues(**settings)
         self.node = LifecycleNode(
             'taker',
             context=client.context,

@@ -5,12 +5,12 @@ import sys
 from trt_perception.errors import ImageError
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.pipelines.host.host_pipeline import HostPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 
 
-class JpegPipeline(HostPipeline):
+class JpegPipeline(OnnxRuntimePipeline):
     """Decodes JPEGs in `collect`, the last step in which a pipeline may report a damaged file."""
 
     def __init__(self, path, options):

@@ -170,7 +170,7 @@ def assert_good_life(node):
     if node.state_label == 'unconfigured':
         assert trigger(node, 'configure') == SUCCESS
     assert trigger(node, 'activate') == SUCCESS
-    assert node._health.error == ''
+    assert node._monitor.error == ''
     # With the profile, the participants for images stay unknown in this process. Other processes
     # of the tests may have nodes in other namespaces.
     nodes = node.get_node_names_and_namespaces()
@@ -178,14 +178,14 @@ def assert_good_life(node):
     assert not any(name.startswith(f'_{node.get_name()}_images_') for name in known), known
     cameras = range(len(node._cameras))
     for camera in cameras:
-        node._detector.submit(camera, command_image(0))
-        wait_until(lambda c=camera: node._detector.statistics()[c].published == 1)
-    node._health._check()  # the diagnostics timer runs
-    for health, counts in zip(node._health._cameras, node._detector.statistics(), strict=True):
-        assert health.facts(counts).health_state is not None
+        node._pool.submit(camera, command_image(0))
+        wait_until(lambda c=camera: node._pool.statistics()[c].published == 1)
+    node._monitor._check()  # the diagnostics timer runs
+    for monitor, counts in zip(node._monitor._cameras, node._pool.statistics(), strict=True):
+        assert monitor.diagnostics(counts).summary is not None
     assert trigger(node, 'deactivate') == SUCCESS
     assert trigger(node, 'cleanup') == SUCCESS
-    assert node._health.error == ''
+    assert node._monitor.error == ''
 
 
 def end_if_step_hangs():
@@ -227,7 +227,7 @@ def fail_each_step(make_node, transition, good, failed):
                 assert node.state_label == well
             else:
                 assert node.state_label == after
-                assert node._health.error
+                assert node._monitor.error
             over = node.state_label == 'finalized'
             if over:  # the end of the process frees the remaining resources
                 assert node.close() == 0

@@ -166,7 +166,7 @@ def assert_same_maps(found, expected, size_wh=None):
     assert isinstance(found, KernelMaps)
     if 'depth' in found.maps:
         assert found.is_metric == expected.is_metric
-        one, other = found.depth(size_wh), expected.depth(size_wh)
+        one, other = found.image('depth', size_wh), expected.depth(size_wh)
         assert np.isnan(one).any()
         assert np.nanmax(one) > 1.5 * np.nanmin(one)
         # The host also multiplies cells by 0, which makes a neighbour of an unknown cell unknown.
@@ -177,12 +177,13 @@ def assert_same_maps(found, expected, size_wh=None):
             one, other = 1 / one, 1 / other
         assert np.nanmax(np.abs(one - other)) <= 1e-4 * (np.nanmax(other) - np.nanmin(other))
         return
-    ids, expected_ids = found.class_ids(size_wh), expected.class_ids(size_wh)
+    ids, expected_ids = found.image('class_ids', size_wh), expected.class_ids(size_wh)
     if not expected.has_confidence:
         np.testing.assert_array_equal(ids, expected_ids)
-        assert found.confidence(size_wh) is None
+        assert found.image('confidence', size_wh) is None
         return
-    confidence, expected_confidence = found.confidence(size_wh), expected.confidence(size_wh)
+    confidence = found.image('confidence', size_wh)
+    expected_confidence = expected.confidence(size_wh)
     # Where the best two classes are equal but for rounding, either may win.
     assert (ids != expected_ids).mean() <= 1e-4
     assert np.abs(confidence.astype(int) - expected_confidence).max() <= 1

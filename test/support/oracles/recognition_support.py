@@ -5,7 +5,7 @@ import pytest
 from trt_perception.errors import EngineError
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 COCO = tuple(f'class {number}' for number in range(80))
 IMAGES = TensorSpec('images', (1, 3, 640, 640), 'float32')
@@ -27,7 +27,7 @@ def tensors(**shapes):
 
 def recognised(outputs, metadata=(), config=None, inputs=(IMAGES,), **given):
     values = {f'model.{name}': value for name, value in given.items()}
-    chosen = DetectorConfig.from_values(values).model_overrides()
+    chosen = ParameterValues.from_values(values).model_overrides()
     model = ModelInfo('x.onnx', inputs, outputs, dict(metadata), config)
     return recognise(model, chosen)
 

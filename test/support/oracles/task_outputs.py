@@ -14,7 +14,7 @@ from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.cuda.results import KernelDecoder
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
@@ -117,7 +117,7 @@ def batch_of(addresses, most):
 
 def decode_on_host(outputs, spec, geometries, thresholds, config=None):
     """Return the detections of the first frames of a batch, decoded on the host."""
-    config = config or DetectorConfig()
+    config = config or ParameterValues()
     return decode(
         outputs,
         spec,

@@ -1,1 +1,1 @@
-"""Simulate cameras and pipelines on a simulated clock, and run the detector with them."""
+"""Simulate cameras and pipelines on a simulated clock, and run the pool with them."""

@@ -14,11 +14,11 @@ class Schedule:
         batch_s: called once per batch with its number of frames; returns the compute time.
         read_s: time to read a message.
         publish_s: time to publish a result.
-        delay_s: the detector's batch_max_delay_s.
+        delay_s: the pool's batch_max_delay_s.
         switches: (time, camera, enabled).
         max_rate_hz: rate limits by camera.
         bad: (camera, message number) → the step that fails, 'read' or 'collect'.
-        stop_s: time at which the detector is stopped; None: when all messages were sent.
+        stop_s: time at which the pool is stopped; None: when all messages were sent.
         fault: number of the batch whose collect fails; None: no fault.
     """
 

@@ -1,6 +1,6 @@
-"""Provide a pipeline whose frames finish on command, and a detector that records its results.
+"""Provide a pipeline whose frames finish on command, and a pool that records its results.
 
-The pipeline obeys the contract of pipelines, and checks that the detector obeys it. The detector
+The pipeline obeys the contract of pipelines, and checks that the pool obeys it. The pool
 must enqueue only into free slots, and poll and collect only filled slots. It must call from one
 thread at a time, and its batches must not exceed the largest batch.
 """
@@ -17,7 +17,7 @@ from trt_perception.images.memory import NumpyMemory
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.pipelines.pipeline import FrameError, Result
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 #: Time limit of a wait in seconds. It is long, because the machine may be busy.
 DEADLINE_S = 20
@@ -33,7 +33,7 @@ def wait_until(condition):
         time.sleep(0.0005)
 
 
-def detector_threads():
+def worker_threads():
     return [thread for thread in threading.enumerate() if thread.name.startswith('detector')]
 
 
@@ -179,7 +179,7 @@ class FakePipeline:
 
 
 class Recorder:
-    """Runs a detector with fake pipelines, and records its results.
+    """Runs a pool with fake pipelines, and records its results.
 
     Messages of camera i are numbers from i * CAMERA on.
 
@@ -207,12 +207,12 @@ class Recorder:
             )
             for index in range(cameras)
         ]
-        self.detector = Detector(
+        self.pool = WorkerPool(
             pipelines, self.cameras, fault_handler=FaultCallback(self.faults.append), **options
         )
 
     def submit(self, number):
-        self.detector.submit(number // CAMERA, number)
+        self.pool.submit(number // CAMERA, number)
 
     def submit_into_slots(self, *numbers):
         """Submit messages; wait until each is in a slot of its camera's pipeline."""
@@ -236,14 +236,14 @@ class Recorder:
         self.published.append(number)
 
     def __enter__(self):
-        self.detector.start()
+        self.pool.start()
         return self
 
     def __exit__(self, *_):
         # Finish all frames that the test left in flight, so that no thread outlives it.
         for pipeline in self.pipelines:
             pipeline.finish(*pipeline.flying())
-        self.detector.stop()
+        self.pool.stop()
 
     def published_of(self, camera):
         """Return the numbers of one camera's published detections in order."""
@@ -254,7 +254,7 @@ class Recorder:
 
         The counts belong to one camera, or are the sums over all cameras.
         """
-        parts = self.detector.statistics()
+        parts = self.pool.statistics()
         for now in parts:
             dropped = sum(now.dropped.values())
             assert now.received == now.published + dropped + now.failed + now.in_flight

@@ -1,8 +1,8 @@
-"""Run the real detector in the caller's thread, with cameras and a pipeline on a simulated clock.
+"""Run the real pool in the caller's thread, with cameras and a pipeline on a simulated clock.
 
 The clock advances while the worker reads, computes, publishes or sleeps. Images that are due
 meanwhile are submitted at their own times. A simple model of the expected state checks every
-step of the detector:
+step of the pool:
     * no slot is idle while a message waits (for longer than ``delay_s``);
     * no waiting camera is passed over in more than cameras / batch batches, rounded up;
     * a camera is served before all cameras that were served more recently;
@@ -21,7 +21,7 @@ from support.scheduling.fake_pipeline import detections_of
 from trt_perception.errors import ImageError, OutputError
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 _EPSILON_S = 1e-9
 #: Time of a poll of the pipeline.
@@ -85,13 +85,13 @@ class _Pipeline:
 
 
 class World:
-    """Runs a schedule on the simulated clock, and checks each step of the detector.
+    """Runs a schedule on the simulated clock, and checks each step of the pool.
 
     Attributes:
         now_s: time of the simulated clock.
         published: (number, age of the message when published in seconds) by camera.
         times_s: times of the batches.
-        counts: the counts that the detector reports, by camera.
+        counts: the counts that the pool reports, by camera.
     """
 
     def __init__(self, schedule):
@@ -111,19 +111,19 @@ class World:
             for index in range(count)
         ]
         self.faults = []
-        self.detector = Detector(
+        self.pool = WorkerPool(
             [self.pipeline],
             self.cameras,
             fault_handler=FaultCallback(self.faults.append),
             batch_max_delay_s=schedule.delay_s,
             clock=lambda: self.now_s,
         )
-        (self._worker,) = self.detector._workers
+        (self._worker,) = self.pool._workers
         self._worker._sleep = self._sleep
         scheduler = self._worker._scheduler
         self._take, scheduler.next_batch = scheduler.next_batch, self._on_take
         self._withdraw, scheduler.remove = scheduler.remove, self._on_withdraw
-        self.counts = self.detector._state.camera_statistics
+        self.counts = self.pool._state.camera_statistics
         # The expected state: the waiting messages, the time since which each camera waits, the
         # messages in progress, and the outcomes of all other messages.
         self.waiting, self._since_s = {}, {}
@@ -146,7 +146,7 @@ class World:
 
     def run(self):
         """Run until the schedule has ended, and return self."""
-        self.detector._state.is_running = True
+        self.pool._state.is_running = True
         self._worker._run()
         while self._events:
             self.advance(self._events[0][0])
@@ -194,10 +194,10 @@ class World:
 
     def _stop(self):
         self._stopped = True
-        with self.detector._state.lock:
-            self.detector._stop_accepting()
+        with self.pool._state.lock:
+            self.pool._stop_accepting()
 
-    # Functions that the detector calls, and submitted messages.
+    # Functions that the pool calls, and submitted messages.
 
     def _submit(self, camera):
         message = Message(camera, self._number(camera))
@@ -206,7 +206,7 @@ class World:
             message, lambda _: self._alive.pop((camera, number))
         )
         limited = self.counts[camera].dropped.get('rate_limit', 0)
-        self.detector.submit(camera, message)
+        self.pool.submit(camera, message)
         self._received[camera] += 1
         if self._stopped or self.faults:
             self._dropped[camera, 'inactive'] += 1
@@ -252,7 +252,7 @@ class World:
         return jobs
 
     def _on_withdraw(self, camera):
-        reason = 'inactive' if self._stopped or not self.detector._state.is_running else 'disabled'
+        reason = 'inactive' if self._stopped or not self.pool._state.is_running else 'disabled'
         assert reason == 'inactive' or not self.cameras[camera].enabled
         del self.waiting[camera], self._since_s[camera]
         self._passed.pop(camera, None)
@@ -288,7 +288,7 @@ class World:
         self._dropped[camera, error.reason] += 1
         self._check(camera)
 
-    # Checks of the detector against the expected state.
+    # Checks of the pool against the expected state.
 
     def _waited_s(self):
         return self.now_s - min(self._since_s.values())

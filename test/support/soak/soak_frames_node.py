@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
 from support.nodes.numbered_camera import VALUES
 from trt_perception.pipelines.pipeline import Result
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.runtime.process import run_node
 
@@ -73,7 +73,7 @@ class Pipeline(scripted_node.ScriptedPipeline):
 def main():
     frames = wrong = 0
     sizes = set()
-    publish = DetectorOutputs.publish
+    publish = CameraPublishers.publish
 
     def check(self, header, frame, detections):
         nonlocal frames, wrong
@@ -84,7 +84,7 @@ def main():
         sizes.add((frame.width, frame.height))
         publish(self, header, frame, detections)
 
-    DetectorOutputs.publish = check
+    CameraPublishers.publish = check
     code = run_node(lambda: DetectorNode(open_pipeline=Pipeline), DetectorNode.close, sys.argv)
     result = {'frames': frames, 'wrong': wrong + Pipeline.torn, 'sizes': sorted(sizes)}
     print(json.dumps(result), flush=True)

@@ -41,11 +41,11 @@ def cycle(node, executor, camera, message):
     assert node.trigger_configure() == SUCCESS
     assert node.trigger_activate() == SUCCESS
     end = time.monotonic() + 20
-    while node._detector.statistics()[0].published < 3 and time.monotonic() < end:
-        if not node._detector.statistics()[0].in_flight:
+    while node._pool.statistics()[0].published < 3 and time.monotonic() < end:
+        if not node._pool.statistics()[0].in_flight:
             camera.publish(message)
         executor.spin_once(timeout_sec=0.001)
-    assert node._detector.statistics()[0].published
+    assert node._pool.statistics()[0].published
     assert node.trigger_deactivate() == SUCCESS
     assert node.trigger_cleanup() == SUCCESS
     executor.spin_once(timeout_sec=0)

@@ -114,6 +114,12 @@ class ClassMap(ImageResult):
             found[rows] = np.rint(255 / total[rows]).astype(np.uint8)
         return found
 
+    def image(
+        self, kind: str, size_wh: tuple[int, int] | None = None
+    ) -> npt.NDArray[np.uint8] | None:
+        """Return the map ``class_ids`` or ``confidence``, as the method of this name does."""
+        return {'class_ids': self.class_ids, 'confidence': self.confidence}[kind](size_wh)
+
     def _best_classes(self, size_wh: tuple[int, int]) -> _Best:
         """Return the class with the highest logit of each pixel, and this logit."""
         if is_large_result(size_wh):

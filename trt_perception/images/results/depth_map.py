@@ -77,3 +77,9 @@ class DepthMap(ImageResult):
                 np.clip(strip, *_INVERSE_LIMITS, out=strip)
                 np.reciprocal(strip, out=strip)
         return depth
+
+    def image(
+        self, kind: str, size_wh: tuple[int, int] | None = None
+    ) -> npt.NDArray[np.float32] | None:
+        """Return the map ``depth``, as the method of this name does."""
+        return {'depth': self.depth}[kind](size_wh)

@@ -48,7 +48,7 @@ class MapMemory(Protocol):
 class KernelMaps:
     """The maps of one image, made by kernels. Only maps with a subscriber are made.
 
-    Kernels make maps in the size of the parameter ``map_size``. Methods resize a map to another
+    Kernels make maps in the size of the parameter ``map_size``. `image` resizes a map to another
     size with ``nearest``.
 
     Attributes:
@@ -60,19 +60,13 @@ class KernelMaps:
     letterbox: Letterbox
     is_metric: bool = False
 
-    def class_ids(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
-        """Return the class of each pixel: uint8 (height, width). None if it was not made."""
-        return self._pixels('class_ids', size_wh)
+    def image(self, kind: str, size_wh: tuple[int, int] | None = None) -> npt.NDArray[Any] | None:
+        """Return the pixels of a map: (height, width). None if the map was not made.
 
-    def confidence(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.uint8] | None:
-        """Return probabilities in 1/255: uint8 (height, width). None if they were not made."""
-        return self._pixels('confidence', size_wh)
-
-    def depth(self, size_wh: tuple[int, int] | None = None) -> npt.NDArray[np.float32] | None:
-        """Return the depth of each pixel: float32 (height, width). None if it was not made."""
-        return self._pixels('depth', size_wh)
-
-    def _pixels(self, kind: str, size_wh: tuple[int, int] | None) -> npt.NDArray[Any] | None:
+        Args:
+            kind: key in `maps`.
+            size_wh: width and height of the map; None for the size of the image.
+        """
         made = self.maps.get(kind)
         if made is None:
             return None

@@ -185,7 +185,7 @@ _PRESETS: Final = (
     DecoderPreset(
         'torchvision',
         Torchvision(),
-        'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; host pipeline only',
+        'SSD, RetinaNet, Faster R-CNN, Mask R-CNN, Keypoint R-CNN; ONNX files only',
         'boxes, labels, scores, of variable length; also masks, or keypoints and their scores',
         # The model contains the normalisation and another resize.
         {**RGB_0_TO_1, 'pad_value': 116},

@@ -47,6 +47,6 @@ class Depth(MapTask):
         from trt_perception.images.drawing import draw_depth
 
         assert isinstance(found, DepthMap | KernelMaps)
-        depth = found.depth()
+        depth = found.image('depth')
         if depth is not None:
             draw_depth(bgr, depth, unit=' m' if found.is_metric else '')

@@ -61,6 +61,6 @@ class Semantic(MapTask):
         from trt_perception.images.drawing import draw_class_map
 
         assert isinstance(found, ClassMap | KernelMaps)
-        class_ids = found.class_ids()
+        class_ids = found.image('class_ids')
         if class_ids is not None:
             draw_class_map(bgr, class_ids, class_names)

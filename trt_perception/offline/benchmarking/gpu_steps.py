@@ -221,7 +221,7 @@ def _time_host_decode(
     control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
     while control.must_continue(len(marks)):
         before = time.perf_counter()
-        (found,) = slot.detections()
+        (found,) = slot.read_results()
         decoded = time.perf_counter()
         make_map(found)
         marks.append((before, decoded, time.perf_counter()))

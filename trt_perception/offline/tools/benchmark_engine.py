@@ -46,10 +46,10 @@ from trt_perception.offline.tools.parts.arguments import (
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
 from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
-    detector_config,
     given_object_options,
     refuse_object_options,
     suggest_tool_assignment,
+    values_from_options,
 )
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.process.foreign_names import foreign_names
@@ -156,7 +156,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     seconds = options.seconds
     if options.frames is None and seconds is None:
         seconds = _DEFAULT_SECONDS
-    config = detector_config(options, '')
+    config = values_from_options(options, '')
     benchmark_options = BenchmarkOptions(
         () if options.steps_only else options.depth,
         options.frames or BenchmarkOptions.count,
@@ -208,7 +208,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
         measured = content['options']
         for name in ('pipeline', 'thresholds'):
             del measured[name]
-        measured['parameters'] = asdict(detector_config(options, ''))
+        measured['parameters'] = asdict(values_from_options(options, ''))
         saver.save(options.json, write_json, content, 2)
     if report.models and options.plot:
         saver.save(options.plot, plot_reports, report.models)

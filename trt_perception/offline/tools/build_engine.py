@@ -47,7 +47,7 @@ in build.yaml are relative to its folder and must stay inside. The command line 
 Tested: building with TensorRT-RTX 1.7 without a GPU; building and running with TensorRT-RTX 1.4
 on a GPU.
 Not tested: TensorRT 10.x and 11.x (only the names of their API were compared), DLA, 2:4 sparsity,
-version and hardware compatibility, refit, plugins, INT8 and FP8 on a GPU.
+version and hardware compatibility, plugins, INT8 and FP8 on a GPU.
 
 exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
 """
@@ -102,14 +102,14 @@ def _run(arguments_given: Sequence[str]) -> int:
         check_report_path(options)
         json_file = options.json
         report.configuration['command'] = shlex.join(['build_engine', *arguments_given])
-        _build(options, report)
-    except (TrtPerceptionError, OSError) as error:
+        _build_with_progress(options, report)
+    except BaseException as error:
         if report.status == 'running':
             report.fail(error)
-        for text in report.warnings:
-            _print_message(f'warning: {text}')
-        raise
-    except KeyboardInterrupt:
+        if not isinstance(error, KeyboardInterrupt):
+            for text in report.warnings:
+                _print_message(f'warning: {text}')
+            raise
         engine = 'the engine was written' if report.output_engine else 'no engine was written'
         _print_message(
             f'interrupted; {engine}'
@@ -123,9 +123,9 @@ def _run(arguments_given: Sequence[str]) -> int:
     return int(saver.failed)
 
 
-def _build(options: Any, report: Any) -> None:
+def _build_with_progress(options: Any, report: Any) -> None:
     """Build, print a row for each finished step, and show a progress bar for the current step."""
-    from trt_perception.offline.building.report import format_step
+    from trt_perception.offline.building.report import BuildLog, format_step
     from trt_perception.offline.building.steps.build import build
 
     logging.basicConfig(
@@ -145,7 +145,8 @@ def _build(options: Any, report: Any) -> None:
             bar.clear()
             print(escape_controls(format_step(step)), flush=True)
 
-        build(options, report, progress, print_step)
+        build(options, BuildLog(report, progress, print_step))
+    report.status = 'done'
     print(f'\n{escape_controls(report.text(), None)}')
 
 

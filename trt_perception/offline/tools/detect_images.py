@@ -45,11 +45,11 @@ from trt_perception.offline.tools.parts.detection_sources import (
 from trt_perception.offline.tools.parts.image_task_output import ImageTaskResults
 from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
-    detector_config,
     refuse_object_options,
     suggest_tool_assignment,
+    values_from_options,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 from trt_perception.pipelines.warm_up import warm_up
@@ -185,8 +185,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_tool(_parser(), arguments, _prepare, _run, interrupted)
 
 
-def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, DetectionPlan]:
-    config = detector_config(options, options.model)
+def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, DetectionPlan]:
+    config = values_from_options(options, options.model)
     config = replace(config, class_filter=tuple(options.classes))
     model = read_model_file(options.model, accepts_server=True)
     plan = make_plan(
@@ -203,7 +203,9 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, DetectorConfig, De
     return model, config, plan
 
 
-def _run(job: tuple[ModelFile, DetectorConfig, DetectionPlan], options: argparse.Namespace) -> int:
+def _run(
+    job: tuple[ModelFile, ParameterValues, DetectionPlan], options: argparse.Namespace
+) -> int:
     """Process all sources, write the results, print a summary, and return the exit code."""
     model, config, plan = job
     with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:

@@ -54,12 +54,12 @@ from trt_perception.offline.tools.parts.image_task_evaluation import (
 )
 from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
-    detector_config,
     paths_by_name,
     share_input_size,
     suggest_tool_assignment,
+    values_from_options,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.foreign_names import foreign_names
@@ -108,7 +108,7 @@ class _Job:
     """Models, settings and data set of one run, after their checks."""
 
     models: dict[str, ModelFile]
-    configs: dict[str, DetectorConfig]
+    configs: dict[str, ParameterValues]
     dataset: Dataset
     class_map: dict[str, str | None]
 
@@ -134,7 +134,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     images = find_images(options.images, subfolders=True)
     names = paths_by_name(options.models)
     models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
-    configs = {name: detector_config(options, path) for name, path in names.items()}
+    configs = {name: values_from_options(options, path) for name, path in names.items()}
     # Only models that describe the whole image have a folder of labels.
     coco = None if options.annotations and options.annotations.is_dir() else options.annotations
     job = _Job(models, configs, Dataset.read(images), class_map)

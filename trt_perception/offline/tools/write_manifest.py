@@ -36,7 +36,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     add_parameter_option,
     read_parameters,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.foreign_names import foreign_names
@@ -132,7 +132,7 @@ def read_description_options(options: argparse.Namespace) -> PipelineOptions:
     if twice := sorted(given.keys() & parameters.keys()):
         flag = '--' + twice[0].removeprefix('model.').replace('_', '-')
         raise ConfigError(f'--param {twice[0]}', f'is also given as {flag}', fix='give only one')
-    config = DetectorConfig.from_values({**given, **parameters})
+    config = ParameterValues.from_values({**given, **parameters})
     pipeline_options = config.pipeline_options()
     keypoints = tuple(options.keypoint_names)
     if keypoints and config.model_task != Pose.name:

@@ -19,7 +19,7 @@ from trt_perception.gpu import (
     copy_parts_async,
 )
 from trt_perception.images.frame import Frame
-from trt_perception.images.letterbox import Letterbox, RowPattern
+from trt_perception.images.letterbox import Letterbox, NeededRows
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
 
@@ -66,7 +66,7 @@ class _StagedFrame(NamedTuple):
     header: _DeviceHeader | None
     source: int = 0
     size: int = 0
-    rows: RowPattern | None = None
+    rows: NeededRows | None = None
 
 
 class FrameMemory:

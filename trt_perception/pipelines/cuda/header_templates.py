@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.images.frame import Frame
-from trt_perception.images.letterbox import Letterbox, RowPattern
+from trt_perception.images.letterbox import Letterbox, NeededRows
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
@@ -31,7 +31,7 @@ class HeaderTemplate(NamedTuple):
 
     letterbox: Letterbox
     content: npt.NDArray[np.uint8]
-    rows: RowPattern | None
+    rows: NeededRows | None
 
 
 class HeaderTemplates:
@@ -65,8 +65,8 @@ class HeaderTemplates:
             self._templates[key] = template
         return template
 
-    def _rows_to_upload(self, frame: Frame, letterbox: Letterbox) -> RowPattern | None:
-        rows = letterbox.sampled_row_pattern
+    def _rows_to_upload(self, frame: Frame, letterbox: Letterbox) -> NeededRows | None:
+        rows = letterbox.needed_rows
         samples_bilinearly = (self._preprocessing.filter, self._preprocessing.antialias) == (
             'bilinear',
             False,

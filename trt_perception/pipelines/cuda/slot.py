@@ -178,7 +178,7 @@ class CudaSlot:
     stage_ranges: ClassVar[Mapping[str, str]] = {
         'begin_upload': 'upload',
         'launch': 'launch',
-        'detections': 'read results',
+        'read_results': 'read results',
     }
 
     def __init__(
@@ -324,7 +324,7 @@ class CudaSlot:
         self.finished.synchronize()
         frames = self._remove_frames()
         decode_started = time.perf_counter()
-        found = self.detections()
+        found = self.read_results()
         host_decode_s = time.perf_counter() - decode_started
         compute_s = self.finished.seconds_since(self._started) + host_decode_s
         gpu_s = self.finished.seconds_since(self._called)
@@ -339,10 +339,10 @@ class CudaSlot:
                 results.append(Result(own, compute_s, frame, gpu_s))
         return results
 
-    def detections(self) -> list[TaskResult | OutputError]:
-        """Return the detections of each frame of the last batch, or the error of its outputs.
+    def read_results(self) -> list[TaskResult | OutputError]:
+        """Return the result of each frame of the last batch, or the error of its outputs.
 
-        The detections of a frame that cannot be read are meaningless. Requires that the work is
+        The result of a frame that cannot be read is meaningless. Requires that the work is
         done.
         """
         places = self.places[: self._frame_count]

@@ -1,1 +1,1 @@
-"""The topics of one camera: images in, detections and debug images out; and its health."""
+"""The topics of one camera: images in, results and debug images out; and its monitor."""

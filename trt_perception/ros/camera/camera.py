@@ -1,11 +1,11 @@
-"""One camera of a node: its subscription, the reader of its images, its publishers, its health.
+"""One camera of a node: its subscription, the reader of its images, its publishers, its monitor.
 
 A frame passes through these methods, in this order:
 
-* `ImageInput.on_image`: the thread that takes the images submits the message to the detector.
-* `Detector.submit`: the message waits in its camera's mailbox.
-* `NodeCamera.read_frame`: the worker reads the message.
-* `NodeCamera.publish_detections`: the worker publishes the result.
+* `ImageInput.on_image`: the thread that takes the images submits the message to the pool.
+* `WorkerPool.submit`: the message waits in its camera's mailbox.
+* `FrameReader`, or another reader: the worker reads the message.
+* `NodeCamera.publish_result`: the worker publishes the result.
 """
 
 from __future__ import annotations
@@ -27,92 +27,96 @@ from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
-from trt_perception.ros.camera.camera_health import OFF_REASON, CameraHealth
 from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
+from trt_perception.ros.camera.camera_monitor import OFF_REASON, CameraMonitor
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
-from trt_perception.ros.camera.outputs import DetectorOutputs
+from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
-from trt_perception.scheduling.detector import Detector
-from trt_perception.scheduling.marked_handler import MarkedHandler
+from trt_perception.scheduling.marked_camera import mark_camera
+from trt_perception.scheduling.worker_pool import WorkerPool
 
 
 class NodeCamera:
-    """One camera of a configured node. Implements CameraHandler.
+    """One camera of a configured node.
 
     Args:
         name: name of the camera; empty if the node has only one camera.
-        pipeline_index: index of the pipeline in the detector.
+        pipeline_index: index of the pipeline in the pool.
 
     Attributes:
-        health: health of the camera. It may be used after this object was closed.
+        monitor: watches the camera. It may be used after this object was closed.
     """
 
     def __init__(
         self,
         node: LifecycleNode,
         name: str,
-        config: DetectorConfig,
+        config: ParameterValues,
         pipeline: Pipeline,
         pipeline_index: int = 0,
     ) -> None:
         self.name = name
         self.config = config
-        self.health = CameraHealth(node, name)
-        self.health.wanted_topics = self.wanted_topics
+        self.monitor = CameraMonitor(node, name)
         self._node = node
         self._pipeline = pipeline
         self._pipeline_index = pipeline_index
         self._log = camera_logger(node, name)
         self._warn_of_unused_parameters()
         spec = pipeline.spec
-        # Created here, destroyed by `close_outputs`.
-        outputs = DetectorOutputs(node, spec.class_names, config, spec.task, name)
-        self._outputs: DetectorOutputs | None = outputs
+        # Created here, destroyed by `close_publishers`.
+        publishers = CameraPublishers(node, spec.class_names, config, spec.task, name)
+        self._publishers: CameraPublishers | None = publishers
+        self.monitor.wanted_topics = publishers.wanted_topics
         # Normalised fx and fy, for models that need them.
         self._focal_lengths: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
         self._info_subscription: Subscription | None = None
         try:
-            if self._needs_focal_length or outputs.needs_camera_info:
+            if self._needs_focal_length or publishers.needs_camera_info:
                 self._info_subscription = subscribe_camera_info(node, name, self._on_camera_info)
         except BaseException:
-            self.close_outputs()
+            self.close_publishers()
             raise
-        # Set by `create_detector_camera`.
+        # Set by `create_pool_camera`.
         self._camera: Camera[Any] | None = None
         self._choice: TransportChoice | None = None
-        self._read_message: Callable[[Any], PipelineInput] | None = None
         # Size of the last message of an earlier activation.
         self._message_bytes = 0
         # Created by `subscribe`, destroyed by `close_input`.
         self._input: ImageInput | None = None
 
-    def create_detector_camera(self, choice: TransportChoice) -> Camera[Any]:
-        """Return this camera for a detector, at the start of an activation."""
+    def create_pool_camera(self, choice: TransportChoice) -> Camera[Any]:
+        """Return this camera for a pool, at the start of an activation."""
         if choice.reason:
             self._log.info(f'image_transport auto: {choice.transport}, because {choice.reason}')
         self._choice = choice
-        self._read_message = self._make_reader(choice)
+        assert self._publishers is not None
         self._camera = Camera(
             self.name,
-            MarkedHandler(self, self.name) if self.config.nvtx else self,
-            thresholds=self._thresholds(),
+            self._make_reader(choice),
+            self.publish_result,
+            self.on_image_error,
+            self._thresholds(),
+            self._publishers.wanted_topics,
             pipeline_index=self._pipeline_index,
         )
+        if self.config.nvtx:
+            mark_camera(self._camera)
         self._apply_live_parameters()
         return self._camera
 
     def subscribe(
         self,
         intake: SharedIntake,
-        detector: Detector[Any],
+        pool: WorkerPool[Any],
         camera_index: int,
         frame_time_s: float,
         batches_per_turn: int,
@@ -120,7 +124,7 @@ class NodeCamera:
         """Subscribe to the images and start watching them. Return the name of the topic.
 
         Args:
-            camera_index: index of this camera in `detector.cameras`.
+            camera_index: index of this camera in `pool.cameras`.
             frame_time_s: seconds that the model takes for a frame.
             batches_per_turn: batches in a round over all cameras, if all have waiting images.
         """
@@ -131,16 +135,16 @@ class NodeCamera:
             self.config,
             self._choice,
             intake,
-            detector,
+            pool,
             camera_index,
             self._message_bytes,
         )
         on_server = is_triton_address(self.config.engine_path)
         answer_limit_s = self.config.triton_timeout_ms * 1e-3 if on_server else 0.0
-        self.health.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
+        self.monitor.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
         return self._input.topic
 
-    def apply_config(self, config: DetectorConfig) -> None:
+    def apply_config(self, config: ParameterValues) -> None:
         """Apply changed parameters of the camera."""
         before, self.config = self.config, config
         self._warn_of_unused_parameters(before)
@@ -151,10 +155,10 @@ class NodeCamera:
             limit = f'{config.max_rate_hz:g} Hz' if config.max_rate_hz else 'no limit'
             self._log.info(f'max_rate_hz is now {limit}')
         changed = config.confidence_threshold != before.confidence_threshold
-        if changed and self._outputs is not None:
-            self._outputs.publish_label_info(config.confidence_threshold)
+        if changed and self._publishers is not None:
+            self._publishers.publish_label_info(config.confidence_threshold)
 
-    def _warn_of_unused_parameters(self, before: DetectorConfig | None = None) -> None:
+    def _warn_of_unused_parameters(self, before: ParameterValues | None = None) -> None:
         spec = self._pipeline.spec
         for sentence in self.config.unused_parameter_warnings(spec.task, spec.decoder, before):
             self._log.warning(sentence)
@@ -165,7 +169,7 @@ class NodeCamera:
 
     def _apply_live_parameters(self) -> None:
         config, camera = self.config, self._camera
-        self.health.enabled = config.enabled
+        self.monitor.enabled = config.enabled
         if self._input is not None:
             self._input.enabled = config.enabled
         if camera is not None:
@@ -176,8 +180,8 @@ class NodeCamera:
             camera.max_rate_hz = config.max_rate_hz
 
     def _on_camera_info(self, info: CameraInfo) -> None:
-        if self._outputs is not None:
-            self._outputs.use_camera_info(info)
+        if self._publishers is not None:
+            self._publishers.use_camera_info(info)
         focal_lengths = normalised_focal_lengths(info)
         if self._needs_focal_length and focal_lengths != self._focal_lengths:
             self._focal_lengths = focal_lengths
@@ -190,16 +194,14 @@ class NodeCamera:
             self._message_bytes = image_input.message_bytes
             image_input.close()
 
-    def close_outputs(self) -> None:
+    def close_publishers(self) -> None:
         """Destroy the publishers. May be called again."""
         subscription, self._info_subscription = self._info_subscription, None
         if subscription is not None:
             self._node.destroy_subscription(subscription)
-        outputs, self._outputs = self._outputs, None
-        if outputs is not None:
-            outputs.close()
-
-    # CameraHandler: the worker calls these methods.
+        publishers, self._publishers = self._publishers, None
+        if publishers is not None:
+            publishers.close()
 
     def _make_reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
         """Return the function that converts messages to frames. The worker calls it."""
@@ -213,10 +215,7 @@ class NodeCamera:
             )
         return frame_from_compressed
 
-    def read_frame(self, message: Any) -> PipelineInput:
-        """Return the image of a message."""
-        assert self._read_message is not None
-        return self._read_message(message)
+    # The worker calls these methods.
 
     def on_image_error(self, message: Any, error: FrameError) -> None:
         """Log an image that was dropped. The worker has already counted it."""
@@ -226,15 +225,11 @@ class NodeCamera:
             message.lease.message_bytes = (
                 0  # a refused image does not count for the sizes of buffers
             )
-        self.health.log_dropped_image(error)
+        self.monitor.log_dropped_image(error)
 
-    def wanted_topics(self) -> frozenset[str]:
-        """See CameraHandler."""
-        return frozenset() if self._outputs is None else self._outputs.wanted_topics()
-
-    def publish_detections(self, message: Any, frame: Frame, found: TaskResult) -> None:
+    def publish_result(self, message: Any, frame: Frame, found: TaskResult) -> None:
         """Publish what was found in the image of a message."""
-        assert self._outputs is not None
+        assert self._publishers is not None
         if self._needs_focal_length and not (
             isinstance(found, DepthMap | KernelMaps) and found.is_metric
         ):
@@ -243,13 +238,13 @@ class NodeCamera:
                 'focal length: publish it, or set model.focal_length',
                 throttle_duration_sec=30.0,
             )
-        if not self._outputs.publish(message.header, frame, found):
-            self.health.masks_skipped += 1
+        if not self._publishers.publish(message.header, frame, found):
+            self.monitor.result_images_skipped += 1
         if frame.warning:
-            self.health.count_decoder_warning(frame.warning)
+            self.monitor.count_decoder_warning(frame.warning)
         if left_out := getattr(found, 'left_out', 0):
-            self.health.count_limited_candidates(left_out)
-        self.health.on_published(message.header.stamp)
+            self.monitor.count_limited_candidates(left_out)
+        self.monitor.on_published(message.header.stamp)
 
 
 def subscriptions_text(cameras: Sequence[NodeCamera], topics: Sequence[str], how: str) -> str:

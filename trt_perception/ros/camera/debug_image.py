@@ -41,7 +41,7 @@ class DebugImage:
     """Publishes ``debug_image`` at most ``max_rate_hz`` times a second.
 
     The worker only stores its newest result here. A thread draws and publishes the image, so a
-    large image or a slow viewer delays neither detections nor services. The thread sleeps while
+    large image or a slow viewer delays neither other topics nor services. The thread sleeps while
     the topic has no subscriber. Errors in the thread are logged, and the thread continues.
 
     Args:
@@ -183,6 +183,7 @@ class DebugImage:
         with contextlib.suppress(Exception):  # logging may fail, too, if memory is short
             reason = f'{type(error).__name__}: {error}'.rstrip(': ')
             self._log.error(
-                f'the debug image was not published: {log_text(reason)}; detections continue',
+                f'a message on {self.name} was not published: {log_text(reason)}; '
+                'other topics continue',
                 throttle_duration_sec=5.0,
             )

@@ -21,7 +21,8 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.silence import TopicState
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
+from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -34,7 +35,7 @@ from trt_perception.ros.topics import (
     image_topic,
     requested_image_topic,
 )
-from trt_perception.scheduling.detector import Detector
+from trt_perception.scheduling.worker_pool import WorkerPool
 from trt_perception.transport.advice import start_arguments, suggest_image_topic
 
 # Log incompatible publishers at most once in this time: each raises an event, and querying the
@@ -45,9 +46,9 @@ _LARGE_IMAGE_BYTES: Final = 1_000_000
 
 
 class ImageInput:
-    """Subscribes to ``image`` or ``image/compressed``, and submits each message to the detector.
+    """Subscribes to ``image`` or ``image/compressed``, and submits each message to the pool.
 
-    Implements ImageReceiver: an intake calls `on_image`, which calls `Detector.submit`.
+    Implements ImageReceiver: an intake calls `on_image`, which calls `WorkerPool.submit`.
     Implements WatchedCamera: the watchdog reads `topic_state` and `not_delivered`.
 
     Reliability `auto` starts reliable, because best effort loses almost every large image on a
@@ -55,9 +56,9 @@ class ImageInput:
     best effort, which is compatible with every camera.
 
     Args:
-        detector: receives a SerializedMessage in the intake's thread, or rclpy's message object in
+        pool: receives a SerializedMessage in the intake's thread, or rclpy's message object in
             the executor's thread if rclpy takes the images.
-        camera_index: index of the camera in `detector.cameras`.
+        camera_index: index of the camera in `pool.cameras`.
         message_bytes: size of the last message of an earlier activation; 0 if there was none.
 
     Attributes:
@@ -73,10 +74,10 @@ class ImageInput:
     def __init__(
         self,
         node: LifecycleNode,
-        config: DetectorConfig,
+        config: ParameterValues,
         choice: TransportChoice,
         intake: SharedIntake,
-        detector: Detector[Any],
+        pool: WorkerPool[Any],
         camera_index: int,
         message_bytes: int = 0,
     ) -> None:
@@ -84,9 +85,9 @@ class ImageInput:
         self._config = config
         self._choice = choice
         self._intake = intake
-        self._detector = detector
+        self._pool = pool
         self._camera_index = camera_index
-        self.camera_name = camera = detector.cameras[camera_index].name
+        self.camera_name = camera = pool.cameras[camera_index].name
         self._log = camera_logger(node, camera)
         self._delivery = DeliveryCounter()
         self.message_bytes = message_bytes
@@ -191,13 +192,13 @@ class ImageInput:
     def on_image(
         self, message: Any, sequence_number: int | None, transport_ns: int, intake_ns: int
     ) -> None:
-        """Count an image and submit it to the detector."""
+        """Count an image and submit it to the pool."""
         self._delivery.add_received(sequence_number)
         self.transport_ns += transport_ns
         self.intake_ns += intake_ns
         is_serialized = isinstance(message, SerializedMessage)
         self.message_bytes = message.size if is_serialized else len(message.data)
-        self._detector.submit(self._camera_index, message)
+        self._pool.submit(self._camera_index, message)
 
     def on_message_lost(self, event: Any) -> None:
         """Count images that the middleware lost."""
@@ -278,7 +279,7 @@ class ImageInput:
     @functools.cached_property
     def _topics_of_other_cameras(self) -> set[str]:
         """The image topics of the node's other cameras, with both transports."""
-        names = [each.name for each in self._detector.cameras if each.name != self.camera_name]
+        names = [each.name for each in self._pool.cameras if each.name != self.camera_name]
         return {
             topic(self._node, name) for name in names for topic in (image_topic, compressed_topic)
         }
@@ -313,9 +314,10 @@ class ImageInput:
             kind = Image if other_topic == image else CompressedImage
             if topics.get(other_topic) == _type_name(kind):
                 name = self._node.get_fully_qualified_name()
+                command = ros2_command('lifecycle', 'set', name, 'deactivate')
                 return (
                     f'images are on {other_topic}, which had no images when activate chose the '
-                    f'transport: ros2 lifecycle set {name} deactivate, then activate'
+                    f'transport: {command}, then activate'
                 )
         return suggest_image_topic(topics, image, self._choice.transport, self.camera_name)
 

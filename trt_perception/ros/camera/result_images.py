@@ -81,5 +81,5 @@ def too_large_error(topic: str, size_wh: tuple[int, int], fix: str) -> ImageErro
         topic,
         f'{width} x {height} = {width * height} pixels',
         expected=f'at most {MAX_RESULT_PIXELS} pixels; larger images are skipped',
-        fix=f'{fix}; /diagnostics counts skipped images as masks_skipped',
+        fix=f'{fix}; /diagnostics counts skipped images as result_images_skipped',
     )

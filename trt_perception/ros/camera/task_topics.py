@@ -35,7 +35,7 @@ from trt_perception.model.tasks.semantic import (
     CLASS_MAP_TOPIC,
 )
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.ros.camera.camera_info import scaled_camera_info
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import header_message
@@ -90,7 +90,7 @@ class TaskTopic(ABC, Generic[_ResultT]):
         self,
         node: LifecycleNode,
         class_names: Sequence[str],
-        config: DetectorConfig,
+        config: ParameterValues,
         camera: str = '',
     ) -> None:
         self._node = node
@@ -271,8 +271,7 @@ class MapTopic(TaskTopic[_Map]):
     """Publishes a map with one value per pixel as an image.
 
     Attributes:
-        kind: key of the map in ``KernelMaps.maps``, and name of the method that returns the map of
-            other results: ``class_ids``, ``confidence`` or ``depth``.
+        kind: the map that is published: ``class_ids``, ``confidence`` or ``depth``.
         is_metric: True to publish only depth in metres, False to publish only relative depth; None
             for maps that are not depth.
     """
@@ -319,7 +318,7 @@ class MapTopic(TaskTopic[_Map]):
                 publish_unlocked(self._publisher, message)
             return
         size_wh = map_size_wh(self._config.map_size, found.letterbox)
-        pixels: npt.NDArray[Any] | None = getattr(found, self.kind)(size_wh)
+        pixels = found.image(self.kind, size_wh)
         if pixels is not None:
             start = image_message_start(header, size_wh, self.encoding, pixels.itemsize)
             self._message, room = serialize_with_room(start, self._message)

@@ -53,14 +53,15 @@ class ImageParticipants:
         if not get_rmw_implementation_identifier().startswith('rmw_fastrtps'):
             wanted = 0  # The benefit was measured only with Fast DDS.
         self._wanted, self._problem = wanted, ''
-        count = self._affordable(wanted) if requested < 0 and wanted else wanted
+        nodes = node_config.node.nodes_on_this_machine
+        count = self._affordable(wanted, nodes) if requested < 0 and wanted else wanted
         self._thread = threading.Thread(
             target=self._create, args=(count,), name='participants', daemon=True
         )
         self._thread.start()
 
-    def _affordable(self, wanted: int) -> int:
-        """Return how many participants the free shared memory permits."""
+    def _affordable(self, wanted: int, nodes: int) -> int:
+        """Return how many participants the free shared memory permits to one of several nodes."""
         try:
             state = os.statvfs(SHARED_MEMORY)
         except OSError as error:
@@ -70,11 +71,12 @@ class ImageParticipants:
         bytes_each = LARGE_PARTICIPANT_BYTES
         if has_node_profile(os.environ):
             bytes_each = SMALL_PARTICIPANT_BYTES
-        count = affordable_participants(wanted, free_bytes, bytes_each)
+        count = affordable_participants(wanted, free_bytes, bytes_each, nodes=nodes)
         if count < wanted:
+            of_nodes = f' of {nodes} nodes' if nodes > 1 else ''
             self._problem = (
                 f'{SHARED_MEMORY} has {free_bytes // 2**20} MiB free, a quarter of it for '
-                f'participants of {bytes_each // 2**20} MiB each'
+                f'participants{of_nodes} of {bytes_each // 2**20} MiB each'
             )
         return count
 

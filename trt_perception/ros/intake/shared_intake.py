@@ -23,7 +23,7 @@ from trt_perception.ros.intake.subscriptions import (
 )
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.wire.rcl import RclError
-from trt_perception.scheduling.detector import FaultHandler
+from trt_perception.scheduling.worker_pool import FaultHandler
 
 #: Taking a raw 1080p image takes 1.7 ms without the GIL. At 30 Hz, sixteen cameras would keep one
 #: thread busy for 80 % of the time, and images would wait milliseconds for each other.

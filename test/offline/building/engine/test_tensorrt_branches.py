@@ -124,7 +124,6 @@ def test_all_options_reach_the_builder(version, tmp_path):
     build(
         tensorrt,
         sparsity=True,
-        refit=True,
         version_compatible=True,
         gpu_fallback=True,
         dla_core=1,
@@ -135,7 +134,7 @@ def test_all_options_reach_the_builder(version, tmp_path):
         plugins=[str(plugin), 'imported_before.py'],
         shapes=['1x3x8x8'],
     )
-    expected = {'SPARSE_WEIGHTS', 'REFIT', 'GPU_FALLBACK'}
+    expected = {'SPARSE_WEIGHTS', 'GPU_FALLBACK'}
     expected |= {'VERSION_COMPATIBLE', 'EXCLUDE_LEAN_RUNTIME'}
     expected |= {'FP16'} if version in WEAK_TYPING_RELEASES else set()
     assert module.builder_flags() == {f'BuilderFlag.{name}' for name in expected}
@@ -283,11 +282,6 @@ def test_all_unsupported_options_are_in_one_error(golden_messages):
     golden_messages.add(caught.value)
     assert 'fp16' not in int8.found
     assert str(caught.value).splitlines()[1] == f'{int8.statement}; {int8.fix}'
-
-
-def test_tensorrt_rtx_needs_a_gpu_to_build_for_refit(golden_messages):
-    golden_messages.add(refusal_text(make_stand_in('1.7.1.116', gpu=None)[1], refit=True))
-    assert build(make_stand_in('1.7.1.116')[1], refit=True).flags == ('REFIT',)
 
 
 @pytest.mark.parametrize('version', {**WEAK_TYPING_RELEASES, **STRONG_TYPING_RELEASES})

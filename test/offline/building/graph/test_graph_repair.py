@@ -24,7 +24,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 
 needs_builder = pytest.mark.skipif(
     not importlib.util.find_spec('tensorrt_rtx'), reason='needs tensorrt_rtx'
@@ -265,7 +265,7 @@ def test_calibration_feeds_the_same_auxiliary_inputs_as_the_pipeline(tmp_path):
     path = tmp_path / 'net.onnx'
     onnx.save_model(model, path)
     pipeline = open_by_parameters(
-        DetectorConfig(engine_path=str(path), model_class_names=CLASS_NAMES)
+        ParameterValues(engine_path=str(path), model_class_names=CLASS_NAMES)
     )
     assert pipeline.spec.auxiliary_inputs[0].name == 'orig_target_sizes'
     assert found['final'].largest > 20
@@ -281,6 +281,6 @@ def test_operator_missing_in_onnx_runtime_gives_a_remedy(tmp_path, golden_messag
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)
     (tmp_path / 'net.onnx').write_bytes(model.SerializeToString())
     with pytest.raises(EngineError) as caught:
-        open_by_parameters(DetectorConfig(engine_path=str(tmp_path / 'net.onnx')))
+        open_by_parameters(ParameterValues(engine_path=str(tmp_path / 'net.onnx')))
     advice = str(caught.value).partition('; ')[2]
     golden_messages.add(advice.replace(onnxruntime.__version__, 'VERSION'))

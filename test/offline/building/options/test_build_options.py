@@ -153,13 +153,13 @@ def test_command_line_returns_only_the_given_options():
     assert parse() == {}
     found = parse(
         *['m.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
-        *['--no-refit', '--batch', '2', '--compute-capabilities', '8.6', '--input-size', '6x4'],
+        *['--no-sparsity', '--batch', '2', '--compute-capabilities', '8.6', '--input-size', '6x4'],
     )
     assert found == {
         'onnx': 'm.onnx',
         'shapes': ['1x3x4x4', '2x3x4x4'],
         'mean': [0.0, 0.5, 1.0],
-        'refit': False,
+        'sparsity': False,
         'batch': ['2'],
         'compute_capabilities': ['8.6'],
         'input_size': '6x4',

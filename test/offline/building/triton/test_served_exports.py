@@ -36,7 +36,7 @@ from trt_perception.offline.building.triton.model_repository import (
     ServerOptions,
     write_served_model,
 )
-from trt_perception.parameters.config import DetectorConfig
+from trt_perception.parameters.config import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.triton.connection import MANIFEST_PARAMETER
 from trt_perception.stages.triton.model import TritonModel
@@ -123,10 +123,10 @@ def send(stub, name):
 
 @pytest.mark.parametrize('name', ['fixed', 'fixed_uint8', 'open', 'open_uint8', 'engine'])
 def test_client_without_parameters_finds_the_boxes_of_the_local_model(server, name):
-    local = open_by_parameters(DetectorConfig.from_values({'engine_path': str(DIGITS)}))
+    local = open_by_parameters(ParameterValues.from_values({'engine_path': str(DIGITS)}))
     address = f'triton://{server.address}/{name}'
     values = {'engine_path': address, 'triton.timeout_ms': 10_000.0}
-    served = open_by_parameters(DetectorConfig.from_values(values))
+    served = open_by_parameters(ParameterValues.from_values(values))
     try:
         assert served.spec.class_names == local.spec.class_names
         assert served.spec.input.dtype == ('uint8' if 'uint8' in name else 'float32')

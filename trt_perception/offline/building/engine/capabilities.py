@@ -95,7 +95,6 @@ def _release_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[Engin
 
 
 def _rtx_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineError]:
-    no_gpu = tensorrt.gpu is None
     checks = (
         (
             options.hardware_compatibility != 'none',
@@ -127,12 +126,6 @@ def _rtx_errors(tensorrt: TensorRt, options: BuildOptions) -> Iterable[EngineErr
             '--precision int8',
             'TensorRT-RTX 1.4 to 1.6 cannot build quantised convolutions',
             'use 1.7 or newer, or fp16',
-        ),
-        (
-            options.refit and no_gpu,
-            '--refit',
-            'TensorRT-RTX needs a GPU to build refittable engines',
-            'leave the option out, or build on a machine with a GPU',
         ),
     )
     for applies, option, found, fix in checks:

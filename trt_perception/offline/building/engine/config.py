@@ -42,7 +42,6 @@ def configure_builder(
     flags = [] if strongly_typed else list(_WEAK_TYPING_FLAGS.get(options.precision, ()))
     requests = {
         'SPARSE_WEIGHTS': options.sparsity,
-        'REFIT': options.refit,
         'VERSION_COMPATIBLE': options.version_compatible,
         # The node refuses plans with embedded code, such as a lean runtime.
         'EXCLUDE_LEAN_RUNTIME': options.version_compatible,

@@ -96,8 +96,7 @@ HINTS: Final = (
     Hint(
         r'cudaError 35|CUDA driver version is insufficient|CHECK\(status == CUDA_SUCCESS\)',
         "this step needs a GPU, but its driver is missing or too old for TensorRT's CUDA release",
-        'build on the machine that will run the engine, or update the driver; --refit always '
-        'needs a GPU',
+        'build on the machine that will run the engine, or update the driver',
     ),
     Hint(
         r'could not find any implementation|Could not find any implementation',

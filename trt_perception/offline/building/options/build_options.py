@@ -299,9 +299,6 @@ class BuildOptions:
         'modules (.py), which run at build time.',
         default=(),
     )
-    refit: bool = option(
-        'builder', 'Allow replacing weights in the finished engine.', default=False
-    )
     profiling_verbosity: Literal['none', 'layer_names_only', 'detailed'] = option(
         'builder',
         'Layer information in the engine; precision can be checked only with detailed.',

@@ -6,31 +6,22 @@ outcome of each step up to the failed step. Cheap checks come before slow steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.engine.python_plugins import registered_creators
 from trt_perception.offline.building.options.build_options import BuildOptions
 from trt_perception.offline.building.output_files import check_output_paths, write_outputs
-from trt_perception.offline.building.report import BuildLog, BuildReport, Step, StepProgress
+from trt_perception.offline.building.report import BuildLog
 from trt_perception.offline.building.steps import engine_steps, model_steps
 from trt_perception.offline.building.steps.reuse import StoreEntry
 from trt_perception.offline.building.steps.validation import validate
 from trt_perception.stages.tensorrt.plugins import check_plugin_files
 
 
-def build(
-    options: BuildOptions,
-    report: BuildReport,
-    progress: StepProgress,
-    on_step_ended: Callable[[Step], None],
-) -> None:
+def build(options: BuildOptions, log: BuildLog) -> None:
     """Build an engine.
 
     Args:
-        report: report that the steps fill. After an exception, it contains the results so far.
-        progress: called with the current activity, and its finished and total number of parts.
-        on_step_ended: called with each step after its end.
+        log: the steps fill its report. After an exception, the report has the results so far.
 
     Raises:
         ConfigError: the options do not fit the files.
@@ -39,15 +30,6 @@ def build(
         TrtPerceptionError: an image cannot be read, or the GPU fails.
         KeyboardInterrupt: the user pressed Ctrl-C.
     """
-    try:
-        _build(options, BuildLog(report, progress, on_step_ended))
-    except BaseException as error:
-        report.fail(error)
-        raise
-    report.status = 'done'
-
-
-def _build(options: BuildOptions, log: BuildLog) -> None:
     log.report.configuration['options'] = options.as_dict()
     replaces = check_output_paths(options)
     check_plugin_files(options.plugin_libraries)

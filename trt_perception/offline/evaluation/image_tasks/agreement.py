@@ -63,9 +63,9 @@ def image_agreement(one: TaskResult, other: TaskResult) -> float:
     if isinstance(one, ClassScores):
         assert isinstance(other, ClassScores)
         return float(one.best(1)[0][0] == other.best(1)[0][0])
-    if isinstance(one, ClassMap | KernelMaps) and (ids := one.class_ids()) is not None:
+    if isinstance(one, ClassMap | KernelMaps) and (ids := one.image('class_ids')) is not None:
         assert isinstance(other, ClassMap | KernelMaps)
-        return float(np.mean(ids == other.class_ids()))
+        return float(np.mean(ids == other.image('class_ids')))
     # An unknown depth counts as 0, so that a pixel that only one map knows is different.
     values, others = map(_known_depth, (one, other))
     difference, total = np.abs(values - others).sum(), np.abs(values).sum()
@@ -75,6 +75,6 @@ def image_agreement(one: TaskResult, other: TaskResult) -> float:
 def _known_depth(found: TaskResult) -> npt.NDArray[np.float64]:
     """Return the depth of each pixel, float64 (height, width), with 0 if it is unknown."""
     assert isinstance(found, DepthMap | KernelMaps)
-    depth = found.depth()
+    depth = found.image('depth')
     assert depth is not None
     return np.nan_to_num(depth.astype(np.float64), posinf=0, neginf=0)

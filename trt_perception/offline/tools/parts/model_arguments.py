@@ -16,7 +16,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import Task
 from trt_perception.offline.tools.parts.arguments import integer_at_least
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
-from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, DetectorConfig
+from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, ParameterValues
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.process.foreign_names import OURS_OUTSIDE_THE_TABLE, foreign_names
@@ -52,10 +52,10 @@ def suggest_tool_assignment(word: str, values: Sequence[str]) -> str:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that ``detector_config`` reads."""
+    """Add the arguments that ``values_from_options`` reads."""
     group = parser.add_argument_group('model options, with the defaults of the node')
     add = group.add_argument
-    defaults = DetectorConfig()
+    defaults = ParameterValues()
     add(
         '--confidence',
         type=float,
@@ -105,7 +105,7 @@ def add_parameter_option(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
+def values_from_options(options: argparse.Namespace, model: str) -> ParameterValues:
     """Return the parameters of a node that runs the model with these options.
 
     Args:
@@ -124,12 +124,12 @@ def detector_config(options: argparse.Namespace, model: str) -> DetectorConfig:
         'nvtx': options.nvtx,
         'triton.timeout_ms': OFFLINE_TIMEOUT_MS,
     }
-    return DetectorConfig.from_values(values | read_parameters(options.param))
+    return ParameterValues.from_values(values | read_parameters(options.param))
 
 
-def given_object_options(config: DetectorConfig) -> list[str]:
+def given_object_options(config: ParameterValues) -> list[str]:
     """Return the options for objects that differ from their defaults."""
-    defaults = DetectorConfig()
+    defaults = ParameterValues()
     return [
         option
         for option, name in _OBJECT_OPTIONS.items()
@@ -137,7 +137,7 @@ def given_object_options(config: DetectorConfig) -> list[str]:
     ]
 
 
-def refuse_object_options(config: DetectorConfig, task: Task) -> None:
+def refuse_object_options(config: ParameterValues, task: Task) -> None:
     """Refuse options for objects if a model has another task.
 
     Raises:
@@ -212,7 +212,7 @@ def _unknown_parameter_fix(name: str, text: str) -> str:
     return f'did you mean --param {shlex.quote(meant)}?' if meant else ''
 
 
-def share_input_size(configs: dict[str, DetectorConfig], specs: Mapping[str, ModelSpec]) -> None:
+def share_input_size(configs: dict[str, ParameterValues], specs: Mapping[str, ModelSpec]) -> None:
     """Give models that derive their size from images the size of the first other model.
 
     Args:
