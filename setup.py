@@ -61,6 +61,8 @@ setup(
             'ml_dtypes',
             'pycocotools',
         ],
+        # Tracking of objects.
+        'track': ['scipy'],
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],

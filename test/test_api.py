@@ -56,6 +56,7 @@ def test_package_exports_only_the_public_names(golden_messages):
         'DepthMap',
         'Detections',
         'Model',
+        'Tracker',
         'TrtPerceptionError',
         '__version__',
         'load',
@@ -264,6 +265,8 @@ def test_threads_that_share_a_model_get_their_own_detections(model, images):
 
 @pytest.mark.parametrize('name', sorted({*tp.__all__} - {'__version__'}))
 def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    if name == 'Tracker':
+        pytest.importorskip('scipy', reason='needs scipy')
     monkeypatch.chdir(tmp_path)
     for path in [*DIGITS.parent.glob('*.onnx'), *DIGITS.parent.glob('*.onnx.json')]:
         (tmp_path / path.name).symlink_to(path)
@@ -485,6 +488,8 @@ def test_examples_of_the_pages_run(code, tmp_path):
     (tmp_path / 'image.jpg').write_bytes(SCENES[0].read_bytes())
     if 'supervision' in code:
         pytest.importorskip('supervision', reason='needs supervision')
+    if 'tp.Tracker' in code:
+        pytest.importorskip('scipy', reason='needs scipy')
     done = subprocess.run(
         [sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True, timeout=100
     )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trt_perception.images.results.class_map import ClassMap
     from trt_perception.images.results.class_scores import ClassScores
     from trt_perception.images.results.depth_map import DepthMap
+    from trt_perception.tracking.tracker import Tracker
 
 __all__ = [
     'ClassMap',
@@ -23,6 +24,7 @@ __all__ = [
     'DepthMap',
     'Detections',
     'Model',
+    'Tracker',
     'TrtPerceptionError',
     '__version__',
     'load',
@@ -35,6 +37,7 @@ _MODULES = {
     'ClassScores': 'images.results.class_scores',
     'DepthMap': 'images.results.depth_map',
     'Detections': 'images.detections',
+    'Tracker': 'tracking.tracker',
     'TrtPerceptionError': 'errors',
     'Model': 'api',
     'load': 'api',

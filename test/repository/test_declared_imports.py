@@ -18,6 +18,7 @@ ROSDEP = {
     'PIL': 'python3-pil',
     'cv2': 'python3-opencv',
     'numpy': 'python3-numpy',
+    'scipy': 'python3-scipy',
     'tqdm': 'python3-tqdm',
     'yaml': 'python3-yaml',
 }
@@ -38,6 +39,7 @@ EXTRAS = {
     'onnxruntime_ep_nv_tensorrt_rtx': 'onnxruntime-ep-nv-tensorrt-rtx',
     'onnxslim': 'onnxslim',
     'pycocotools': 'pycocotools',
+    'scipy': 'scipy',
     'simplejpeg': 'simplejpeg',
     'tensorrt': 'tensorrt-cu13',
     'tensorrt_lean': 'tensorrt-lean-cu13',

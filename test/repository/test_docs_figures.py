@@ -292,3 +292,40 @@ def soak_figures(*names):
 
 def measured(figure, key):
     return f'{figure[key]:.3g} {figure["unit"]}'.strip()
+
+
+def test_figures_of_tracks_equal_the_recorded_figures():
+    text = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    record = load('benchmarks/tracks.json')
+    sides = 'trackers', 'same_rules', 'defaults'
+    times = record['ms_per_update']
+    assert rows(section(text, 'Compared with trackers')) == [
+        *(
+            [name, *(f'{hota[side]:.1f}' for side in sides)]
+            for name, hota in record['hota'].items()
+        ),
+        *(
+            [
+                f'{count} objects',
+                *(f'{each[side]:.2f} ms' for side in ('trackers', 'ours')),
+                f'{each["ours"] / each["trackers"]:.2f}',
+            ]
+            for count, each in times.items()
+        ),
+    ]
+    assert f'`trackers` {record["versions"]["trackers"]} ' in ' '.join(text.split())
+    assert f'the mean of {record["scenes"]} simulated scenes' in text
+
+
+def test_tracker_is_as_good_as_trackers_and_faster():
+    record = load('benchmarks/tracks.json')
+    assert [
+        name
+        for name, hota in record['hota'].items()
+        if hota['same_rules'] < hota['trackers'] - 0.1
+    ] == []
+    ratios = {
+        count: each['ours'] / each['trackers'] for count, each in record['ms_per_update'].items()
+    }
+    assert ratios['100'] <= 0.25
+    assert ratios['300'] <= 0.4

@@ -21,7 +21,7 @@ from support.source_trees import PACKAGE, nodes_of, package_trees
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'offline.tools'],
     'offline': ['checks', 'offline'],
-    'scheduling': ['scheduling'],
+    'scheduling': ['scheduling', 'tracking'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'parameters': ['parameters'],
@@ -50,6 +50,7 @@ ONLY = {
     'grpc': ['stages.triton.connection'],
     'tritonclient': ['stages.triton.connection'],
     'pycocotools': ['offline.evaluation.coco.library'],
+    'scipy': ['tracking.assignment'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {

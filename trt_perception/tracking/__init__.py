@@ -1,0 +1,1 @@
+"""Tracking of objects over the images of one camera: ByteTrack. Independent of CUDA and ROS."""
