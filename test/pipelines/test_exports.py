@@ -185,7 +185,9 @@ def test_yolos_warns_of_images_of_another_aspect_ratio(
         assert write_manifest([str(folder / 'model.onnx')]) == 0
         (folder / 'config.json').unlink()
     values = {'model_resize': resize} if resize else {}
-    pipeline = open_by_parameters(DetectorConfig(engine_path=str(folder / 'model.onnx'), **values))
+    pipeline = open_by_parameters(
+        ParameterValues(engine_path=str(folder / 'model.onnx'), **values)
+    )
     caplog.clear()
     for _ in range(2):
         frame = frame_from_bgr(np.zeros((*size[::-1], 3), np.uint8))
