@@ -103,7 +103,9 @@ def main(arguments=None):
                 continue
             children[side.name] = child
             reference = Path(folder) / f'{next(iter(children))}.npz'
-            found['agreement'] = agreement(np.load(reference), np.load(boxes))
+            found['agreement'] = agreement(
+                np.load(reference, allow_pickle=False), np.load(boxes, allow_pickle=False)
+            )
             found['model'] = Path(side.model).name
             record['sides'][side.name] = {**found, 'rounds': []}
             print(f'{side.name} is ready', file=sys.stderr, flush=True)

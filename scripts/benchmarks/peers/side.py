@@ -37,7 +37,7 @@ def serve(opener):
     options = parse_arguments()
     lines = own_standard_output()
     # A copy of each frame: ordinary memory of this process.
-    frames = [frame.copy() for frame in np.load(options.frames)]
+    frames = [frame.copy() for frame in np.load(options.frames, allow_pickle=False)]
     start = time.perf_counter()
     with opener(options, frames) as side:
         found = [side.detect(frame) for frame in frames]

@@ -4,12 +4,17 @@ By default the predictor pads a 1080p frame to 640 x 384 only. --square selects 
 all other sides, which costs more and gives comparable boxes.
 """
 
+import contextlib
 import os
+import sys
 
 os.environ |= {'YOLO_OFFLINE': 'true', 'YOLO_AUTOINSTALL': 'false'}
 
 import torch
-import ultralytics
+
+with contextlib.redirect_stdout(sys.stderr):  # it prints a line at its first import
+    import ultralytics
+
 from side import CONFIDENCE, IOU, MAX_BOXES, plain, serve
 
 
