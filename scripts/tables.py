@@ -317,8 +317,6 @@ def preprocessing():
 def peers():
     """Return the figures of scripts/bench peers and their plot."""
     recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / 'peers.json'
-    if not recorded.is_file():
-        return 'No run is recorded.\n'
     sys.path.append(str(ROOT / 'scripts' / 'benchmarks' / 'peers'))
     report = importlib.import_module('report')
     record = json.loads(recorded.read_text(encoding='utf-8'))

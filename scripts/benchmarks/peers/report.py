@@ -22,7 +22,7 @@ TITLES = {
     'ours_8_locked': 'the same, frames in page-locked memory',
     'ours_python': '`tp.load` in Python',
     'ultralytics': 'Ultralytics, PyTorch FP16, 640 × 384',
-    'ultralytics_square': 'the same, 640 × 640',
+    'ultralytics_square': 'Ultralytics, PyTorch FP16, 640 × 640',
     'tensorrt': 'the same engine, OpenCV, blocking copies',
     'limit_1': 'limit: only upload and graph, one in flight',
     'limit_8': 'limit, eight in flight',
