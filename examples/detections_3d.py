@@ -13,7 +13,7 @@ depth. Objects without depth are left out. size.z spans the middle 80 percent of
 For best-effort depth, add -p qos_overrides./FULL/TOPIC/NAME.subscription.reliability:=best_effort
 """
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from functools import partial
 from math import cos, hypot, sin
 
@@ -111,7 +111,9 @@ def place(found, depths, info):
 
 
 if __name__ == '__main__':
-    ArgumentParser(usage=__doc__).parse_args(remove_ros_args()[1:])
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args(
+        remove_ros_args()[1:]
+    )
     rclpy.init()
     try:
         rclpy.spin(Detections3D())

@@ -9,7 +9,7 @@ only because this program subscribes to them.
 """
 
 import math
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from functools import partial
 
 import numpy as np
@@ -122,7 +122,9 @@ def show_objects(messages):
 
 
 if __name__ == '__main__':
-    ArgumentParser(usage=__doc__).parse_args(remove_ros_args()[1:])
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args(
+        remove_ros_args()[1:]
+    )
     rclpy.init()
     try:
         rclpy.spin(Subscriber())

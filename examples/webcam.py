@@ -6,7 +6,7 @@ The topic is /front/image_raw. Images above 512 KiB need the transport profile (
 """
 
 import signal
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from array import array
 from contextlib import suppress
 
@@ -16,7 +16,9 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.utilities import remove_ros_args
 from sensor_msgs.msg import Image
 
-ArgumentParser(usage=__doc__).parse_args(remove_ros_args()[1:])
+ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args(
+    remove_ros_args()[1:]
+)
 capture = cv2.VideoCapture(0)
 if not capture.isOpened():
     raise SystemExit('camera 0 cannot be opened: ls /dev/video* lists the devices')

@@ -319,6 +319,11 @@ def _as_python(value: Any) -> Any:
 
 def _checked_frame(image: Any) -> Frame:
     shape, dtype = getattr(image, 'shape', None), getattr(image, 'dtype', None)
+    if image is None:
+        raise ValueError(
+            'an image must be a uint8 array (height, width, 3) in BGR order (got None, which '
+            'cv2.imread returns for a file that it cannot read: check its path)'
+        )
     if dtype != np.uint8 or shape is None or len(shape) != 3 or shape[2] != 3:
         received = [
             type(image).__name__,

@@ -297,5 +297,5 @@ def test_help_has_the_command_that_starts_the_example(name):
         assert program.wait() == 0
     finally:
         program.close()
-    assert program.output.startswith('usage: P')  # Print or Publish
+    assert program.output.startswith(f'usage: {name}.py')
     assert f'    python3 examples/{name}.py' in program.output

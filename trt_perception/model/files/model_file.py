@@ -127,7 +127,9 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
     if model_path.suffix not in suffixes:
         expected = f'one of the suffixes {", ".join(suffixes)}'
         fix = (
-            'export it to ONNX: docs/building.md' if model_path.suffix in _PYTORCH_SUFFIXES else ''
+            'export it to ONNX: docs/own_model.md'
+            if model_path.suffix in _PYTORCH_SUFFIXES
+            else ''
         )
         raise EngineError(str(model_path), repr(model_path.suffix), expected=expected, fix=fix)
     limit = ONNX_MAX_BYTES if is_onnx(model_path) else MODEL_MAX_BYTES

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from trt_perception.errors import EngineError
 
-_EXPORT_FIX: Final = 'export the model to ONNX: docs/building.md'
+_EXPORT_FIX: Final = 'export the model to ONNX: docs/own_model.md'
 _UNPACK_FIX: Final = 'unpack it, and name the model file inside'
 
 
