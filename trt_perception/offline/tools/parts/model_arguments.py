@@ -180,13 +180,15 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
     known = {parameter.name: parameter for parameter in PARAMETERS}
     values: dict[str, Any] = {}
     for given in words:
-        name, text = split_assignment(given) or ('', '')
+        assignment = split_assignment(given)
+        if assignment is None:
+            raise ConfigError('--param', given, expected='NAME=VALUE, as in model.decoder=dense')
+        name, text = assignment
         if name not in known:
             raise ConfigError(
                 '--param',
-                given,
-                expected='NAME=VALUE with a parameter of docs/parameters.md, as in '
-                'model.decoder=dense',
+                short_repr(name),
+                expected='a parameter of docs/parameters.md',
                 fix=_unknown_parameter_fix(name, text),
             )
         if name in values:
@@ -209,7 +211,7 @@ def _unknown_parameter_fix(name: str, text: str) -> str:
         return 'leave it out: only a node uses it'
     if foreign and not meant:
         return foreign.fix(str)
-    return f'did you mean --param {shlex.quote(meant)}?' if meant else ''
+    return f'did you mean --param {shlex.quote(meant.replace(":=", "=", 1))}?' if meant else ''
 
 
 def share_input_size(configs: dict[str, ParameterValues], specs: Mapping[str, ModelSpec]) -> None:
