@@ -48,12 +48,17 @@ def recorded_for_the_readme():
     def median(side, key):
         return statistics.median(figures[key] for figures in sixteen[side])
 
+    peers = load('benchmarks/gpu/peers.json')['medians']
     limit = min(load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'])
     return [
         f'{MAX_CAMERAS} cameras',
         f'{limit:,} images per second',
         f'{statistics.median(each["frames_per_s"] for each in pipelines):.0f} frames/s',
         f'{statistics.median(each["latency_ms"]["p50"] for each in pipelines):.2f} ms',
+        *(
+            f'{peers[side]["frames_per_s"]:.0f} frames/s'
+            for side in ('ours_python', 'ultralytics_square', 'onnxruntime_yolo11n')
+        ),
         *(f'{median(side, "gpu_mib") / 1024:.1f} GiB' for side in ('one', 'many')),
         *(f'{median(side, "cpu_percent"):.0f} % CPU' for side in ('one', 'many')),
         f'{load("benchmarks/frame_path.json")["ratio"]:.2f} times',
