@@ -74,3 +74,14 @@ def test_task_other_than_that_of_the_manifest_is_refused(golden_messages, tmp_pa
 def test_task_detect_is_accepted_for_a_detector():
     with tp.load(DIGITS, model_task='detect') as model:
         assert len(model(cv2.imread(str(sorted(SCENES.glob('*.jpg'))[5])))) > 0
+
+
+def test_error_for_too_few_names_says_that_the_file_has_them(
+    tmp_path, monkeypatch, golden_messages
+):
+    monkeypatch.chdir(tmp_path)
+    path = write_task_model(tmp_path / 'model.onnx', 'obb')
+    with golden_messages.raises(EngineError):
+        tp.load(path.name, class_names=['a'])
+    with tp.load(path.name) as model:
+        assert len(model.class_names) == 10

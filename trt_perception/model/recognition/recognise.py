@@ -282,6 +282,9 @@ def _describe(
         is_task_given=bool(overrides.task),
         is_exporter_known=info.exporter not in _UNKNOWN_EXPORTERS,
         is_decoder_given=bool(overrides.decoder),
+        replaced_names=f'{info.names_source} has {counted(len(info.class_names), "name")}'
+        if overrides.class_names and info.class_names
+        else '',
     )
     refuse_missing_info(model, evidence, state, overrides.syntax)
     decoder = PRESETS[chosen].decoder.for_outputs(model.outputs)

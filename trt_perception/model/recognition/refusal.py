@@ -70,6 +70,8 @@ class RecognitionState:
             names.
         class_count: number of class names; 0 if unknown.
         names_source: where the class names are from, for messages.
+        replaced_names: the class names of the model's files that the user has replaced, such as
+            ``metadata "names" has 80 names``; empty if there are none.
         missing_fields: names of Preprocessing's fields without a value.
         with_preprocessing: names of decoders whose usual preprocessing is known.
         problems: maps fields of Preprocessing to the reason why the exporter's value is unknown
@@ -91,6 +93,7 @@ class RecognitionState:
     is_task_given: bool = False
     is_exporter_known: bool = False
     is_decoder_given: bool = False
+    replaced_names: str = ''
 
 
 def refuse_missing_info(
@@ -286,6 +289,8 @@ def _class_names_text(
     if state.class_count:
         given = counted(state.class_count, 'name')
         wrong = f', but {state.names_source} has {given}: set a name for each class'
+        if state.replaced_names:
+            wrong += f', or leave {state.names_source} out, because {state.replaced_names}'
     more = [PRESETS[fit].background for fit in class_counts if PRESETS[fit].background]
     is_unknown = state.task == DETECT and not state.is_exporter_known
     if is_unknown and any(
