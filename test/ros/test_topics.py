@@ -84,6 +84,7 @@ def test_two_topics_with_one_name_are_refused(make_node, remaps, golden_messages
         ('image_raw:=/x', ('',), 'image'),
         ('front:=/x', ('front', 'rear'), 'front/image, rear/image'),
         ('imag:=/x', ('',), 'image'),
+        ('imgae:=/x', ('',), 'image'),
         ('front/mask:=/x', ('front',), 'front/masks'),
         ('debug_image/compressed:=/x', ('',), 'debug_image'),
         ('camera_info:=/x', ('front',), 'front/camera_info'),

@@ -148,7 +148,9 @@ def unused_remappings(
         name, colon, topic = rule.partition(':=')[0].rpartition(':')
         base = topic.removesuffix('/compressed')
         last = base.rpartition('/')[2]
-        what = meant.get(last) or next(iter(closest_words(last, _CAMERA_TOPICS, cutoff=0.85)), '')
+        swapped = [name for name in _CAMERA_TOPICS if sorted(name) == sorted(last)]
+        close = swapped or closest_words(last, _CAMERA_TOPICS, cutoff=0.85)
+        what = meant.get(last) or next(iter(close), '')
         if not what and base.partition('/')[0] in cameras:
             what = 'image'
         if not what or base.startswith('/') or (colon and name != node.get_name()):
