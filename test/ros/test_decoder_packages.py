@@ -186,8 +186,10 @@ def copy_with(site, folder, change):
         lambda code: code.replace('PRESETS =', 'OTHER ='),
         lambda code: code + 'PRESETS = 3\n',
         lambda code: code + "PRESETS = 'dense', 'paddle'\n",
+        lambda code: code.replace("    family = 'paddle'\n", ''),
+        lambda code: code.replace('Paddle())', '3)'),
     ],
-    ids=['import', 'no such name', 'a number', 'texts'],
+    ids=['import', 'no such name', 'a number', 'texts', 'no family', 'no decoder'],
 )
 def test_package_that_cannot_be_used_is_logged_and_the_rest_works(
     change, site, tmp_path, monkeypatch

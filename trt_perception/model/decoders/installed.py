@@ -48,8 +48,11 @@ def _load(entry: EntryPoint, source: str) -> tuple[DecoderPreset, ...]:
     try:
         loaded = entry.load()
         presets = (loaded,) if isinstance(loaded, DecoderPreset) else tuple(loaded)
-        if not all(isinstance(preset, DecoderPreset) for preset in presets):
-            raise TypeError(f'{entry.value} is no DecoderPreset, and no tuple of them')
+        if not all(isinstance(p, DecoderPreset) and hasattr(p.decoder, 'family') for p in presets):
+            raise TypeError(
+                f'{entry.value} must be a DecoderPreset or a tuple of them, each with a decoder '
+                'that has a family'
+            )
     except Exception as error:  # any error of a package must leave the other decoders usable
         reason = f'{type(error).__name__}: {error}'
         _LOG.warning('decoders of %s are not used: %s', source, reason, extra={'show': True})
