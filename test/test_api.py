@@ -239,9 +239,11 @@ def test_too_large_array_is_refused_before_it_is_copied(model, size, golden_mess
         tracemalloc.stop()
 
 
-def test_closed_model_refuses_images(images, golden_messages):
+def test_closed_model_refuses_images_and_says_that_it_is_closed(images, golden_messages):
     model = tp.load(DIGITS)
+    opened = repr(model)
     model.close()
+    assert repr(model) != opened
     model.close()
     with golden_messages.raises(ValueError):
         model(images[0])

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import counted
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame, frame_from_bgr
 from trt_perception.images.results.class_map import ClassMap
@@ -121,8 +122,10 @@ class Model(Generic[_ResultT]):
 
     >>> image = cv2.imread('image.jpg')
     >>> with tp.load('digits.onnx') as model:
+    ...     print(model)
     ...     found = model(image, confidence_threshold=0.8)
     ...     several = model([image, image[:240]])
+    Model('digits.onnx', task='detect', input 640 x 480, 10 classes)
     >>> [model.class_names[class_id] for class_id in found.class_ids]
     ['9', '4', '8', '3']
     >>> [len(each) for each in several]
@@ -157,6 +160,16 @@ class Model(Generic[_ResultT]):
             _LOG.warning('%s: %s', Path(path).name, sentence)
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
         self.task: str = self._pipeline.spec.task.name
+        self._path = str(path)
+
+    def __repr__(self) -> str:
+        width, height = self._pipeline.spec.preprocessing.input_size
+        facts = [f'{self._path!r}', f'task={self.task!r}', f'input {width} x {height}']
+        if self.class_names:
+            facts.append(counted(len(self.class_names), 'class', 'classes'))
+        if self._closed:
+            facts.append('closed')
+        return f'Model({", ".join(facts)})'
 
     @overload
     def __call__(
