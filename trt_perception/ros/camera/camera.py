@@ -20,7 +20,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from trt_perception.errors import OutputError
-from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
@@ -203,7 +203,7 @@ class NodeCamera:
         if publishers is not None:
             publishers.close()
 
-    def _make_reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
+    def _make_reader(self, choice: TransportChoice) -> Callable[[Any], Frame | DeferredFrame]:
         """Return the function that converts messages to frames. The worker calls it."""
         if choice.transport == 'raw':
             return FrameReader()
