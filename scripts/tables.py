@@ -23,8 +23,8 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
 from trt_perception.model.preprocessing import Preprocessing, pad_value_text
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.parameters.config import PARAMETERS
 from trt_perception.parameters.launch_arguments import launch_arguments
+from trt_perception.parameters.values import PARAMETERS
 from trt_perception.process.foreign_names import FOREIGN_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -23,7 +23,7 @@ from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,8 +68,8 @@ def test_package_exports_only_the_public_names(golden_messages):
 
 
 def test_call_with_one_image_gives_the_detections_of_the_pipeline(model, images):
-    config = ParameterValues.from_values({'engine_path': str(DIGITS)})
-    pipeline = open_by_parameters(config)
+    parameters = ParameterValues.from_values({'engine_path': str(DIGITS)})
+    pipeline = open_by_parameters(parameters)
     expected = detect_one(pipeline, frame_from_bgr(images[0]), Thresholds()).detections
     pipeline.close()
     found = model(images[0])

@@ -30,14 +30,14 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import (
+from trt_perception.parameters.spelling import parameter_named
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
+from trt_perception.parameters.values import (
     NODE_ONLY_PARAMETERS,
     PARAMETERS,
     ParameterValues,
     unknown_parameter,
 )
-from trt_perception.parameters.spelling import parameter_named
-from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all, split_into_batches
 
@@ -141,8 +141,8 @@ class Model(Generic[_ResultT]):
                 'applies to nodes only',
                 fix='leave this parameter out',
             )
-        config = ParameterValues.from_values(self._values)
-        options = config.pipeline_options()
+        all_parameters = ParameterValues.from_values(self._values)
+        options = all_parameters.pipeline_options()
         overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
         self._pipeline = open_offline_pipeline(
             read_model_file(path, accepts_server=True), replace(options, overrides=overrides)
@@ -153,10 +153,10 @@ class Model(Generic[_ResultT]):
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             # Reports an unknown class before the first call.
-            config.thresholds(self.class_names, self._pipeline.spec.task)
+            all_parameters.thresholds(self.class_names, self._pipeline.spec.task)
             undo.pop_all()
         spec = self._pipeline.spec
-        for sentence in config.unused_parameter_warnings(spec.task, spec.decoder):
+        for sentence in all_parameters.unused_parameter_warnings(spec.task, spec.decoder):
             _LOG.warning('%s: %s', Path(path).name, sentence)
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
         self.task: str = self._pipeline.spec.task.name
@@ -243,8 +243,8 @@ class Model(Generic[_ResultT]):
                 f'has no effect on a model with task {task.name}',
                 fix='leave it out: only models that find objects have thresholds',
             )
-        config = ParameterValues.from_values({**self._values, **given})
-        thresholds = config.thresholds(self.class_names, task)
+        parameters = ParameterValues.from_values({**self._values, **given})
+        thresholds = parameters.thresholds(self.class_names, task)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
         is_single = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
         if isinstance(images, np.ndarray):

@@ -30,7 +30,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -196,7 +196,7 @@ def open_intake(node, options, on_fault):
     transport = 'compressed' if options.image == 'jpeg' else 'raw'
     participants = ImageParticipants(node)
     participants.start(
-        NodeConfig.from_values({'cameras': options.cameras, 'image_transport': transport})
+        NodeParameters.from_values({'cameras': options.cameras, 'image_transport': transport})
     )
     yield SharedIntake(
         node,

@@ -33,7 +33,7 @@ from trt_perception.offline.evaluation.coco.annotations import (
 )
 from trt_perception.offline.evaluation.coco.classes import match_classes
 from trt_perception.offline.evaluation.coco.images import match_images
-from trt_perception.parameters.config import PARAMETERS, ParameterValues
+from trt_perception.parameters.values import PARAMETERS, ParameterValues
 from trt_perception.ros.detector_node import DetectorNode
 
 pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
@@ -89,9 +89,9 @@ def test_maximum_number_of_class_names_in_config_json_is_read_quickly():
 
 
 def test_class_filter_with_thousands_of_names_is_fast():
-    config = ParameterValues.from_values({'class_filter': NAMES[-8000:]})
+    parameters = ParameterValues.from_values({'class_filter': NAMES[-8000:]})
     with at_most(400):
-        assert config.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
+        assert parameters.thresholds(NAMES).class_ids == tuple(range(MOST - 8000, MOST))
 
 
 def test_repeated_names_are_refused_quickly(golden_messages):

@@ -30,10 +30,10 @@ def enqueue_and_count(pipeline, recorder, tensorrt):
 @pytest.mark.parametrize('in_place', [False, True])
 @pytest.mark.parametrize('integrated', [False, True])
 def test_each_frame_needs_one_upload_and_one_graph_launch(
-    install_standins, config, integrated, in_place
+    install_standins, parameters, integrated, in_place
 ):
     recorder, tensorrt = install_standins(integrated=integrated)
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     uploads = []
     runtime, header = recorder.modules[2], pipeline.header_bytes
     copy = runtime._module.cudaMemcpyAsync
@@ -68,13 +68,13 @@ def test_each_frame_needs_one_upload_and_one_graph_launch(
 
 @pytest.mark.parametrize('failing', ['cudaStreamEndCapture', 'cudaGraphInstantiate'])
 def test_failed_graph_capture_warns_once_and_queues_each_call(
-    install_standins, config, caplog, failing, golden_messages
+    install_standins, parameters, caplog, failing, golden_messages
 ):
     recorder, tensorrt = install_standins()
     recorder.fails = lambda index, name: (
         'cudaErrorStreamCaptureInvalidated' if name == failing else None
     )
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, PIPELINE_DEPTH)
     assert recorder.calls.count(failing) == 1
     (warning,) = [record for record in caplog.records if record.levelname == 'WARNING']
@@ -83,15 +83,15 @@ def test_failed_graph_capture_warns_once_and_queues_each_call(
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_cuda_graphs_can_be_switched_off(install_standins, config, caplog):
+def test_cuda_graphs_can_be_switched_off(install_standins, parameters, caplog):
     from dataclasses import replace
 
     recorder, tensorrt = install_standins()
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (PIPELINE_DEPTH, 0)
     pipeline.close()
     recorder, tensorrt = install_standins()
-    pipeline = open_by_parameters(replace(config, use_cuda_graph=False))
+    pipeline = open_by_parameters(replace(parameters, use_cuda_graph=False))
     assert enqueue_and_count(pipeline, recorder, tensorrt) == (0, PIPELINE_DEPTH)
     assert 'cudaStreamBeginCapture' not in recorder.calls
     pipeline.close()

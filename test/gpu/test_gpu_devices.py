@@ -28,7 +28,7 @@ from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import as_plain_jpeg
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 GREY = Frame.view(bytes(48 * 64), width=64, height=48, step=64, encoding='mono8')
@@ -96,13 +96,13 @@ def gpus(monkeypatch, tmp_path):
     return gpus
 
 
-def config(gpus, device, **parameters):
+def parameters_for(gpus, device, **values):
     return ParameterValues(
         engine_path=str(gpus.engine),
         device_ids=(device,),
         pipeline_depth=2,
         **MODEL_PARAMETERS,
-        **parameters,
+        **values,
     )
 
 
@@ -170,7 +170,7 @@ def test_both_pipelines_upload_from_the_same_buffer(gpus, monkeypatch):
         uploads.append(source) or copy(to, source, *rest)
     )
     with contextlib.ExitStack() as closing:
-        pipelines = [open_by_parameters(config(gpus, device)) for device in (0, 1)]
+        pipelines = [open_by_parameters(parameters_for(gpus, device)) for device in (0, 1)]
         for pipeline in pipelines:
             closing.callback(pipeline.close)
         for owner in (0, 1):
@@ -206,16 +206,16 @@ def test_first_pipeline_closes_cleanly_if_the_second_fails_to_open(gpus):
 
     runtime.cudaMalloc, runtime.cudaFree = malloc, free_and_forget
     max_calls = 10**6
-    open_by_parameters(config(gpus, 0)).close()
+    open_by_parameters(parameters_for(gpus, 0)).close()
     calls_to_open = len(calls)
     assert calls_to_open > 5
     for succeeding in range(calls_to_open):
         calls.clear()
         max_calls = calls_to_open + succeeding
         with contextlib.ExitStack() as closing:
-            closing.callback(open_by_parameters(config(gpus, 0)).close)
+            closing.callback(open_by_parameters(parameters_for(gpus, 0)).close)
             with pytest.raises(CudaError) as caught:
-                open_by_parameters(config(gpus, 1))
+                open_by_parameters(parameters_for(gpus, 1))
             assert caught.value.status == 'cudaErrorMemoryAllocation'
             assert set(owners.values()) == {0}
         assert owners == {}
@@ -224,7 +224,7 @@ def test_first_pipeline_closes_cleanly_if_the_second_fails_to_open(gpus):
 
 def test_two_pipelines_in_one_thread_use_their_own_devices(gpus):
     with contextlib.ExitStack() as closing:
-        pipelines = [open_by_parameters(config(gpus, device)) for device in (0, 1)]
+        pipelines = [open_by_parameters(parameters_for(gpus, device)) for device in (0, 1)]
         for pipeline in pipelines:
             closing.callback(pipeline.close)
         assert min(gpus.made.values()) > 20
@@ -265,7 +265,8 @@ def test_jpegs_of_two_pipelines_are_decoded_on_their_own_devices(gpus, monkeypat
         check_image_file(content.reshape(-1))
     )  # larger than the first staging buffer
     pipelines = [
-        open_by_parameters(config(gpus, device, image_transport='auto')) for device in (0, 1)
+        open_by_parameters(parameters_for(gpus, device, image_transport='auto'))
+        for device in (0, 1)
     ]
     for status in (SUCCESS, BAD_JPEG):
         library.status['nvjpegDecode'] = status

@@ -13,7 +13,7 @@ from support.models.patch_model import patch_onnx, write_engine
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.anchors import Dense
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 pytestmark = needs_tensorrt
 

@@ -28,7 +28,7 @@ from trt_perception.gpu import bindings
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda import slot as cuda_slot
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages import gpu_kernels
@@ -115,7 +115,7 @@ ALLOCATIONS = (
 @pytest.mark.whole_gpu
 @needs_tensorrt
 def test_failed_allocation_leaks_nothing(path, recorder, monkeypatch):
-    config = ParameterValues(engine_path=str(path))
+    parameters = ParameterValues(engine_path=str(path))
     contexts = []
     create = TensorRtEngine.create_context
     monkeypatch.setattr(
@@ -124,9 +124,9 @@ def test_failed_allocation_leaks_nothing(path, recorder, monkeypatch):
         lambda *arguments: contexts.append(1) or create(*arguments),
     )
     for _ in range(3):
-        open_by_parameters(config).close()
+        open_by_parameters(parameters).close()
     recorder.calls.clear()
-    open_by_parameters(config).close()
+    open_by_parameters(parameters).close()
     calls = list(recorder.calls)
     device = gpu.Device(0)
     free_before, contexts[:] = device.memory()[0], []
@@ -139,7 +139,7 @@ def test_failed_allocation_leaks_nothing(path, recorder, monkeypatch):
             'cudaErrorMemoryAllocation' if index == failing else None  # noqa: B023
         )
         with pytest.raises(CudaError, match=name):
-            open_by_parameters(config)
+            open_by_parameters(parameters)
         assert recorder.kinds() == []
         failed += 1
     recorder.fails = lambda index, name: None
@@ -147,7 +147,7 @@ def test_failed_allocation_leaks_nothing(path, recorder, monkeypatch):
     print(f'{failed} failed allocations, {len(contexts)} contexts, {leaked} bytes leaked')
     assert failed > 30
     assert leaked <= len(contexts) * CONTEXT_KEEPS + STEP
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     assert len(detect(pipeline))
     pipeline.close()
 
@@ -242,8 +242,8 @@ def test_refused_plan_without_a_manifest_leaks_nothing(path, plan, recorder):
 
 @needs_tensorrt
 def test_failed_graph_capture_keeps_the_pipeline(path, recorder, monkeypatch, caplog):
-    config = ParameterValues(engine_path=str(path))
-    with_graph = open_by_parameters(config)
+    parameters = ParameterValues(engine_path=str(path))
+    with_graph = open_by_parameters(parameters)
     expected = detect(with_graph)
     with_graph.close()
 
@@ -257,7 +257,7 @@ def test_failed_graph_capture_keeps_the_pipeline(path, recorder, monkeypatch, ca
 
     monkeypatch.setattr(cuda_slot, 'Graph', FailingGraph)
     caplog.clear()
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     recorder.calls.clear()
     found = detect(pipeline)
     assert 'cudaGraphLaunch' not in recorder.calls

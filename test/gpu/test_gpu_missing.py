@@ -20,10 +20,10 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
     ],
     ids=['mistake', 'unknown GPU'],
 )
-def test_compile_error_has_the_compiler_log(install_standins, config, log, golden_messages):
+def test_compile_error_has_the_compiler_log(install_standins, parameters, log, golden_messages):
     recorder, tensorrt = install_standins(log=log)
     with golden_messages.raises(CudaError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert_nothing_is_left(recorder, tensorrt)
 
 
@@ -34,12 +34,14 @@ def raising(error):
     return function
 
 
-def test_missing_compiler_error_says_what_to_install(install_standins, config, golden_messages):
+def test_missing_compiler_error_says_what_to_install(
+    install_standins, parameters, golden_messages
+):
     recorder, tensorrt = install_standins()
     library = recorder.modules[1]
     library.nvrtcVersion = raising(RuntimeError('Failure finding "libnvrtc.so"'))
     with golden_messages.raises(CudaError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert_nothing_is_left(recorder, tensorrt)
 
 
@@ -52,24 +54,24 @@ def test_missing_compiler_error_says_what_to_install(install_standins, config, g
     ],
 )
 def test_missing_or_old_driver_error_says_what_to_install(
-    install_standins, config, status, driver, golden_messages
+    install_standins, parameters, status, driver, golden_messages
 ):
     recorder, tensorrt = install_standins()
     runtime = recorder.modules[2]
     runtime.cudaDriverGetVersion = lambda: (fake_cuda.cudaError_t.cudaSuccess, driver)
     recorder.fails = lambda index, name: status if name == 'cudaGetDeviceCount' else None
     with golden_messages.raises(CudaError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize(('module', 'call'), [(2, 'cudaGetDeviceCount'), (0, 'cuLibraryLoadData')])
 def test_unloadable_driver_library_error_says_what_to_install(
-    install_standins, config, module, call, golden_messages
+    install_standins, parameters, module, call, golden_messages
 ):
     recorder, tensorrt = install_standins()
     error = RuntimeError('Failed to dlopen libcuda.so.1')
     setattr(recorder.modules[module], call, raising(error))
     with golden_messages.raises(CudaError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert_nothing_is_left(recorder, tensorrt)

@@ -18,7 +18,7 @@ from support.models.open_model import open_by_parameters
 from support.models.patch_model import CLASS_NAMES, patch_onnx, write_engine
 from trt_perception.errors import EngineError, TrtPerceptionError
 from trt_perception.model.decoders.anchors import Dense
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 pytestmark = needs_tensorrt
 

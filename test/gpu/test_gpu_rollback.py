@@ -27,9 +27,9 @@ pytest_plugins = ['support.gpu.gpu_standin_fixtures']
 
 
 @pytest.mark.parametrize('integrated', [False, True])
-def test_close_releases_all_objects(install_standins, config, integrated):
+def test_close_releases_all_objects(install_standins, parameters, integrated):
     recorder, tensorrt = install_standins(integrated=integrated)
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     created = set(recorder.calls) & set(RELEASED_BY)
     assert created == set(RELEASED_BY)
     kinds = recorder.kinds()
@@ -47,15 +47,15 @@ def test_close_releases_all_objects(install_standins, config, integrated):
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def calls_to_open(install_standins, config):
+def calls_to_open(install_standins, parameters):
     recorder, _ = install_standins()
-    with contextlib.closing(open_by_parameters(config)):
+    with contextlib.closing(open_by_parameters(parameters)):
         return recorder.calls.copy()
 
 
-def test_close_releases_all_objects_if_the_device_cannot_be_selected(install_standins, config):
+def test_close_releases_all_objects_if_the_device_cannot_be_selected(install_standins, parameters):
     recorder, tensorrt = install_standins()
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     recorder.fails = lambda _, name: (
         'cudaErrorMemoryAllocation' if name == 'cudaSetDevice' else None
     )
@@ -74,8 +74,8 @@ def is_captured(calls, index):
     return bool(begins) and CAPTURE_CALLS[1] not in calls[begins[-1] : index]
 
 
-def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, monkeypatch):
-    calls = calls_to_open(install_standins, config)
+def test_failed_cuda_call_leaves_no_objects(install_standins, parameters, tmp_path, monkeypatch):
+    calls = calls_to_open(install_standins, parameters)
     assert len(calls) > 100
     survived = 0
     for failing, name in enumerate(calls):
@@ -86,14 +86,14 @@ def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, 
             'cudaErrorMemoryAllocation' if index == failing else None  # noqa: B023
         )
         if is_captured(calls, failing):
-            pipeline = open_by_parameters(config)
+            pipeline = open_by_parameters(parameters)
             assert len(detect_one(pipeline, grey_frame(64, 48), Thresholds()).detections) == 0
             pipeline.close()
             survived += 1
         else:
             # The exception still exists during the check. It must not keep objects alive.
             with pytest.raises(CudaError) as caught:
-                open_by_parameters(config)
+                open_by_parameters(parameters)
             is_named = name in str(caught.value)
             assert is_named or name == 'nvrtcCompileProgram', f'call {failing}, {name}'
             assert not caught.value.sticky
@@ -103,19 +103,21 @@ def test_failed_cuda_call_leaves_no_objects(install_standins, config, tmp_path, 
 
 
 @pytest.mark.parametrize('status', ['cudaErrorMemoryAllocation', 'cudaErrorIllegalAddress'])
-def test_failed_cuda_call_leaves_no_nvjpeg_objects(install_standins, config, monkeypatch, status):
-    config = replace(config, image_transport='compressed')
+def test_failed_cuda_call_leaves_no_nvjpeg_objects(
+    install_standins, parameters, monkeypatch, status
+):
+    parameters = replace(parameters, image_transport='compressed')
     library = FakeNvJpeg()
     monkeypatch.setattr(nvjpeg, 'load_nvjpeg', lambda: (library, (13, 3, 2)))
-    calls_to_open(install_standins, config)  # fills the cache with compiled kernels
-    calls = calls_to_open(install_standins, config)
+    calls_to_open(install_standins, parameters)  # fills the cache with compiled kernels
+    calls = calls_to_open(install_standins, parameters)
     assert not library.live
     outcomes = Counter()
     for failing in range(len(calls)):
         recorder, tensorrt = install_standins()
         recorder.fails = lambda index, _: status if index == failing else None  # noqa: B023
         try:
-            pipeline = open_by_parameters(config)
+            pipeline = open_by_parameters(parameters)
         except CudaError as error:
             outcomes[error.sticky] += 1
         else:
@@ -146,7 +148,7 @@ LONG_CALLS = (
     [*((call, 1) for call in LONG_CALLS), ('create_execution_context', PIPELINE_DEPTH)],
 )
 def test_signal_stops_opening_before_the_next_long_call(
-    install_standins, config, call, time, monkeypatch
+    install_standins, parameters, call, time, monkeypatch
 ):
     calls = []
     monkeypatch.setattr(interruption, '_REQUESTED_S', [])
@@ -165,16 +167,16 @@ def test_signal_stops_opening_before_the_next_long_call(
     monkeypatch.setattr(tensorrt, 'answer', recorded_answer)
     recorder.fails = lambda _, name: record_call(name)
     with pytest.raises(InterruptionError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     last = len(calls) - calls[::-1].index(call)
     assert not set(LONG_CALLS) & set(calls[last:])
     assert calls.count(call) == time
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_lost_context_is_recognised_in_each_call(install_standins, config):
-    calls_to_open(install_standins, config)  # fills the cache with compiled kernels
-    calls = calls_to_open(install_standins, config)
+def test_lost_context_is_recognised_in_each_call(install_standins, parameters):
+    calls_to_open(install_standins, parameters)  # fills the cache with compiled kernels
+    calls = calls_to_open(install_standins, parameters)
     for failing, name in enumerate(calls):
         if name.startswith('nvrtc'):  # the compiler does not use the GPU
             continue
@@ -185,67 +187,67 @@ def test_lost_context_is_recognised_in_each_call(install_standins, config):
             else None
         )
         with pytest.raises(CudaError) as caught:
-            open_by_parameters(config)
+            open_by_parameters(parameters)
         assert caught.value.sticky, f'call {failing}, {name}'
         assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize('call', REFUSED_RESULTS)
-def test_failed_tensorrt_call_leaves_no_objects(install_standins, config, call):
+def test_failed_tensorrt_call_leaves_no_objects(install_standins, parameters, call):
     recorder, tensorrt = install_standins(refuses=call)
     with pytest.raises(
         EngineError, match='images' if call == 'infer_shapes' else REFUSAL_REASON
     ) as error:
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert 'tiny.engine' in str(error.value) or call in str(error.value)
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_lost_context_is_recognised_when_tensorrt_fails(install_standins, config):
+def test_lost_context_is_recognised_when_tensorrt_fails(install_standins, parameters):
     recorder, tensorrt = install_standins(refuses='execute_async_v3')
     recorder.fails = lambda index, name: (
         'cudaErrorIllegalAddress' if 'execute_async_v3' in tensorrt.calls else None
     )
     with pytest.raises(CudaError) as caught:
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert caught.value.sticky
 
 
 def test_data_dependent_output_is_refused_before_allocation(
-    install_standins, config, golden_messages
+    install_standins, parameters, golden_messages
 ):
     name, _, kind = OUTPUT
     recorder, tensorrt = install_standins(tensors={'outputs': ((name, (-1, 3), kind),)})
     with golden_messages.raises(EngineError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert 'cudaMalloc' not in recorder.calls
     assert_nothing_is_left(recorder, tensorrt)
 
 
-def test_engine_with_a_second_input_is_refused(install_standins, config, golden_messages):
+def test_engine_with_a_second_input_is_refused(install_standins, parameters, golden_messages):
     second_input = ('scale', (1, 2), 'FLOAT')
     recorder, tensorrt = install_standins(tensors={'inputs': (INPUT, second_input)})
     with golden_messages.raises(EngineError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
     assert_nothing_is_left(recorder, tensorrt)
 
 
 @pytest.mark.parametrize('call', ['cudaMalloc', 'cudaHostAlloc'])
 def test_out_of_memory_error_mentions_the_amount_and_a_fix(
-    install_standins, config, call, golden_messages
+    install_standins, parameters, call, golden_messages
 ):
     recorder, _ = install_standins()
     recorder.fails = lambda index, name: 'cudaErrorMemoryAllocation' if name == call else None
     with golden_messages.raises(CudaError):
-        open_by_parameters(config)
+        open_by_parameters(parameters)
 
 
 def test_pipeline_can_close_after_a_frame_found_no_memory(
-    install_standins, config, golden_messages
+    install_standins, parameters, golden_messages
 ):
     large = grey_frame(4096, 4096)
     recorder, _ = install_standins()
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     calls_before = len(recorder.calls)
     pipeline.enqueue(0, [large], [Thresholds()])
     calls = recorder.calls[calls_before:]
@@ -253,7 +255,7 @@ def test_pipeline_can_close_after_a_frame_found_no_memory(
     assert {'cudaHostAlloc', 'cudaMalloc'} <= set(calls)
     for failing, name in enumerate(calls):
         recorder, tensorrt = install_standins()
-        pipeline = open_by_parameters(config)
+        pipeline = open_by_parameters(parameters)
         start = len(recorder.calls)
         recorder.fails = lambda index, _: (
             'cudaErrorMemoryAllocation' if index == start + failing else None  # noqa: B023

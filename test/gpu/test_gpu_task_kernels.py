@@ -27,7 +27,7 @@ from support.oracles.task_outputs import (
 from trt_perception import gpu
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.pinned_images import ImagePool
 from trt_perception.stages.gpu_kernels import FrameKernels
 
@@ -49,10 +49,10 @@ def test_detections_equal_those_of_the_host(device, name, passing, dtype):
     """The cases with 33 boxes are small: scripts/sanitize runs them under compute-sanitizer."""
     spec = spec_of(TASKS[name], (640, 384), 20, 5040, batch=4, dtype=dtype)
     kernels = FrameKernels(device, spec, DecodingLimits(class_agnostic=passing == 900))
-    config = ParameterValues(class_agnostic_nms=passing == 900)
+    parameters = ParameterValues(class_agnostic_nms=passing == 900)
     outputs = random_outputs(np.random.default_rng(passing), spec, passing)
     found, geometries = decode_with_kernels(kernels, Gpu(), spec, outputs, SIZES, THRESHOLDS)
-    expected = decode_on_host(outputs, spec, geometries, THRESHOLDS, config)
+    expected = decode_on_host(outputs, spec, geometries, THRESHOLDS, parameters)
     for on_gpu, on_host in zip(found, expected, strict=True):
         assert_same(on_gpu, on_host)
         if on_gpu.masks is not None and passing == 33:

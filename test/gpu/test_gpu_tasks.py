@@ -19,7 +19,7 @@ from support.oracles.family_outputs import network
 from trt_perception.gpu import bindings
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.results import HostDecoder
 from trt_perception.pipelines.pipeline import detect_one
 

@@ -13,7 +13,7 @@ from trt_perception.model.recognition.refusal import needed_class_count
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools.write_manifest import main as write_manifest
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 IMAGE = (TensorSpec('images', (1, 3, 640, 640), 'float32'),)
 CLASSIFIER = {

@@ -13,7 +13,7 @@ from trt_perception.model.decoders.whole_image import ClassScoresDecoder
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 IMAGE = TensorSpec('pixel_values', (1, 3, 32, 32), 'float32')
 SQUARE = {'size': {'height': 32, 'width': 32}, 'image_mean': [0.5] * 3, 'image_std': [0.5] * 3}

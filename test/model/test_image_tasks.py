@@ -12,7 +12,7 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 CLASSIFY, SEMANTIC = ({**ULTRALYTICS, 'task': task} for task in ('classify', 'semantic'))
 SAID = {
@@ -34,11 +34,11 @@ def image(height=640, width=640, batch=1):
 
 
 def resolve(outputs, metadata=(), inputs=None, **values):
-    config = ParameterValues.from_values(
+    parameters = ParameterValues.from_values(
         {f'model.{name}': value for name, value in values.items()}
     )
     model = ModelInfo('x.onnx', inputs or image(), outputs, dict(metadata))
-    return resolve_model_spec(model, None, config.model_overrides())
+    return resolve_model_spec(model, None, parameters.model_overrides())
 
 
 def named(count):

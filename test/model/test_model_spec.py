@@ -15,7 +15,7 @@ from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 IMAGES = TensorSpec('images', (1, 3, 48, 64), 'float32')
 OUTPUT = TensorSpec('output0', (1, 6, -1), 'float32')
@@ -31,9 +31,9 @@ SUFFICIENT_VALUES = {
 
 def resolve(values=(), described=None, inputs=(IMAGES,), outputs=(OUTPUT,), metadata=()):
     content = None if described is None else parse_manifest(json.dumps(described).encode(), 'm')
-    config = ParameterValues.from_values(dict(values))
+    parameters = ParameterValues.from_values(dict(values))
     model = ModelInfo('tiny.onnx', tuple(inputs), tuple(outputs), dict(metadata))
-    return resolve_model_spec(model, content, config.model_overrides())
+    return resolve_model_spec(model, content, parameters.model_overrides())
 
 
 def refusal(error=EngineError, **arguments):

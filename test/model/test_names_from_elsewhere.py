@@ -15,7 +15,7 @@ from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.building.options.sources import load_options, read_class_names
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 # Each name looks like a message of the node, or hides a message.
 HOSTILE = {
@@ -162,11 +162,11 @@ def test_too_many_names_are_refused(golden_messages):
 
 
 def test_huge_class_filter_is_read_and_its_error_stays_short():
-    config = ParameterValues.from_values({'class_filter': ['cat'] * 60_000})
-    assert config.thresholds(('dog', 'cat')).class_ids == (1,)
-    config = ParameterValues.from_values(
+    parameters = ParameterValues.from_values({'class_filter': ['cat'] * 60_000})
+    assert parameters.thresholds(('dog', 'cat')).class_ids == (1,)
+    parameters = ParameterValues.from_values(
         {'class_filter': ['x' * 200 + str(n) for n in range(9999)]}
     )
     with pytest.raises(TrtPerceptionError) as caught:
-        config.thresholds(('dog', 'cat'))
+        parameters.thresholds(('dog', 'cat'))
     assert len(str(caught.value)) < 10_000

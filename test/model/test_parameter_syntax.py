@@ -23,12 +23,12 @@ from trt_perception.model.recognition.recognise import ModelOverrides, recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools import build_engine, detect_images
 from trt_perception.offline.tools.parts.model_arguments import values_from_options
-from trt_perception.parameters.config import ParameterValues
 from trt_perception.parameters.launch_arguments import (
     launch_arguments,
     parameter_values,
     unknown_arguments,
 )
+from trt_perception.parameters.values import ParameterValues
 
 IMAGE = TensorSpec('images', (1, 3, 640, 640), 'float32')
 OPEN_IMAGE = TensorSpec('images', (1, 3, -1, -1), 'float32')
@@ -54,8 +54,8 @@ MODELS = {
 
 def read_by_tool(text):
     words = shlex.split(f'm.onnx --source a --output b {text}')
-    config = values_from_options(detect_images._parser().parse_args(words), 'm.onnx')
-    return config.model_overrides()
+    parameters = values_from_options(detect_images._parser().parse_args(words), 'm.onnx')
+    return parameters.model_overrides()
 
 
 def read_by_launch(text):

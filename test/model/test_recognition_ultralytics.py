@@ -6,7 +6,7 @@ from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised, r
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 TWO_NAMES = {'names': "{0: 'cat', 1: 'dog'}"}
 SIX_COLUMNS = {

@@ -9,7 +9,7 @@ from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 GRIDS = {name: (1, 3, side, side, 85) for name, side in (('a', 80), ('b', 40), ('c', 20))}
 # What transformers writes with all fields of RTDetrObjectDetectionOutput.

@@ -10,33 +10,33 @@ from trt_perception.errors import ConfigError
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.parameters.camera import (
     CAMERA_PARAMETERS,
-    NodeConfig,
+    NodeParameters,
     camera_rows,
     is_camera_parameter,
     unknown_parameter,
 )
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 TWO_CAMERAS = {'cameras': ['front', 'rear']}
 
 
 def refusal(values):
     with pytest.raises(ConfigError) as caught:
-        NodeConfig.from_values(values)
+        NodeParameters.from_values(values)
     return str(caught.value)
 
 
 def test_node_without_cameras_has_no_camera_parameters():
-    node_config = NodeConfig.from_values({'max_detections': 7})
-    assert node_config.camera('') is node_config.node
-    assert node_config.node == ParameterValues(max_detections=7)
-    assert not [name for name in node_config.rows() if is_camera_parameter(name)]
+    node_parameters = NodeParameters.from_values({'max_detections': 7})
+    assert node_parameters.camera('') is node_parameters.node
+    assert node_parameters.node == ParameterValues(max_detections=7)
+    assert not [name for name in node_parameters.rows() if is_camera_parameter(name)]
     with pytest.raises(KeyError):
-        node_config.camera('front')
+        node_parameters.camera('front')
 
 
 def test_camera_has_the_nodes_values_except_its_own():
-    node_config = NodeConfig.from_values(
+    node_parameters = NodeParameters.from_values(
         {
             **TWO_CAMERAS,
             'confidence_threshold': 0.5,
@@ -45,17 +45,17 @@ def test_camera_has_the_nodes_values_except_its_own():
             'camera.rear.class_filter': ['a', 'b'],
         }
     )
-    assert node_config.camera('front') == node_config.node
-    rear = node_config.camera('rear')
+    assert node_parameters.camera('front') == node_parameters.node
+    rear = node_parameters.camera('rear')
     assert (rear.confidence_threshold, rear.image_qos_depth) == (0.75, 5)
     assert rear.class_filter == ('a', 'b')
-    assert rear.iou_threshold == node_config.node.iou_threshold
-    values = node_config.values()
+    assert rear.iou_threshold == node_parameters.node.iou_threshold
+    values = node_parameters.values()
     assert values['camera.front.confidence_threshold'] == 0.5
     assert values['camera.rear.confidence_threshold'] == 0.75
     assert values['camera.front.enabled'] is True
-    assert set(values) == set(node_config.rows())
-    assert len(values) - len(NodeConfig().values()) == 2 * len(CAMERA_PARAMETERS)
+    assert set(values) == set(node_parameters.rows())
+    assert len(values) - len(NodeParameters().values()) == 2 * len(CAMERA_PARAMETERS)
 
 
 def test_description_of_a_camera_parameter_has_the_name_of_its_camera(golden_messages):
@@ -124,13 +124,13 @@ def test_misspelt_camera_parameter_gets_a_suggestion(name, golden_messages):
 def test_pipelines_decode_jpegs_if_any_camera_needs_it(node, own, jpeg):
     own = {f'camera.{name}.image_transport': value for name, value in own.items()}
     values = {**TWO_CAMERAS, 'image_transport': node, 'max_detections': 7, **own}
-    options = NodeConfig.from_values(values).pipeline_options()
+    options = NodeParameters.from_values(values).pipeline_options()
     assert options == PipelineOptions(jpeg_on_gpu=jpeg, limits=DecodingLimits(7))
 
 
 def test_pipelines_of_a_node_with_one_camera_use_the_nodes_parameters():
-    node_config = NodeConfig.from_values({'image_transport': 'auto'})
-    assert node_config.pipeline_options() == node_config.node.pipeline_options()
+    node_parameters = NodeParameters.from_values({'image_transport': 'auto'})
+    assert node_parameters.pipeline_options() == node_parameters.node.pipeline_options()
 
 
 def test_camera_parameter_without_cameras_is_refused(golden_messages):
@@ -139,54 +139,57 @@ def test_camera_parameter_without_cameras_is_refused(golden_messages):
 
 
 def test_changed_node_value_applies_to_cameras_without_an_own_value(golden_messages):
-    node_config = NodeConfig.from_values({**TWO_CAMERAS, 'camera.rear.enabled': False})
-    node_config = node_config.with_changes(
+    node_parameters = NodeParameters.from_values({**TWO_CAMERAS, 'camera.rear.enabled': False})
+    node_parameters = node_parameters.with_changes(
         {'confidence_threshold': 0.5, 'camera.front.max_rate_hz': 5.0}, {}
     )
-    assert node_config.camera('front').confidence_threshold == 0.5
-    assert node_config.camera('rear').confidence_threshold == 0.5
-    assert (node_config.camera('front').max_rate_hz, node_config.camera('rear').max_rate_hz) == (
+    assert node_parameters.camera('front').confidence_threshold == 0.5
+    assert node_parameters.camera('rear').confidence_threshold == 0.5
+    assert (
+        node_parameters.camera('front').max_rate_hz,
+        node_parameters.camera('rear').max_rate_hz,
+    ) == (
         5,
         0,
     )
-    assert (node_config.camera('front').enabled, node_config.camera('rear').enabled) == (
+    assert (node_parameters.camera('front').enabled, node_parameters.camera('rear').enabled) == (
         True,
         False,
     )
     # rear now has its own value, although the value equals the node's.
-    node_config = node_config.with_changes({'camera.rear.confidence_threshold': 0.5}, {})
-    node_config = node_config.with_changes({'confidence_threshold': 0.6}, {})
-    assert node_config.camera('front').confidence_threshold == 0.6
-    assert node_config.camera('rear').confidence_threshold == 0.5
+    node_parameters = node_parameters.with_changes({'camera.rear.confidence_threshold': 0.5}, {})
+    node_parameters = node_parameters.with_changes({'confidence_threshold': 0.6}, {})
+    assert node_parameters.camera('front').confidence_threshold == 0.6
+    assert node_parameters.camera('rear').confidence_threshold == 0.5
     with golden_messages.raises(ConfigError):
-        node_config.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
+        node_parameters.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
 
 
 def test_camera_added_again_has_its_start_values(golden_messages):
     given = {'camera.front.enabled': False, 'camera.top.max_rate_hz': 3.0}
-    node_config = NodeConfig.from_values({'cameras': ['front', 'top'], **given})
-    node_config = node_config.with_changes({'camera.front.max_rate_hz': 9.0}, given)
-    node_config = node_config.with_changes({'cameras': ('top', 'rear')}, given)
-    assert set(node_config.camera_values) == {'camera.top.max_rate_hz'}
+    node_parameters = NodeParameters.from_values({'cameras': ['front', 'top'], **given})
+    node_parameters = node_parameters.with_changes({'camera.front.max_rate_hz': 9.0}, given)
+    node_parameters = node_parameters.with_changes({'cameras': ('top', 'rear')}, given)
+    assert set(node_parameters.camera_values) == {'camera.top.max_rate_hz'}
     # A camera that is added again has its initial values, without later changes.
-    node_config = node_config.with_changes({'cameras': ('front',)}, given)
-    assert node_config.camera_values == {'camera.front.enabled': False}
+    node_parameters = node_parameters.with_changes({'cameras': ('front',)}, given)
+    assert node_parameters.camera_values == {'camera.front.enabled': False}
     with golden_messages.raises(ConfigError):
-        node_config.with_changes({'camera.rear.enabled': True}, given)
+        node_parameters.with_changes({'camera.rear.enabled': True}, given)
 
 
-def test_rule_is_checked_once_for_each_different_config(golden_messages):
-    node_config = NodeConfig.from_values(
+def test_rule_is_checked_once_for_different_values(golden_messages):
+    node_parameters = NodeParameters.from_values(
         {'cameras': ['a', 'b', 'c'], 'camera.b.class_filter': ['dog', 'pig']}
     )
     checked = []
-    node_config.check(checked.append)
-    assert checked == [node_config.node, node_config.camera('b')]
+    node_parameters.check(checked.append)
+    assert checked == [node_parameters.node, node_parameters.camera('b')]
     with golden_messages.raises(ConfigError):
-        node_config.check(lambda config: config.thresholds(('cat', 'dog')))
-    wrong = node_config.with_changes({'class_filter': ('fox',)}, {})
+        node_parameters.check(lambda parameters: parameters.thresholds(('cat', 'dog')))
+    wrong = node_parameters.with_changes({'class_filter': ('fox',)}, {})
     with golden_messages.raises(ConfigError):
-        wrong.check(lambda config: config.thresholds(('cat', 'dog')))
+        wrong.check(lambda parameters: parameters.thresholds(('cat', 'dog')))
 
 
 NAMES = ('a', 'b', 'c')
@@ -204,17 +207,17 @@ VALUES = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=200)
 @given(st.lists(VALUES, max_size=6))
 def test_random_changes_give_each_camera_the_expected_values(requests):
-    node_config = NodeConfig.from_values({'cameras': list(NAMES)})
+    node_parameters = NodeParameters.from_values({'cameras': list(NAMES)})
     node = {'max_rate_hz': 0.0, 'enabled': True}
     own = {}
     for request in requests:
-        node_config = node_config.with_changes(request, {})
+        node_parameters = node_parameters.with_changes(request, {})
         for name, value in request.items():
             (own if is_camera_parameter(name) else node)[name] = value
         for camera, row in itertools.product(NAMES, node):
             expected = own.get(f'camera.{camera}.{row}', node[row])
-            assert getattr(node_config.camera(camera), row) == expected
-            assert node_config.values()[f'camera.{camera}.{row}'] == expected
+            assert getattr(node_parameters.camera(camera), row) == expected
+            assert node_parameters.values()[f'camera.{camera}.{row}'] == expected
 
 
 def test_64_cameras_keep_their_own_values():
@@ -223,6 +226,9 @@ def test_64_cameras_keep_their_own_values():
     rng = random.Random(5)
     for name in names:
         values[f'camera.{name}.class_filter'] = [f'class {rng.randrange(10**9)}']
-    node_config = NodeConfig.from_values(values)
+    node_parameters = NodeParameters.from_values(values)
     for name in names:
-        assert list(node_config.camera(name).class_filter) == values[f'camera.{name}.class_filter']
+        assert (
+            list(node_parameters.camera(name).class_filter)
+            == values[f'camera.{name}.class_filter']
+        )

@@ -10,9 +10,9 @@ from trt_perception.offline.tools.parts.model_arguments import (
     suggest_tool_assignment,
     values_from_options,
 )
-from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.parameters.spelling import assignment_text
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
+from trt_perception.parameters.values import PARAMETERS, ParameterValues
 
 NAMES = [
     (['cat'], ('cat',)),

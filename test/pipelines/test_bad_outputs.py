@@ -12,7 +12,7 @@ from support.models.tiny_model import CLASS_NAMES, write_tiny_model
 from trt_perception.errors import OutputError, UnnamedClassError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all, detect_one
 from trt_perception.pipelines.warm_up import open_warm_pipeline
@@ -24,8 +24,8 @@ GREY, WHITE = (np.full((48, 64, 3), level, np.uint8) for level in (114, 255))
 
 def test_invalid_output_affects_no_other_frame_of_the_batch(tmp_path):
     path = write_tiny_model(tmp_path / 'three.onnx', batch=3)
-    config = ParameterValues(engine_path=str(path), model_scale=SCALE)
-    with closing(open_by_parameters(config)) as pipeline:
+    parameters = ParameterValues(engine_path=str(path), model_scale=SCALE)
+    with closing(open_by_parameters(parameters)) as pipeline:
         frames = [frame_from_bgr(image) for image in (GREY, WHITE, GREY)]
         for _ in range(2):
             pipeline.enqueue(0, frames, [Thresholds()] * 3)
@@ -41,7 +41,7 @@ def test_invalid_output_affects_no_other_frame_of_the_batch(tmp_path):
 
 
 def test_class_without_a_name_is_an_error_of_its_image(tmp_path, golden_messages):
-    config = ParameterValues(
+    parameters = ParameterValues(
         engine_path=str(write_label_model(tmp_path / 'labels.onnx')),
         model_decoder='end_to_end',
         model_class_names=CLASS_NAMES,
@@ -49,7 +49,7 @@ def test_class_without_a_name_is_an_error_of_its_image(tmp_path, golden_messages
         model_color_order='rgb',
         model_scale=1 / 255,
     )
-    with closing(open_by_parameters(config)) as pipeline:
+    with closing(open_by_parameters(parameters)) as pipeline:
         assert detect_one(pipeline, frame_from_bgr(GREY), Thresholds()).found.class_ids == [1]
         with golden_messages.raises(UnnamedClassError):
             detect_one(pipeline, frame_from_bgr(WHITE), Thresholds())

@@ -18,7 +18,7 @@ from support.oracles.reference_images import random_frame
 from trt_perception.errors import ImageError, OutputError, UnnamedClassError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.cuda.results import HostDecoder
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory

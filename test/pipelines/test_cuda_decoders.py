@@ -30,7 +30,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 
@@ -45,7 +45,7 @@ HOST_DECODED = [
 ]
 
 
-def config_for(path, name, **values):
+def parameters_for(path, name, **values):
     return ParameterValues(
         engine_path=str(path),
         pipeline_depth=2,
@@ -109,7 +109,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
         objects[1], frames[1] = objects[0], frames[0]
     more_inputs = tuple((key, shape, 'INT64') for key, shape in EXTRA_INPUTS.get(name, ()))
     path, recorder = install_standins((IMAGE_INPUT, *more_inputs), tensors_of(frames[0]))
-    pipeline = open_by_parameters(config_for(path, name))
+    pipeline = open_by_parameters(parameters_for(path, name))
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, [grey()], [Thresholds()])
         for key, value in outputs.items():
@@ -131,7 +131,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
 def test_graph_copies_each_output(install_standins):
     outputs = batched('detr', [OUTPUTS['detr'](np.random.default_rng(31), *known_boxes())])
     path, recorder = install_standins((IMAGE_INPUT,), tensors_of(outputs))
-    pipeline = open_by_parameters(config_for(path, 'detr'))
+    pipeline = open_by_parameters(parameters_for(path, 'detr'))
     calls = recorder.calls
     began = calls.index('cudaStreamBeginCapture')
     ended = calls.index('cudaStreamEndCapture')
@@ -148,7 +148,7 @@ def test_unsupported_image_layout_is_refused(install_standins, golden_messages):
     by_row = ('image', (1, NETWORK[1], NETWORK[0], 3), 'FLOAT')
     path, recorder = install_standins((by_row,), tensors_of(outputs))
     with golden_messages.raises(EngineError):
-        open_by_parameters(config_for(path, 'detr'))
+        open_by_parameters(parameters_for(path, 'detr'))
     assert recorder.kinds() == []
 
 
@@ -157,7 +157,7 @@ def test_engine_with_wrong_output_shapes_is_refused(install_standins, golden_mes
     path, _ = install_standins((IMAGE_INPUT,), tensors_of(outputs))
     # For five class names, softmax needs six logits, and sigmoid needs five.
     with golden_messages.raises(EngineError):
-        open_by_parameters(config_for(path, 'rtdetr'))
+        open_by_parameters(parameters_for(path, 'rtdetr'))
 
 
 def test_engine_with_a_wrong_cell_count_is_refused_before_compiling(
@@ -167,7 +167,7 @@ def test_engine_with_a_wrong_cell_count_is_refused_before_compiling(
         (IMAGE_INPUT,), (('output', (1, 6301, 5 + len(NAMES)), 'FLOAT'),)
     )
     with golden_messages.raises(EngineError):
-        open_by_parameters(config_for(path, 'yolox_raw'))
+        open_by_parameters(parameters_for(path, 'yolox_raw'))
     assert recorder.kinds() == []
 
 
@@ -214,7 +214,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     )
     # The kernels support fewer candidates, so the host decodes complete dense outputs too.
     options = replace(
-        config_for(path, name).pipeline_options(), limits=DecodingLimits(max_candidates=2000)
+        parameters_for(path, name).pipeline_options(), limits=DecodingLimits(max_candidates=2000)
     )
     pipeline = open_offline_pipeline(read_model_file(path), options)
     assert pipeline.batch == 3
@@ -245,7 +245,7 @@ def test_batch_above_64_is_refused(install_standins, golden_messages):
     outputs = {'output': np.zeros((65, 4 + len(NAMES), 10), np.float32)}
     path, recorder = install_standins((image,), tensors_of(outputs))
     with golden_messages.raises(EngineError):
-        open_by_parameters(config_for(path, 'dense'))
+        open_by_parameters(parameters_for(path, 'dense'))
     assert recorder.kinds() == []
 
 
@@ -263,12 +263,12 @@ def test_batch_engine_finds_the_same_as_a_single_image_model(tmp_path):
     several = write_tiny_model(tmp_path / 'b.onnx', batch=4)
     engine = tmp_path / 'b.engine'
     engine.write_bytes(build_plan(several.read_bytes()))
-    config = ParameterValues(
+    parameters = ParameterValues(
         engine_path=str(engine),
         model_decoder='dense',
         model_class_names=single.spec.class_names,
     )
-    pipeline = open_offline_pipeline(read_model_file(engine), config.pipeline_options())
+    pipeline = open_offline_pipeline(read_model_file(engine), parameters.pipeline_options())
     for start in (0, 4):
         for found, frame in zip(
             detect_batch(pipeline, frames[start : start + 4], Thresholds()),
@@ -296,7 +296,7 @@ def test_engine_gives_the_detections_of_its_onnx_file(name, use_cuda_graph, tmp_
     found = {}
     for suffix in ('.onnx', '.engine'):
         path = tmp_path / f'made{suffix}'
-        pipeline = open_by_parameters(config_for(path, name, use_cuda_graph=use_cuda_graph))
+        pipeline = open_by_parameters(parameters_for(path, name, use_cuda_graph=use_cuda_graph))
         for slot in range(pipeline.depth):
             pipeline.enqueue(slot, [grey()], [Thresholds()])
         found[suffix] = [pipeline.collect(slot)[0].detections for slot in range(pipeline.depth)]

@@ -29,7 +29,7 @@ from trt_perception.images.frame import DeferredFrame, frame_from_bgr
 from trt_perception.images.jpeg import JpegFrameReader, as_plain_jpeg, decode_on_cpu
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.gpu.patch_pipeline_fixtures']

@@ -27,7 +27,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.benchmarking.control import MeasurementControl
 from trt_perception.offline.benchmarking.measure import detect_all
 from trt_perception.offline.evaluation.metrics.agreement import compare_detections, filter_by_score
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.pipeline import detect_one
@@ -232,7 +232,7 @@ def test_host_decodes_more_candidates_than_the_kernels_can(engine):
 
 @pytest.mark.whole_gpu
 def test_opening_and_closing_pipelines_leaks_no_memory(engine):
-    config = ParameterValues(engine_path=str(engine))
+    parameters = ParameterValues(engine_path=str(engine))
     content = engine.read_bytes()
     trt = tensorrt()
     logger = trt.Logger(trt.Logger.ERROR)
@@ -248,13 +248,15 @@ def test_opening_and_closing_pipelines_leaks_no_memory(engine):
             cache = how[0].create_runtime_cache()
             assert not compiled or cache.deserialize(compiled[0])
             how[0].set_runtime_cache(cache)
-        contexts = [native.create_execution_context(*how) for _ in range(config.pipeline_depth)]
+        contexts = [
+            native.create_execution_context(*how) for _ in range(parameters.pipeline_depth)
+        ]
         assert all(contexts)
         if how and not compiled:
             compiled.append(bytes(cache.serialize()))
 
     alone = drift_bytes(bare)
-    whole = drift_bytes(lambda: open_by_parameters(config).close())
+    whole = drift_bytes(lambda: open_by_parameters(parameters).close())
     print(f'100 cycles: TensorRT alone keeps {alone} bytes, the pipeline {whole}')
     # The driver allocates memory in steps of 2 MiB.
     assert whole <= max(alone, 0) + 2 * 1024 * 1024

@@ -26,7 +26,7 @@ from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.tools.write_manifest import main as write_manifest
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor

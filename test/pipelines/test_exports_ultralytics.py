@@ -19,7 +19,7 @@ from trt_perception.images.detections import oriented_corners
 from trt_perception.images.frame import Frame
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import collect_all, detect_one
 
 DECODER = {
@@ -155,7 +155,7 @@ def test_keypoints_have_the_names_of_the_exporter(tmp_path):
 @pytest.mark.parametrize('family', RTDETR)
 def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golden_messages):
     told = recorded_values(family)
-    config = ParameterValues(
+    parameters = ParameterValues(
         **write_export(told, tmp_path / 'best.onnx'),
         model_decoder='end_to_end',
         model_class_names=('a', 'b', 'c'),
@@ -163,7 +163,7 @@ def test_normalised_centres_are_refused_as_pixel_corners(family, tmp_path, golde
         model_color_order='rgb',
         model_scale=1 / 255,
     )
-    pipeline = open_by_parameters(config)
+    pipeline = open_by_parameters(parameters)
     pipeline.enqueue(0, [frame_of(told['image'])], [Thresholds(confidence_threshold=0.02)])
     with golden_messages.raises(OutputError):
         collect_all(pipeline, 0)

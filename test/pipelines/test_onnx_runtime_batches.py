@@ -25,7 +25,7 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch, detect_in_files
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import collect_all, detect_one
@@ -55,7 +55,7 @@ def colours(seed):
     return Frame.view(bgr, width=width, height=height, step=3 * width, encoding='bgr8')
 
 
-def config_for(path, **changes):
+def parameters_for(path, **changes):
     return ParameterValues(
         **{
             'engine_path': str(path),
@@ -70,7 +70,7 @@ def config_for(path, **changes):
 
 
 def open_several(path, **changes):
-    options = config_for(path, **changes).pipeline_options()
+    options = parameters_for(path, **changes).pipeline_options()
     return OnnxRuntimePipeline(read_model_file(path), options, open_batch=8)
 
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
@@ -55,8 +55,8 @@ def write_model(folder, image, output=(1, 6, 'anchors'), *, filled=(1, 6, 4), fu
 
 
 def options_for(path, **values):
-    config = ParameterValues.from_values({'engine_path': str(path), **DETECT, **values})
-    return config.pipeline_options()
+    parameters = ParameterValues.from_values({'engine_path': str(path), **DETECT, **values})
+    return parameters.pipeline_options()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from trt_perception.offline.building.options.sources import load_options
 from trt_perception.offline.tools import build_engine, detect_images, evaluate_engine
 from trt_perception.offline.tools.parts.model_arguments import read_parameters
 from trt_perception.parameters.camera import suggest_parameter, unknown_parameter
-from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.parameters.launch_arguments import launch_arguments, unknown_arguments
 from trt_perception.parameters.spelling import parameter_named
+from trt_perception.parameters.values import PARAMETERS, ParameterValues
 from trt_perception.process.foreign_names import (
     FOREIGN_NAMES,
     OURS_OUTSIDE_THE_TABLE,

@@ -47,7 +47,7 @@ from trt_perception.model.tasks.pose import KeypointSpec
 from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.camera import camera_rows
-from trt_perception.parameters.config import PARAMETERS, ParameterValues
+from trt_perception.parameters.values import PARAMETERS, ParameterValues
 
 #: The commands of scripts/run that replace commands of ros2.
 ROS2_COMMANDS = {'lifecycle', 'param'}
@@ -135,11 +135,11 @@ def flatten(mapping, prefix=''):
 @pytest.mark.parametrize('block', blocks(OWN_MODEL, 'yaml'))
 def test_parameter_files_on_the_page_about_own_models_work(block):
     values = flatten(yaml.safe_load(block)['/**']['ros__parameters'])
-    config = ParameterValues.from_values(values)
+    parameters = ParameterValues.from_values(values)
     # The parameters must give all facts that a YOLOX export with three classes does not contain.
     image = TensorSpec('images', (1, 3, 640, 640), 'float32')
     output = TensorSpec('output', (1, 8400, 8), 'float32')
-    found = recognise(ModelInfo('x', (image,), (output,)), config.model_overrides())
+    found = recognise(ModelInfo('x', (image,), (output,)), parameters.model_overrides())
     assert found.class_names == ('person', 'forklift', 'pallet')
 
 

@@ -7,7 +7,7 @@ import yaml
 from ament_index_python.packages import get_package_share_directory
 
 from support.docs_pages import ROOT, rows, section
-from trt_perception.parameters.config import PARAMETERS, ParameterValues
+from trt_perception.parameters.values import PARAMETERS, ParameterValues
 
 pytestmark = pytest.mark.ros
 

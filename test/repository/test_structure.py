@@ -60,8 +60,8 @@ def test_lower_layers_do_not_import_parameters_of_the_node():
         ('isinstance(x, JpegFrame)', True, False),
         ('isinstance(x, (int, frame.Frame))', True, False),
         ('isinstance(x, int)', False, False),
-        ('from trt_perception.parameters.config import ParameterValues', False, True),
-        ('from trt_perception.parameters import config', False, True),
+        ('from trt_perception.parameters.values import ParameterValues', False, True),
+        ('from trt_perception.parameters import values', False, True),
         ('from trt_perception.model.thresholds import Thresholds', False, False),
     ],
 )

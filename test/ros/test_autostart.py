@@ -7,8 +7,8 @@ import pytest
 from rclpy.lifecycle import TransitionCallbackReturn
 
 from trt_perception.errors import ConfigError, CudaError, EngineError
-from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.camera import NodeParameters
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.autostart import Autostart, OpenModel
 
 pytestmark = [
@@ -36,7 +36,7 @@ class FakeNode:
     """Replaces the lifecycle node and the AutostartOwner. Steps fail with the prepared errors."""
 
     def __init__(self):
-        self.node_config = NodeConfig(AUTOSTART)
+        self.node_parameters = NodeParameters(AUTOSTART)
         self.state_label = 'unconfigured'
         self.needs_parameter = self.is_gpu_lost = False
         self.errors = {}  # Errors to raise, by step: 'open', 'configure' or 'activate'.
@@ -98,12 +98,12 @@ class FakeNode:
 
     # Methods of the AutostartOwner.
 
-    def open_model(self, node_config):
+    def open_model(self, node_parameters):
         assert self.may_open.wait(20)
         if 'open' in self.errors:
             raise self.errors['open']
         pipeline = Pipeline()
-        self.opened.append((node_config.node.engine_path, pipeline))
+        self.opened.append((node_parameters.node.engine_path, pipeline))
         return OpenModel(None, [pipeline], 0.1)
 
     def close_model(self, model):
@@ -284,7 +284,9 @@ def test_parameters_that_change_during_the_load_are_used(node):
     node.may_open.clear()
     node.autostart.start()
     node.fire()
-    node.node_config = NodeConfig(ParameterValues(autostart=True, engine_path='other.onnx'))
+    node.node_parameters = NodeParameters(
+        ParameterValues(autostart=True, engine_path='other.onnx')
+    )
     node.may_open.set()
 
     node.run_executor()
@@ -299,7 +301,9 @@ def test_live_parameters_do_not_load_the_model_again(node):
     node.may_open.clear()
     node.autostart.start()
     node.fire()
-    node.node_config = NodeConfig(ParameterValues(autostart=True, confidence_threshold=0.7))
+    node.node_parameters = NodeParameters(
+        ParameterValues(autostart=True, confidence_threshold=0.7)
+    )
     node.may_open.set()
 
     node.run_executor()
@@ -310,7 +314,7 @@ def test_live_parameters_do_not_load_the_model_again(node):
 
 def test_autostart_that_is_switched_off_ends_the_attempts(active):
     active.break_down()
-    active.node_config = NodeConfig(ParameterValues())
+    active.node_parameters = NodeParameters(ParameterValues())
 
     active.autostart.on_parameters_changed()
 
@@ -322,7 +326,7 @@ def test_autostart_that_is_switched_off_during_the_load_ends_the_attempts(active
     active.break_down()
     active.may_open.clear()
     active.fire()
-    active.node_config = NodeConfig(ParameterValues())
+    active.node_parameters = NodeParameters(ParameterValues())
     active.autostart.on_parameters_changed()
     active.may_open.set()
 
@@ -378,7 +382,7 @@ def test_failed_activation_is_tried_again_with_the_loaded_model(node):
 
 
 def test_node_without_autostart_stays_unconfigured_after_a_fault(node):
-    node.node_config = NodeConfig(ParameterValues())
+    node.node_parameters = NodeParameters(ParameterValues())
 
     node.break_down()
 

@@ -12,7 +12,7 @@ from support.models.digits import DIGITS, SCENES
 from support.models.open_model import open_by_parameters
 from support.nodes.graph import Detector, assert_found, image_message
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -39,9 +39,9 @@ def node(client):
 
 @pytest.fixture(scope='module')
 def pipeline_and_thresholds():
-    config = ParameterValues(engine_path=str(DIGITS), confidence_threshold=THRESHOLD)
-    pipeline = open_by_parameters(config)
-    yield pipeline, config.thresholds(pipeline.spec.class_names)
+    parameters = ParameterValues(engine_path=str(DIGITS), confidence_threshold=THRESHOLD)
+    pipeline = open_by_parameters(parameters)
+    yield pipeline, parameters.thresholds(pipeline.spec.class_names)
     pipeline.close()
 
 

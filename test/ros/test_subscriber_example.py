@@ -23,7 +23,7 @@ from support.optional_packages import needs
 from support.programs import Program
 from trt_perception.api import load
 from trt_perception.images.frame import frame_from_bgr
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -63,10 +63,10 @@ def start_example():
         program.close()
 
 
-def detect_in_process(parameters, bgr):
-    config = ParameterValues.from_values(parameters)
-    pipeline = open_by_parameters(config)
-    thresholds = config.thresholds(pipeline.spec.class_names)
+def detect_in_process(values, bgr):
+    parameters = ParameterValues.from_values(values)
+    pipeline = open_by_parameters(parameters)
+    thresholds = parameters.thresholds(pipeline.spec.class_names)
     return detect_one(pipeline, frame_from_bgr(bgr), thresholds).detections, pipeline.spec
 
 

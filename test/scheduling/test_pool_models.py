@@ -12,7 +12,7 @@ from support.models.open_model import open_by_parameters
 from support.scheduling.pool_runs import found_by_cameras
 from trt_perception.images.frame import Frame
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytestmark = pytest.mark.timeout(120)
@@ -36,8 +36,8 @@ def test_each_camera_gets_the_digits_of_its_own_images(tmp_path, batch, pipeline
     with ExitStack() as opened:
 
         def opened_pipeline(path):
-            config = ParameterValues(engine_path=str(path), cpu_threads=1)
-            return opened.enter_context(closing(open_by_parameters(config)))
+            parameters = ParameterValues(engine_path=str(path), cpu_threads=1)
+            return opened.enter_context(closing(open_by_parameters(parameters)))
 
         found, _, statistics = found_by_cameras(
             [opened_pipeline(model) for _ in range(pipelines)], sources, thresholds, 3, BAD

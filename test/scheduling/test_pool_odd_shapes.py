@@ -15,7 +15,7 @@ from trt_perception.errors import OutputError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import open_warm_pipeline
@@ -114,8 +114,8 @@ class Run:
 @needs('onnx')
 def test_local_model_with_open_dimensions_drops_only_the_image_of_an_odd_answer(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES)
-    config = ParameterValues.from_values({'engine_path': str(path), **DETECT})
-    with closing(open_by_parameters(config)) as pipeline:
+    parameters = ParameterValues.from_values({'engine_path': str(path), **DETECT})
+    with closing(open_by_parameters(parameters)) as pipeline:
         run = Run(pipeline)
         for level in ODD:
             run.send(frame_of(0), None)
@@ -130,8 +130,8 @@ def test_local_model_with_open_dimensions_drops_only_the_image_of_an_odd_answer(
 @needs('onnx')
 def test_odd_answer_to_a_batch_drops_the_images_of_this_batch(tmp_path):
     path = write_shape_model(tmp_path / 'shapes.onnx', CHANGES, batch='n')
-    config = ParameterValues.from_values({'engine_path': str(path), **DETECT})
-    options = config.pipeline_options()
+    parameters = ParameterValues.from_values({'engine_path': str(path), **DETECT})
+    options = parameters.pipeline_options()
     with closing(OnnxRuntimePipeline(read_model_file(path), options, open_batch=2)) as pipeline:
         good = [frame_of(0), frame_of(0)]
         both = [Thresholds()] * 2

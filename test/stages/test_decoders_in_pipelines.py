@@ -22,7 +22,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoders.table import OBJECT_PRESETS
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.evaluation.offline_detection import detect_batch
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 # No network output may cause a warning. ResourceWarning may come from other tests, whose files the
@@ -46,7 +46,7 @@ FORMS = {
 MODES = {'detr': 'stretch'}
 
 
-def config_for(path, name):
+def parameters_for(path, name):
     return ParameterValues(
         engine_path=str(path),
         model_decoder=name,
@@ -72,7 +72,7 @@ def test_generated_network_runs_in_a_pipeline(name, tmp_path):
     outputs = batched(name, [OUTPUTS[name](rng, xyxy, scores, labels)])
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, **FORMS.get(name, {})))
-    pipeline = open_by_parameters(config_for(path, name))
+    pipeline = open_by_parameters(parameters_for(path, name))
     found = detect_one(pipeline, grey(SOURCES[0]), Thresholds()).detections
     letterbox = Letterbox.fit(SOURCES[0], NETWORK, MODES.get(name, 'letterbox'))
     assert_found(found, to_source(xyxy, letterbox), scores, labels)
@@ -91,8 +91,8 @@ def test_network_with_a_batch_runs_in_a_pipeline(name, tmp_path):
     image = (2, NETWORK[1], NETWORK[0], 3) if by_row else (2, 3, NETWORK[1], NETWORK[0])
     path = tmp_path / 'made.onnx'
     path.write_bytes(network(outputs, image=image, **form))
-    config = config_for(path, name)
-    pipeline = open_by_parameters(config)
+    parameters = parameters_for(path, name)
+    pipeline = open_by_parameters(parameters)
     assert pipeline.batch == 2
     frames = [grey(size) for size in SOURCES]
     mode = MODES.get(name, 'letterbox')

@@ -14,7 +14,7 @@ from support.models.detector_models import CLASS_NAMES, detector_model
 from support.models.tiny_model import write_tiny_model
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines import open_pipeline
 from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.warm_up import warm_up
@@ -36,9 +36,9 @@ def open_tiny(tmp_path):
 
     def open_it(provider, **options):
         path = write_tiny_model(tmp_path / 'tiny.onnx')
-        config = ParameterValues(onnx_provider=provider)
+        parameters = ParameterValues(onnx_provider=provider)
         return open_onnx_pipeline(
-            read_model_file(path), replace(config.pipeline_options(), **options)
+            read_model_file(path), replace(parameters.pipeline_options(), **options)
         )
 
     return open_it
@@ -106,7 +106,7 @@ def test_smallest_and_largest_batch_run_before_the_first_image(
     runtime = install(TENSORRT)
     path = tmp_path / 'open.onnx'
     onnx.save_model(detector_model(('n', 3, 64, 64)), path)
-    config = ParameterValues(
+    parameters = ParameterValues(
         model_decoder='dense',
         model_class_names=CLASS_NAMES,
         model_resize='letterbox',
@@ -114,7 +114,7 @@ def test_smallest_and_largest_batch_run_before_the_first_image(
         model_scale=1 / 255,
         onnx_provider='tensorrt',
     )
-    options = replace(config.pipeline_options(), max_batch=cameras)
+    options = replace(parameters.pipeline_options(), max_batch=cameras)
     pipeline = open_onnx_pipeline(read_model_file(path), options)
     assert pipeline.batch == largest
     assert {shape[0] for shape in runtime.shapes} == {1, largest}

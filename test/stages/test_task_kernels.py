@@ -18,7 +18,7 @@ from support.oracles.task_outputs import (
 from trt_perception.images.results import image_limits
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.pinned_images import ImagePool
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import FRAME_PARAMETERS
@@ -42,14 +42,14 @@ def _host_memory(monkeypatch):
 def test_detections_equal_those_of_the_host(name, transposed):
     spec = spec_of(TASKS[name], (96, 64), 5, 700, batch=4, transposed=transposed)
     kernels = emulated_kernels(spec, max_detections=12, class_agnostic=False)
-    config = ParameterValues(max_detections=12)
+    parameters = ParameterValues(max_detections=12)
     rng = np.random.default_rng(len(name))
     for passing in (0, 1, 31, 33, 700):
         outputs = random_outputs(rng, spec, passing)
         found, geometries = decode_with_kernels(
             kernels, HostMachine(), spec, outputs, SIZES, THRESHOLDS
         )
-        expected = decode_on_host(outputs, spec, geometries, THRESHOLDS, config)
+        expected = decode_on_host(outputs, spec, geometries, THRESHOLDS, parameters)
         for by_kernels, on_host in zip(found, expected, strict=True):
             assert_same(by_kernels, on_host)
         assert (sum(map(len, expected)) > 10) == (passing > 30)

@@ -38,19 +38,19 @@ from support.gpu.fake_tensorrt import FakeTensorRt
 from support.models.open_model import open_by_parameters
 from trt_perception.gpu import bindings
 from trt_perception.errors import EngineError
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 module = sys.modules['tensorrt'] = FakeTensorRt()
 recorder = Recorder(fake_cuda.bindings())
 bindings.load_bindings = lambda: recorder.modules
 values = json.loads(sys.argv[1])
-config = ParameterValues(
+parameters = ParameterValues(
     **{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
 )
 refusal = ''
 try:
     for _ in range(2):
-        open_by_parameters(config).close()
+        open_by_parameters(parameters).close()
 except EngineError as error:
     refusal = str(error)
 calls = ('init_libnvinfer_plugins', 'load_library', 'deserialize_cuda_engine')

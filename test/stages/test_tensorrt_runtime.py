@@ -24,7 +24,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError
 from trt_perception.files.cache import cache_folder
 from trt_perception.gpu import bindings
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 DEPTH = 3
 DYNAMIC_TENSORS = {
@@ -59,14 +59,14 @@ def open_with_standin(monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, flavour, module)
         path = tmp_path / 'tiny.engine'
         path.write_bytes((b'ftrt' if flavour == 'tensorrt' else b'vtrt') + PLAN[4:])
-        config = ParameterValues(
+        parameters = ParameterValues(
             engine_path=str(path),
             pipeline_depth=DEPTH,
             model_input_size=size,
             cameras=tuple(f'camera{index}' for index in range(cameras)),
             **MODEL_PARAMETERS,
         )
-        open_by_parameters(config).close()
+        open_by_parameters(parameters).close()
         return recorder
 
     return open_engine

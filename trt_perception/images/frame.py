@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -188,14 +188,14 @@ class Frame:
 
 
 class DeferredFrame:
-    """An image that is read later, because checking a compressed file takes time.
+    """A frame that a thread of the pipeline reads, because checking a compressed file takes time.
 
     Args:
         read: reads the frame. Raises ImageError if the image is invalid.
         is_fast_to_decode: whether the image probably is a JPEG that a GPU decodes in 2 ms.
 
     Attributes:
-        read: function without arguments that returns the Frame.
+        read: function without arguments that returns the Frame. Call it once.
         is_fast_to_decode: whether a GPU probably decodes the JPEG in about 2 ms.
     """
 
@@ -206,25 +206,6 @@ class DeferredFrame:
     def __init__(self, read: Callable[[], Frame], *, is_fast_to_decode: bool = False) -> None:
         self.read = read
         self.is_fast_to_decode = is_fast_to_decode
-
-
-class PipelineInput(Protocol):
-    """The input of a pipeline: a Frame or a DeferredFrame."""
-
-    @property
-    def is_decoded(self) -> bool:
-        """Whether the pixels are decoded already, so that ``read`` takes no time."""
-
-    @property
-    def is_fast_to_decode(self) -> bool:
-        """Whether the image probably is a JPEG that a GPU decodes in about 2 ms."""
-
-    def read(self) -> Frame:
-        """Return the frame. Call this method once.
-
-        Raises:
-            ImageError: the image is invalid.
-        """
 
 
 def _check_size(pixel_format: PixelFormat, width: int, height: int) -> None:

@@ -16,15 +16,15 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
 from trt_perception.model.files.triton_address import is_triton_address, parse_triton_address
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.parameters.config import (
+from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.rules import MAX_CAMERAS
+from trt_perception.parameters.spelling import assignment_text, parameter_named, yaml_value
+from trt_perception.parameters.values import (
     PARAMETERS,
     ParameterValues,
     closest_parameters,
     manifest_only_fix,
 )
-from trt_perception.parameters.row import Parameter, check_value, parameter_value
-from trt_perception.parameters.rules import MAX_CAMERAS
-from trt_perception.parameters.spelling import assignment_text, parameter_named, yaml_value
 from trt_perception.process.foreign_names import ForeignNames, foreign_names
 
 #: Returns what the user pastes to set the parameter of a given name.
@@ -151,8 +151,8 @@ class CameraPlan:
 
 
 @dataclass(frozen=True)
-class NodeConfig:
-    """The configuration of a node, and the resulting configuration of each camera.
+class NodeParameters:
+    """The parameters of a node, and the resulting parameters of each camera.
 
     Attributes:
         camera_values: values of camera parameters that were set, by full name, each in the type
@@ -184,8 +184,8 @@ class NodeConfig:
         object.__setattr__(self, '_cameras', {'': self.node, **cameras})
 
     @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> NodeConfig:
-        """Build a configuration from values by ROS name. Other parameters keep their defaults.
+    def from_values(cls, values: Mapping[str, Any]) -> NodeParameters:
+        """Build the parameters from values by ROS name. Other parameters keep their defaults.
 
         Raises:
             ConfigError: a name is unknown, a value has the wrong type or is outside its range.
@@ -201,7 +201,7 @@ class NodeConfig:
         return cls(node, camera_values)
 
     def camera(self, name: str) -> ParameterValues:
-        """Return the configuration of a camera. The name '' gives the node's configuration.
+        """Return the parameters of a camera. The name '' gives the node's parameters.
 
         Raises:
             KeyError: the node has no camera of this name.
@@ -210,10 +210,10 @@ class NodeConfig:
 
     def plans(self) -> list[CameraPlan]:
         """Return the plan of each camera, without topics."""
-        configs = [(name, self._cameras[name]) for name in self.node.cameras or ('',)]
+        cameras = [(name, self._cameras[name]) for name in self.node.cameras or ('',)]
         return [
             CameraPlan(name, '', each.image_transport, each.image_qos_reliability, each.enabled)
-            for name, each in configs
+            for name, each in cameras
         ]
 
     def raw_camera_count(self) -> int:
@@ -245,19 +245,19 @@ class NodeConfig:
             self.pipeline_options().triton.check_server(server)
 
     def check(self, check: Callable[[ParameterValues], object]) -> None:
-        """Check the node's configuration, and each different configuration of a camera.
+        """Check the node's parameters, and the parameters of each camera that has others.
 
         Args:
-            check: raises ConfigError to refuse a configuration.
+            check: raises ConfigError to refuse values.
 
         Raises:
-            ConfigError: a configuration was refused; the message names the camera.
+            ConfigError: values were refused; the message names the camera.
         """
-        for name, config in self._cameras.items():
-            if name and config is self.node:
+        for name, parameters in self._cameras.items():
+            if name and parameters is self.node:
                 continue
             try:
-                check(config)
+                check(parameters)
             except ConfigError as error:
                 if not name:
                     raise
@@ -274,8 +274,10 @@ class NodeConfig:
         """Map the name of each parameter to its current value."""
         values = {name: getattr(self.node, row.field) for name, row in _ROWS.items()}
         for camera in self.node.cameras:
-            config = self._cameras[camera]
-            values.update({row.name: getattr(config, row.field) for row in _camera_rows(camera)})
+            parameters = self._cameras[camera]
+            values.update(
+                {row.name: getattr(parameters, row.field) for row in _camera_rows(camera)}
+            )
         return values
 
     def fixed_values(self) -> dict[str, Any]:
@@ -283,8 +285,8 @@ class NodeConfig:
         rows = self.rows()
         return {name: value for name, value in self.values().items() if not rows[name].live}
 
-    def with_changes(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeConfig:
-        """Return a configuration with changed values.
+    def with_changes(self, values: Mapping[str, Any], given: Mapping[str, Any]) -> NodeParameters:
+        """Return parameters with changed values.
 
         A removed camera loses its camera values. A new camera gets its values in `given`.
 

@@ -26,14 +26,14 @@ from trt_perception.files.plain_text import (
 )
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
-from trt_perception.parameters.config import (
+from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.rules import MAX_CAMERAS
+from trt_perception.parameters.values import (
     PARAMETERS,
     ParameterValues,
     closest_parameters,
     manifest_only_fix,
 )
-from trt_perception.parameters.row import Parameter, check_value, parameter_value
-from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.transport.advice import CAMERA_PROFILE, NODE_PROFILE
 

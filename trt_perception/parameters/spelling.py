@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from trt_perception.files.plain_text import split_list
-from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.values import PARAMETERS
 
 _NAMES_BY_SPELLING: Final = {
     spelling: row.name

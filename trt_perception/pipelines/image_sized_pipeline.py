@@ -25,7 +25,7 @@ from trt_perception.errors import (
     OutputShapeError,
     TrtPerceptionError,
 )
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.thresholds import Thresholds
@@ -97,7 +97,7 @@ class ImageSizedPipeline:
         return self.opened.allocate(size)
 
     def enqueue(
-        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Start a batch with the frames of the right size. The first frame decides the size.
 
@@ -130,7 +130,7 @@ class ImageSizedPipeline:
         self._waiting[slot] = waiting[count:]
         self.opened.enqueue(slot, *zip(*waiting[:count], strict=True))
 
-    def _checked(self, deferred: PipelineInput) -> Frame | ImageError:
+    def _checked(self, deferred: Frame | DeferredFrame) -> Frame | ImageError:
         """Return the frame, or the error of a frame that cannot be read or has a wrong size."""
         try:
             frame = deferred.read()

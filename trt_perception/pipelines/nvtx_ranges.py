@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Final, Protocol
 
 from trt_perception.errors import ConfigError
-from trt_perception.images.frame import PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError, Pipeline, Result
 
@@ -83,7 +83,7 @@ class _MarkedCalls:
         self._in_flight: dict[int, tuple[int, object]] = {}  # frame count and range, by slot
 
     def enqueue(
-        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         count = len(frames)
         self._in_flight[slot] = count, self._ranges.start(f'batch of {count}')

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 from trt_perception.errors import EngineError, ImageError, OutputError
 from trt_perception.images.detections import Detections
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
@@ -91,7 +91,7 @@ class Pipeline(Protocol):
         """
 
     def enqueue(
-        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Start a batch in a free slot. Does not wait for the results.
 

@@ -22,7 +22,7 @@ from rclpy.timer import Timer
 
 from trt_perception.files.plain_text import counted
 from trt_perception.monitoring.file_watch import FileWatch
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline, open_warm_pipelines
 from trt_perception.process.interruption import is_interrupted
@@ -55,22 +55,22 @@ class OpenModel:
     frame_time_s: float
 
 
-def open_model(node_config: NodeConfig, open_pipeline: OpenPipeline) -> OpenModel:
+def open_model(node_parameters: NodeParameters, open_pipeline: OpenPipeline) -> OpenModel:
     """Open the model of a node on each GPU, and run it once in each slot.
 
     Raises:
         TrtPerceptionError: the model cannot be used. All pipelines are closed.
     """
-    config = node_config.node
+    parameters = node_parameters.node
     # Before the file is read, so that any later write counts as a change.
-    file = FileWatch(config.engine_path)
+    file = FileWatch(parameters.engine_path)
     # doctor makes the same calls, so that it finds the same faults.
     pipelines, frame_time_s = open_warm_pipelines(
-        config.engine_path,
-        node_config.pipeline_options(),
+        parameters.engine_path,
+        node_parameters.pipeline_options(),
         open_pipeline,
-        device_ids=config.device_ids,
-        cameras=max(1, len(config.cameras)),
+        device_ids=parameters.device_ids,
+        cameras=max(1, len(parameters.cameras)),
     )
     return OpenModel(file, pipelines, frame_time_s)
 
@@ -85,7 +85,7 @@ class AutostartOwner(Protocol):
     needs_parameter: bool
 
     @property
-    def node_config(self) -> NodeConfig:
+    def node_parameters(self) -> NodeParameters:
         """The current values of the parameters. A change replaces the object."""
 
     @property
@@ -96,7 +96,7 @@ class AutostartOwner(Protocol):
     def is_gpu_lost(self) -> bool:
         """Whether only a new process can use the GPU."""
 
-    def open_model(self, node_config: NodeConfig) -> OpenModel:
+    def open_model(self, node_parameters: NodeParameters) -> OpenModel:
         """Open the model with these parameters. Called in a thread. Raises if this fails."""
 
     def close_model(self, model: OpenModel) -> None:
@@ -110,7 +110,7 @@ class AutostartOwner(Protocol):
 class _Opening:
     """A model that a thread opens, and the result of the thread."""
 
-    node_config: NodeConfig
+    node_parameters: NodeParameters
     thread: threading.Thread | None = None
     is_done: bool = False
     model: OpenModel | None = None
@@ -174,7 +174,7 @@ class Autostart:
     def on_fault(self) -> None:
         """Start the attempts after a fault, if the parameter autostart is true."""
         self._forget_error()
-        if self._owner.node_config.node.autostart:
+        if self._owner.node_parameters.node.autostart:
             self._schedule()
 
     def on_parameters_changed(self) -> None:
@@ -184,7 +184,7 @@ class Autostart:
         the same.
         """
         self._forget_error()
-        if not self._owner.node_config.node.autostart:
+        if not self._owner.node_parameters.node.autostart:
             if self._opening is None:  # otherwise `_on_opened` ends them when the thread is done
                 self.stop()
         elif self._waits_for_parameter:
@@ -229,7 +229,7 @@ class Autostart:
 
     def _attempt(self) -> None:
         self._stop_timer()
-        if not self._owner.node_config.node.autostart:
+        if not self._owner.node_parameters.node.autostart:
             self.stop()
             return
         if self._owner.state_label == 'inactive':
@@ -237,7 +237,7 @@ class Autostart:
         if self._owner.state_label != 'unconfigured':
             return
         self._owner.show_attempt('loading the model')
-        opening = self._opening = _Opening(self._owner.node_config)
+        opening = self._opening = _Opening(self._owner.node_parameters)
         thread = threading.Thread(
             target=self._open_model, args=(opening,), name='open_model', daemon=True
         )
@@ -251,7 +251,7 @@ class Autostart:
     def _open_model(self, opening: _Opening) -> None:
         """Open the model. This method runs in a thread."""
         try:
-            opening.model = self._owner.open_model(opening.node_config)
+            opening.model = self._owner.open_model(opening.node_parameters)
         except BaseException as error:
             opening.error = error
         opening.is_done = True
@@ -261,7 +261,7 @@ class Autostart:
         opening = self._opening
         if opening is None or not opening.is_done:
             return  # the signal belongs to a discarded model
-        if opening.node_config.fixed_values() != self._owner.node_config.fixed_values():
+        if opening.node_parameters.fixed_values() != self._owner.node_parameters.fixed_values():
             self._discard_model()
             self._attempt()
             return

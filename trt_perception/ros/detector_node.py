@@ -18,8 +18,8 @@ from rclpy.parameter import Parameter
 
 from trt_perception.errors import ConfigError, CudaError, InterruptionError, TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls, join_first_items
-from trt_perception.parameters.camera import NodeConfig
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.camera import NodeParameters
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
@@ -32,7 +32,7 @@ from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.keypoint_parameters import KeypointParameters
 from trt_perception.ros.node_monitor import NodeMonitor
-from trt_perception.ros.parameters import NodeParameters
+from trt_perception.ros.parameters import DeclaredParameters
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
 from trt_perception.scheduling.worker_pool import WorkerPool
@@ -101,7 +101,7 @@ class DetectorNode(LifecycleNode):
         self._monitor = NodeMonitor(self, self._log, self)
         self._fault: BaseException | None = None
         self.needs_parameter = False
-        self._node_parameters = NodeParameters(
+        self._declared_parameters = DeclaredParameters(
             self,
             is_configured=lambda: bool(self._pipelines),
             check=self._check_parameters,
@@ -112,7 +112,7 @@ class DetectorNode(LifecycleNode):
         # A worker only triggers this condition, so that the transition runs in the executor.
         self._fault_signal = self.create_guard_condition(self._on_fault_signal)
         self._autostart = Autostart(self, self)
-        if self.config.autostart:
+        if self.parameters.autostart:
             self._autostart.start()
         else:
             command = ros2_command(
@@ -123,19 +123,19 @@ class DetectorNode(LifecycleNode):
             )
 
     @property
-    def config(self) -> ParameterValues:
+    def parameters(self) -> ParameterValues:
         """The current values of the parameters."""
-        return self._node_parameters.config
+        return self._declared_parameters.parameters
 
     @property
-    def node_config(self) -> NodeConfig:
+    def node_parameters(self) -> NodeParameters:
         """The current values of the parameters of the node and of each camera."""
-        return self._node_parameters.node_config
+        return self._declared_parameters.node_parameters
 
     @property
     def _camera_names(self) -> tuple[str, ...]:
         """Names of the cameras; one empty name if the node has only one camera."""
-        return self.config.cameras or ('',)
+        return self.parameters.cameras or ('',)
 
     @property
     def state_label(self) -> str:
@@ -150,23 +150,23 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         names = self._camera_names
         check_topics(self, names)
-        self._monitor.start_publishing(self.config.diagnostics_period_s)
-        model = self._autostart.pop_opened_model() or self.open_model(self.node_config)
+        self._monitor.start_publishing(self.parameters.diagnostics_period_s)
+        model = self._autostart.pop_opened_model() or self.open_model(self.node_parameters)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
-        self._participants.start(self.node_config)
-        self.node_config.check(self._check_parameters)
+        self._participants.start(self.node_parameters)
+        self.node_parameters.check(self._check_parameters)
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
-            config = self._node_parameters.camera_config(name)
-            self._cameras.append(NodeCamera(self, name, config, self._pipelines[index], index))
+            parameters = self._declared_parameters.camera_parameters(name)
+            self._cameras.append(NodeCamera(self, name, parameters, self._pipelines[index], index))
         self._monitor.set_cameras([camera.monitor for camera in self._cameras])
-        if advice := simplejpeg_advice([camera.config for camera in self._cameras]):
+        if advice := simplejpeg_advice([camera.parameters for camera in self._cameras]):
             self.get_logger().warning(advice)
         spec = self._pipelines[0].spec
         self._monitor.set_model(model.file, self._pipelines[0])
         self._keypoint_parameters.declare(spec.task)
         source = 'manifest' if spec.has_manifest else 'model itself'
-        overridden = self.config.model_overrides().has_values
+        overridden = self.parameters.model_overrides().has_values
         self.get_logger().info(
             f'configured: {log_text(model.file.path)}, {spec.task.summary(spec.class_names)}, '
             f'{spec.decoder}; {spec.preprocessing.summary()} '
@@ -179,7 +179,7 @@ class DetectorNode(LifecycleNode):
         """Start the worker and subscribe. FAILURE leaves the node inactive."""
         self._clear_fault()
         decodes_jpeg = self._pipelines[0].decodes_jpeg
-        choices = choose_transports(self, self.node_config.plans(), decodes_jpeg=decodes_jpeg)
+        choices = choose_transports(self, self.node_parameters.plans(), decodes_jpeg=decodes_jpeg)
         self._pool = WorkerPool(
             self._pipelines,
             [
@@ -187,7 +187,7 @@ class DetectorNode(LifecycleNode):
                 for camera, choice in zip(self._cameras, choices, strict=True)
             ],
             fault_handler=self,
-            batch_max_delay_s=self.config.batch_max_delay_ms * 1e-3,
+            batch_max_delay_s=self.parameters.batch_max_delay_ms * 1e-3,
         )
         self._pool.start()
         self._subscribe(self._pool)
@@ -199,7 +199,7 @@ class DetectorNode(LifecycleNode):
             self,
             functools.partial(MessageBuffers, self._pipelines[0].allocate),
             self._participants.ready(),
-            uses_rclpy=self.config.image_intake == 'rclpy',
+            uses_rclpy=self.parameters.image_intake == 'rclpy',
             fault_handler=self,
         )
         # A frame may wait for the turns of all other cameras of its pipeline.
@@ -209,7 +209,7 @@ class DetectorNode(LifecycleNode):
             camera.subscribe(intake, pool, index, self._frame_time_s, batches_per_turn)
             for index, camera in enumerate(self._cameras)
         ]
-        gpus = self.config.device_ids[: len(self._pipelines)]
+        gpus = self.parameters.device_ids[: len(self._pipelines)]
         self._monitor.start_watching(pool, [camera.monitor for camera in self._cameras], gpus)
         self.get_logger().info(subscriptions_text(self._cameras, topics, intake.description))
 
@@ -232,7 +232,7 @@ class DetectorNode(LifecycleNode):
         self._clear_fault()
         if not self._release():
             return TransitionCallbackReturn.ERROR
-        gone = join_first_items(self._node_parameters.reset_camera_values())
+        gone = join_first_items(self._declared_parameters.reset_camera_values())
         forgotten = f'; per-camera parameters were reset: {gone}' if gone else ''
         self.get_logger().info(f'cleaned up{forgotten}')
         return super().on_cleanup(state)
@@ -249,7 +249,7 @@ class DetectorNode(LifecycleNode):
         self._release()
         self._monitor.publish_soon()
         super().on_error(state)
-        if not self.config.autostart:
+        if not self.parameters.autostart:
             self.get_logger().error(
                 'unconfigured after a fault; configure and activate again to go on'
             )
@@ -288,11 +288,11 @@ class DetectorNode(LifecycleNode):
 
     # Steps of the transitions.
 
-    def open_model(self, node_config: NodeConfig) -> OpenModel:
+    def open_model(self, node_parameters: NodeParameters) -> OpenModel:
         """Open the model with these parameters. Any thread may call this method."""
         if not self._autostart.repeats_an_error:
             self._log.clear_shown_warnings()
-        return open_model(node_config, self._open_pipeline)
+        return open_model(node_parameters, self._open_pipeline)
 
     def close_model(self, model: OpenModel) -> None:
         """Close all pipelines of a model that *configure* did not take. Reports errors."""
@@ -386,19 +386,19 @@ class DetectorNode(LifecycleNode):
         The reason of a success names the camera parameters that override a changed value.
         """
         # rclpy's messages for a wrong type or an unknown name do not name the parameter.
-        reason = self._node_parameters.find_mistake(parameter_list)
+        reason = self._declared_parameters.find_mistake(parameter_list)
         if reason:
             return SetParametersResult(successful=False, reason=reason)
         result: SetParametersResult = super().set_parameters_atomically(parameter_list)
         if result.successful:
-            result.reason = self._node_parameters.overriding_cameras(parameter_list)
+            result.reason = self._declared_parameters.overriding_cameras(parameter_list)
         return result
 
-    def _check_parameters(self, config: ParameterValues) -> None:
+    def _check_parameters(self, parameters: ParameterValues) -> None:
         for pipeline in self._pipelines[:1]:
-            config.thresholds(pipeline.spec.class_names, pipeline.spec.task)
+            parameters.thresholds(pipeline.spec.class_names, pipeline.spec.task)
 
     def _apply_parameters(self) -> None:
         for camera in self._cameras:
-            camera.apply_config(self._node_parameters.camera_config(camera.name))
+            camera.apply_parameters(self._declared_parameters.camera_parameters(camera.name))
         self._autostart.on_parameters_changed()

@@ -45,8 +45,8 @@ def main(
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)
-        name, config = node.get_fully_qualified_name(), node.config
-        cameras = (*(config.cameras or ('',)), *config.cameras_of_other_nodes)
+        name, parameters = node.get_fully_qualified_name(), node.parameters
+        cameras = (*(parameters.cameras or ('',)), *parameters.cameras_of_other_nodes)
         unused = unused_parameters(command_line, name)
         for sentence in (*unused, *unused_remappings(command_line, node, cameras)):
             node.get_logger().warning(log_text(sentence))

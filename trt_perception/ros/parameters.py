@@ -1,4 +1,4 @@
-"""Declares the parameter table of trt_perception.parameters.config as ROS parameters."""
+"""Declares the parameter table of trt_perception.parameters.values as ROS parameters."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.model.files.triton_address import triton_server
 from trt_perception.parameters.camera import (
-    NodeConfig,
+    NodeParameters,
     camera_of_parameter,
     camera_rows,
     is_camera_parameter,
     unknown_parameter,
 )
-from trt_perception.parameters.config import ParameterValues
 from trt_perception.parameters.row import Parameter, check_value, parameter_value
 from trt_perception.parameters.spelling import yaml_value
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.process.tool_command import is_typed, ros2_command
 from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 
@@ -46,8 +46,8 @@ _MAX_HINT_LENGTH = 200
 _BOOL_WORDS_NOTE = '; ROS reads on, off, yes, no, y and n without quotes as true or false, too'
 
 
-class NodeParameters:
-    """Declares all parameters, and keeps the configuration of the node and its cameras.
+class DeclaredParameters:
+    """Declares all parameters, and keeps the values of the node and its cameras.
 
     A camera parameter (``camera.front.enabled``) has the node's value until it is set at the
     start or later. A change of the parameter ``cameras`` declares and undeclares the parameters
@@ -56,13 +56,13 @@ class NodeParameters:
     Args:
         is_configured: returns whether the node has a model, so that only live parameters may
             change. Parameters that are fixed at the start never change.
-        check: called before a change is accepted, with the node's configuration and with each
-            different configuration of a camera; raises ConfigError to refuse the change.
+        check: called before a change is accepted, with the node's parameters, and with the
+            parameters of each camera that has others; raises ConfigError to refuse the change.
         apply: called after each change, also of a camera parameter, with the old and the new
-            configuration of the node.
+            parameters of the node.
 
     Attributes:
-        node_config: the current values of the node and of each camera.
+        node_parameters: the current values of the node and of each camera.
 
     Raises:
         ConfigError: start values are unknown, of the wrong type or out of range; one line for
@@ -81,8 +81,8 @@ class NodeParameters:
         self._is_configured = is_configured
         self._check = check
         self._apply = apply
-        self.node_config = self._accepted = _read_start_values(node)
-        self._start_values = dict(self.node_config.camera_values)
+        self.node_parameters = self._accepted = _read_start_values(node)
+        self._start_values = dict(self.node_parameters.camera_values)
         # The parameters that are declared in ROS, and their values there.
         self._declared: dict[str, Parameter] = {}
         self._ros_values: dict[str, Any] = {}
@@ -93,31 +93,31 @@ class NodeParameters:
         node.add_post_set_parameters_callback(self._post_set)
 
     @property
-    def config(self) -> ParameterValues:
+    def parameters(self) -> ParameterValues:
         """The current values of the node."""
-        return self.node_config.node
+        return self.node_parameters.node
 
-    def camera_config(self, name: str) -> ParameterValues:
+    def camera_parameters(self, name: str) -> ParameterValues:
         """Return the current values of a camera. The name '' gives the values of the node.
 
         Raises:
             KeyError: the node has no camera of this name.
         """
-        return self.node_config.camera(name)
+        return self.node_parameters.camera(name)
 
     def reset_camera_values(self) -> list[str]:
         """Reset camera parameters to their start values. Return the names of changed parameters.
 
         A camera parameter without a start value gets the node's value again.
         """
-        rows = camera_rows(self.config.cameras)
+        rows = camera_rows(self.parameters.cameras)
         own = {name: value for name, value in self._start_values.items() if name in rows}
-        before = self.node_config
+        before = self.node_parameters
         if own == before.camera_values:
             return []
         self._accepted = dataclasses.replace(before, camera_values=own)
         self._apply_accepted()
-        then, now = before.values(), self.node_config.values()
+        then, now = before.values(), self.node_parameters.values()
         return [name for name in before.camera_values if then[name] != now[name]]
 
     def find_mistake(self, changes: list[RosParameter]) -> str:
@@ -146,7 +146,7 @@ class NodeParameters:
                 return ros2_command('param', 'set', node, name, text)
 
             if mistake := _find_mistake(
-                change.name, change.value, row, self.config.cameras, typed
+                change.name, change.value, row, self.parameters.cameras, typed
             ):
                 return mistake
         return ''
@@ -156,7 +156,7 @@ class NodeParameters:
         names = [
             name
             for change in changes
-            for name in self.node_config.camera_overrides_of(change.name)
+            for name in self.node_parameters.camera_overrides_of(change.name)
         ]
         return f'cameras keep their own values: {join_first_items(names)}' if names else ''
 
@@ -180,17 +180,17 @@ class NodeParameters:
                 for change in changes
                 if change.name in rows
             }
-            node_config = self.node_config.with_changes(values, self._start_values)
-            self._check_fixed(node_config)
-            node_config.check(self._check)
+            node_parameters = self.node_parameters.with_changes(values, self._start_values)
+            self._check_fixed(node_parameters)
+            node_parameters.check(self._check)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        self._accepted = node_config
+        self._accepted = node_parameters
         return SetParametersResult(successful=True)
 
-    def _check_fixed(self, node_config: NodeConfig) -> None:
+    def _check_fixed(self, node_parameters: NodeParameters) -> None:
         """Refuse changes that the state of the node does not allow. Equal values are allowed."""
-        now, wanted = self.node_config.values(), node_config.values()
+        now, wanted = self.node_parameters.values(), node_parameters.values()
         node = self._node.get_fully_qualified_name()
         for name, row in self._declared.items():
             if row.live or wanted.get(name, now[name]) == now[name]:
@@ -208,8 +208,8 @@ class NodeParameters:
                     'cannot change while the node is configured',
                     fix=f'run {command}, then cleanup',
                 )
-        if node_config.node.engine_path != self.config.engine_path:
-            node_config.check_server()
+        if node_parameters.node.engine_path != self.parameters.engine_path:
+            node_parameters.check_server()
 
     def _post_set(self, changes: list[RosParameter]) -> None:
         if self._is_updating:
@@ -221,10 +221,10 @@ class NodeParameters:
         self._apply_accepted()
 
     def _apply_accepted(self) -> None:
-        """Make the accepted configuration the current one, and report the change."""
-        before, self.node_config = self.node_config, self._accepted
+        """Make the accepted values the current ones, and report the change."""
+        before, self.node_parameters = self.node_parameters, self._accepted
         self._update_declarations()
-        self._apply(before.node, self.node_config.node)
+        self._apply(before.node, self.node_parameters.node)
 
     def _update_declarations(self) -> None:
         """Declare new parameters, undeclare old ones, and set the current values in ROS.
@@ -232,7 +232,7 @@ class NodeParameters:
         ROS would not answer a request for a declared parameter without a value. The executor
         answers no request during this call, so that no client sees this state.
         """
-        rows, values = self.node_config.rows(), self.node_config.values()
+        rows, values = self.node_parameters.rows(), self.node_parameters.values()
         self._is_updating = True
         try:
             for name in self._declared.keys() - rows.keys():
@@ -256,7 +256,7 @@ class NodeParameters:
         self._ros_values = values
 
 
-def _read_start_values(node: Node) -> NodeConfig:
+def _read_start_values(node: Node) -> NodeParameters:
     """Return the values of command line and parameter files.
 
     Raises:
@@ -268,7 +268,7 @@ def _read_start_values(node: Node) -> NodeConfig:
         for name, override in node._parameter_overrides.items()
         if name not in _OTHER_PARAMETERS and not name.startswith(_RCLPY_QOS_PREFIXES)
     }
-    rows = NodeConfig().rows()
+    rows = NodeParameters().rows()
     mistakes = []
     values: dict[str, Any] = {}
     cameras, others = (
@@ -291,9 +291,9 @@ def _read_start_values(node: Node) -> NodeConfig:
             values[name] = _table_value(rows[name], value)
     if mistakes:
         raise ValuesError(mistakes)
-    node_config = NodeConfig.from_values(values)
+    node_parameters = NodeParameters.from_values(values)
     return dataclasses.replace(
-        node_config, start_server=triton_server(node_config.node.engine_path)
+        node_parameters, start_server=triton_server(node_parameters.node.engine_path)
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import FrameError
@@ -39,7 +39,7 @@ class Camera(Generic[Message]):
     """
 
     name: str
-    read_frame: Callable[[Message], PipelineInput]
+    read_frame: Callable[[Message], Frame | DeferredFrame]
     publish_result: Callable[[Message, Frame, TaskResult], None]
     on_image_error: Callable[[Message, FrameError], None]
     thresholds: Thresholds

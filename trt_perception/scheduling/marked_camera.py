@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.pipelines.nvtx_ranges import NvtxRanges
 from trt_perception.pipelines.pipeline import FrameError
@@ -32,7 +32,7 @@ def mark_camera(camera: Camera[Message]) -> None:
     read_frame, publish_result = camera.read_frame, camera.publish_result
     on_image_error = camera.on_image_error
 
-    def read_marked(message: Message) -> PipelineInput:
+    def read_marked(message: Message) -> Frame | DeferredFrame:
         in_flight[id(message)] = ranges.start(frame_range)
         with ranges.stage(read_range):
             return read_frame(message)

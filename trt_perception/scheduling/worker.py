@@ -162,9 +162,9 @@ class PipelineWorker(Generic[Message]):
         """Return the counts of the pipeline at this moment. Requires the lock."""
         return self.statistics.snapshot(self._pipeline.opening_reason)
 
-    def submit(self, frame: PendingFrame[Message]) -> PendingFrame[Message] | None:
+    def submit(self, pending: PendingFrame[Message]) -> PendingFrame[Message] | None:
         """Put a frame into its camera's mailbox. Return the replaced frame. Requires the lock."""
-        replaced = self._scheduler.put(frame.camera_index, frame, frame.received_s)
+        replaced = self._scheduler.put(pending.camera_index, pending, pending.received_s)
         self.wake()
         return replaced
 
@@ -184,9 +184,9 @@ class PipelineWorker(Generic[Message]):
     def abandon_frames(self) -> None:
         """Drop waiting frames as `inactive`; count all others as failed. Requires the lock."""
         self.drop_waiting('inactive')
-        in_flight = [frame for batch in self._in_flight for frame in batch.frames]
-        for frame in (*in_flight, *self._unpublished):
-            self._state.camera_statistics[frame.camera_index].fail(1)
+        in_flight = [pending for batch in self._in_flight for pending in batch.frames]
+        for pending in (*in_flight, *self._unpublished):
+            self._state.camera_statistics[pending.camera_index].fail(1)
         self._in_flight.clear()
         self._unpublished.clear()
 
@@ -243,34 +243,34 @@ class PipelineWorker(Generic[Message]):
             if batch_wait_s > 0:
                 return None, batch_wait_s
         batch = _Batch(self._scheduler.next_batch())
-        for frame in batch.frames:
-            frame.scheduled_s = now_s
+        for pending in batch.frames:
+            pending.scheduled_s = now_s
         # Add the batch before its messages are read, so that a fault while reading is counted.
         self._in_flight.append(batch)
         return batch, None
 
     def _enqueue(self, batch: _Batch[Message]) -> None:
         """Read the messages of a batch, drop invalid images, and start the batch."""
-        images, thresholds = [], []
-        for frame in tuple(batch.frames):
-            camera = self._state.cameras[frame.camera_index]
+        frames, thresholds = [], []
+        for pending in tuple(batch.frames):
+            camera = self._state.cameras[pending.camera_index]
             try:
-                image = camera.read_frame(frame.message)
+                frame = camera.read_frame(pending.message)
             except ImageError as error:
-                self._drop(frame, error, batch.frames)
+                self._drop(pending, error, batch.frames)
                 continue
-            images.append(image)
+            frames.append(frame)
             thresholds.append(camera.current_thresholds())
-        if not images:
+        if not frames:
             self._in_flight.pop()
             return
         batch.started_s = self._state.clock()
-        self._pipeline.enqueue(self._free_slots[0], images, thresholds)
+        self._pipeline.enqueue(self._free_slots[0], frames, thresholds)
         batch.slot = self._free_slots.popleft()
         now_s = self._state.clock()
-        for frame, image in zip(batch.frames, images, strict=True):
+        for pending, frame in zip(batch.frames, frames, strict=True):
             # Decoding counts as compute time, because the pipeline does it.
-            frame.copied_s = now_s if image.is_decoded else batch.started_s
+            pending.copied_s = now_s if frame.is_decoded else batch.started_s
 
     def _next_poll_s(self, batch: _Batch[Message]) -> float:
         """Return the seconds until the next poll of a batch."""
@@ -286,8 +286,8 @@ class PipelineWorker(Generic[Message]):
         """Fetch the results of the oldest batch. Publish the first one if no message waits."""
         batch = self._in_flight[0]
         results = self._pipeline.collect(batch.slot)
-        for frame, result in zip(batch.frames, results, strict=True):
-            frame.result = result
+        for pending, result in zip(batch.frames, results, strict=True):
+            pending.result = result
         self._free_slots.append(batch.slot)
         self._in_flight.popleft()
         self._unpublished.extend(batch.frames)
@@ -308,42 +308,45 @@ class PipelineWorker(Generic[Message]):
 
     def _publish_next(self) -> None:
         """Publish one result. A new batch may start before the next result is published."""
-        frame = self._unpublished[0]
-        result = frame.result
+        pending = self._unpublished[0]
+        result = pending.result
         if isinstance(result, FrameError):
-            self._drop(frame, result, self._unpublished)
+            self._drop(pending, result, self._unpublished)
             return
         assert result is not None
-        camera = self._state.cameras[frame.camera_index]
+        camera = self._state.cameras[pending.camera_index]
         publish_started_s = self._state.clock()
         try:
-            camera.publish_result(frame.message, result.frame, result.found)
+            camera.publish_result(pending.message, result.frame, result.found)
         except ImageError as error:
-            self._drop(frame, error, self._unpublished)
+            self._drop(pending, error, self._unpublished)
             return
         published_s = self._state.clock()
         times = FrameTimes(
-            wait=frame.scheduled_s - frame.received_s,
-            copy=frame.copied_s - frame.scheduled_s,
+            wait=pending.scheduled_s - pending.received_s,
+            copy=pending.copied_s - pending.scheduled_s,
             compute=result.compute_s,
             publish=published_s - publish_started_s,
-            total=published_s - frame.received_s,
+            total=published_s - pending.received_s,
         )
         with self._state.lock:
             self._unpublished.popleft()
-            self._state.camera_statistics[frame.camera_index].publish(times, published_s)
+            self._state.camera_statistics[pending.camera_index].publish(times, published_s)
             self.statistics.worker_s += times.publish
 
     def _drop(
-        self, frame: PendingFrame[Message], error: FrameError, frames: MutableSequence[Any]
+        self,
+        pending: PendingFrame[Message],
+        error: FrameError,
+        frames: MutableSequence[PendingFrame[Message]],
     ) -> None:
         """Remove a frame from `frames`, count it as dropped, and report the error."""
         with self._state.lock:
-            frames.remove(frame)
-            self._state.camera_statistics[frame.camera_index].drop(error.reason)
+            frames.remove(pending)
+            self._state.camera_statistics[pending.camera_index].drop(error.reason)
         # The traceback would keep the message in memory while the camera stores the error.
-        camera = self._state.cameras[frame.camera_index]
-        camera.on_image_error(frame.message, error.with_traceback(None))
+        camera = self._state.cameras[pending.camera_index]
+        camera.on_image_error(pending.message, error.with_traceback(None))
 
     def _sleep(self, seconds: float | None) -> None:
         with contextlib.suppress(Empty):

@@ -24,7 +24,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError, InterruptionError
 from trt_perception.model.files import onnx_external
 from trt_perception.model.files.onnx_external import find_external_weights
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.process import interruption
 
 

@@ -26,7 +26,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.onnx_external import find_external_weights
 from trt_perception.offline.building.graph.onnx_model import load_onnx
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 
 @pytest.mark.parametrize('place', MODELS_BY_TENSOR_PLACE)

@@ -231,8 +231,8 @@ def test_parameters_accept_python_number_formats():
     options = evaluate_engine._parser().parse_args(
         [*USUAL, *(f'--param={value}' for value in values)]
     )
-    config = values_from_options(options, 'a.onnx')
-    assert (config.model_scale, config.model_std) == (0.001, (0.01, 2.0, 30.0))
+    parameters = values_from_options(options, 'a.onnx')
+    assert (parameters.model_scale, parameters.model_std) == (0.001, (0.01, 2.0, 30.0))
 
 
 @needs('pycocotools')

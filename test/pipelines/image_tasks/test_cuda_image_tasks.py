@@ -14,7 +14,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines import image_sized_pipeline
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
@@ -31,11 +31,11 @@ def arrays(found):
 
 @pytest.mark.parametrize('task', IMAGE_TASKS)
 def test_outputs_in_pinned_memory_give_the_results_of_the_host(task, install_standins, tmp_path):
-    parameters = write_image_model(task, tmp_path / 'model.onnx')
-    config = ParameterValues.from_values(parameters)
+    values = write_image_model(task, tmp_path / 'model.onnx')
+    parameters = ParameterValues.from_values(values)
     image = np.random.default_rng(7).integers(0, 256, (333, 517, 3), np.uint8)
     frame = frame_from_bgr(image)
-    host = open_by_parameters(config)
+    host = open_by_parameters(parameters)
     expected = detect_one(host, frame, Thresholds()).found
     (output,) = host.infer(host.preprocess([frame])[0])
     host.close()
@@ -46,7 +46,7 @@ def test_outputs_in_pinned_memory_give_the_results_of_the_host(task, install_sta
     }
     recorder, _ = install_standins(tensors=tensors)
     (tmp_path / 'model.engine').write_bytes(PLAN)
-    options = ParameterValues.from_values(parameters).pipeline_options()
+    options = ParameterValues.from_values(values).pipeline_options()
     pipeline = open_offline_pipeline(read_model_file(tmp_path / 'model.engine'), options)
     pipeline.enqueue(0, [frame], [Thresholds()])
     pinned = pipeline.slots[0].result._outputs['output'].array

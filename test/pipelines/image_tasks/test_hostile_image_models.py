@@ -23,7 +23,7 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.manifest import serialise_manifest
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.tools.write_manifest import recognised_manifest
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 

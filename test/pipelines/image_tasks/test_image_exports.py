@@ -23,7 +23,7 @@ from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.decode import decode
 
@@ -106,8 +106,8 @@ def results(family, folder, sizes=SIZES, **values):
     path.write_bytes(RECORDED[f'{name} model'].tobytes())
     for file, text in json.loads(str(RECORDED[f'{name} files'])).items():
         (folder / file).write_text(json.dumps(text))
-    config = ParameterValues(engine_path=str(path), **values)
-    with closing(open_by_parameters(config)) as pipeline:
+    parameters = ParameterValues(engine_path=str(path), **values)
+    with closing(open_by_parameters(parameters)) as pipeline:
         return [detect_one(pipeline, picture(size), Thresholds()).found for size in sizes]
 
 

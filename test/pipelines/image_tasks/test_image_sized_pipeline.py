@@ -21,7 +21,7 @@ from trt_perception.offline.building.steps.validation import open_model
 from trt_perception.offline.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.offline.tools.evaluate_engine import main as evaluate_engine
 from trt_perception.offline.tools.write_manifest import main as write_manifest
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.stages.onnx_runtime import OnnxModel

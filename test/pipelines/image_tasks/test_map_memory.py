@@ -19,7 +19,7 @@ from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.results.cell_taps import cell_taps
 from trt_perception.images.results.kernel_maps import HEADER_ROOM
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda import maps as cuda_maps
 from trt_perception.pipelines.cuda.maps import MapDecoder
 from trt_perception.pipelines.cuda.pinned_images import ImagePool

@@ -13,7 +13,7 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera import publishers as publishers_module
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.publishers import CameraPublishers

@@ -16,7 +16,7 @@ from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.table import TASKS
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera import publishers as publishers_module
 from trt_perception.ros.camera import task_topics
 from trt_perception.ros.camera.publishers import CameraPublishers

@@ -19,7 +19,7 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.publishers import CameraPublishers
 from trt_perception.ros.camera.result_images import too_large_error
 
@@ -92,11 +92,11 @@ class Viewer:
     """The publishers of a camera, with a subscriber to one topic."""
 
     def __init__(self, client, node, task, topic, camera='', **parameters):
-        config = ParameterValues.from_values(
+        parameters = ParameterValues.from_values(
             {'engine_path': 'x.onnx', 'debug_image.max_rate_hz': 1000.0, **parameters}
         )
         self.client = client
-        self.publishers = CameraPublishers(node, ('a', 'b'), config, task, camera)
+        self.publishers = CameraPublishers(node, ('a', 'b'), parameters, task, camera)
         self.warnings = []
         log = SimpleNamespace(warning=self.warnings.append)
         name = f'{camera}/{topic}' if camera else topic

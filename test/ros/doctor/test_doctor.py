@@ -25,7 +25,7 @@ from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
 from trt_perception.monitoring.status_summary import Level, StatusSummary
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.ros.diagnostics import CameraDiagnostics, NodeDiagnostics, diagnostics_message
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.ros_graph import _detector_findings, _TopicListener
@@ -390,7 +390,7 @@ def test_listener_finds_publishers_that_appear_after_the_topic(client, other_nod
 
 def planned_topics(image_topic, cameras, node='/detector'):
     options = argparse.Namespace(image_topic=image_topic, node=node)
-    plans = doctor._camera_plans(options, NodeConfig.from_values({'cameras': cameras}))
+    plans = doctor._camera_plans(options, NodeParameters.from_values({'cameras': cameras}))
     return {plan.name: plan.topic for plan in plans}
 
 

@@ -29,7 +29,7 @@ from support.oracles.family_outputs import (
 from support.programs import UNMEASURED, Program, executable, unmeasured
 from trt_perception.checks.model import check_model
 from trt_perception.checks.software import import_modules
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.doctor import trial_run
@@ -167,11 +167,11 @@ def test_doctor_is_red_exactly_if_configure_fails(name, tmp_path, modules):
     values = {**parameters, 'engine_path': str(path)}
     configure_error = ''
     try:
-        node_config = NodeConfig.from_values(values)
-        with contextlib.closing(open_by_parameters(node_config.node)) as pipeline:
+        node_parameters = NodeParameters.from_values(values)
+        with contextlib.closing(open_by_parameters(node_parameters.node)) as pipeline:
             warm_up(pipeline)
-            for camera in ('', *node_config.node.cameras):
-                node_config.camera(camera).thresholds(pipeline.spec.class_names)
+            for camera in ('', *node_parameters.node.cameras):
+                node_parameters.camera(camera).thresholds(pipeline.spec.class_names)
     except Exception as error:
         configure_error = str(error)
     findings = []
@@ -288,11 +288,11 @@ def test_parameters_without_effect_on_the_model_are_yellow():
         'cameras': ['front', 'rear'],
         'camera.rear.class_filter': ['3'],
     }
-    node_config = NodeConfig.from_values(values)
-    with contextlib.closing(open_by_parameters(node_config.node)) as pipeline:
+    node_parameters = NodeParameters.from_values(values)
+    with contextlib.closing(open_by_parameters(node_parameters.node)) as pipeline:
         spec = pipeline.spec
     of_node, of_rear = (
-        node_config.camera(name).unused_parameter_warnings(spec.task, spec.decoder)
+        node_parameters.camera(name).unused_parameter_warnings(spec.task, spec.decoder)
         for name in ('front', 'rear')
     )
     findings = run_doctor(*as_arguments(values))

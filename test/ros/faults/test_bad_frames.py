@@ -19,7 +19,7 @@ from support.nodes.graph import found_in, frame_counts, image_message, picture_o
 from support.oracles.reference_images import ENCODINGS
 from support.properties import given, settings, st
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
 from trt_perception.scheduling.worker_pool import WorkerPool
 

@@ -13,7 +13,7 @@ from rosgraph_msgs.msg import Clock
 from type_description_interfaces.srv import GetTypeDescription
 
 from support.nodes.graph import SERVICES, Detector, picture_of
-from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.values import PARAMETERS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

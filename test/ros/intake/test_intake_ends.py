@@ -14,7 +14,7 @@ from sensor_msgs.msg import Image
 from support.camera_callbacks import FaultCallback
 from support.nodes.graph import command_image
 from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.camera.transport_choice import RAW

@@ -13,7 +13,7 @@ from support.nodes.camera_of_many import COLOR, NAMES, CameraOfMany
 from support.nodes.graph import Detector, picture_of
 from support.nodes.launching import SHARE
 from support.programs import executable
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.ros.intake import participants
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.transport.advice import CAMERA_PROFILE, PROFILE_VARIABLES
@@ -197,7 +197,7 @@ def test_failure_to_create_a_participant_is_logged_once(client, monkeypatch):
 
     monkeypatch.setattr(participants, '_create_hidden_node', fail_at_the_second)
     created = ImageParticipants(node)
-    created.start(NodeConfig.from_values({'cameras': ['a', 'b', 'c', 'd']}))
+    created.start(NodeParameters.from_values({'cameras': ['a', 'b', 'c', 'd']}))
     try:
         assert len(created.ready()) == 1
         assert len(created.ready()) == 1
@@ -210,13 +210,13 @@ def test_failure_to_create_a_participant_is_logged_once(client, monkeypatch):
 def test_failure_of_an_earlier_start_is_not_logged_after_a_later_one(client, monkeypatch):
     node, logged = Node('main', context=client.context), []
     monkeypatch.setattr(node, 'get_logger', lambda: Log(logged))
-    node_config = NodeConfig.from_values({'cameras': ['a', 'b']})
+    node_parameters = NodeParameters.from_values({'cameras': ['a', 'b']})
     created = ImageParticipants(node)
     with monkeypatch.context() as failing:
         failing.setattr(participants, '_create_hidden_node', lambda *_: 1 / 0)
-        created.start(node_config)
+        created.start(node_parameters)
         created.close()
-    created.start(node_config)
+    created.start(node_parameters)
     try:
         assert len(created.ready()) == 2
         assert not logged
@@ -245,7 +245,7 @@ def test_participants_are_created_without_blocking_the_caller(client, monkeypatc
     monkeypatch.setattr(participants, '_create_hidden_node', wait)
     created = ImageParticipants(node)
     # Returns although no participant can be created yet.
-    created.start(NodeConfig.from_values({'cameras': ['a', 'b']}))
+    created.start(NodeParameters.from_values({'cameras': ['a', 'b']}))
     released.append(True)
     try:
         assert len(created.ready()) == 2

@@ -12,8 +12,8 @@ from support.docs_pages import ROOT
 from support.nodes.graph import Detector
 from support.programs import DEADLINE_S, executable
 from trt_perception.errors import ValuesError
-from trt_perception.parameters.camera import CAMERA_PARAMETERS, NodeConfig, camera_rows
-from trt_perception.ros.parameters import NodeParameters
+from trt_perception.parameters.camera import CAMERA_PARAMETERS, NodeParameters, camera_rows
+from trt_perception.ros.parameters import DeclaredParameters
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -37,16 +37,16 @@ class Holder:
             start_parameter_services=False,
             parameter_overrides=[Parameter(name, value=value) for name, value in values.items()],
         )
-        self.parameters = NodeParameters(
+        self.parameters = DeclaredParameters(
             self.node,
             is_configured=lambda: self.is_configured,
             check=self._check,
             apply=lambda *both: self.received_changes.append(both),
         )
 
-    def _check(self, config):
+    def _check(self, parameters):
         if self.refuse:
-            self.refuse(config)
+            self.refuse(parameters)
 
     def set(self, **values):
         changes = [
@@ -87,7 +87,7 @@ def test_every_camera_parameter_has_a_value_of_its_type(make_holder):
     assert (
         ros_values['camera.front.class_filter'] == ros_values['camera.rear.class_filter'] == ['a']
     )
-    values = holder.parameters.node_config.values()
+    values = holder.parameters.node_parameters.values()
     assert {name: values[name] for name in ros_values} == {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in ros_values.items()
@@ -97,7 +97,7 @@ def test_every_camera_parameter_has_a_value_of_its_type(make_holder):
 def test_node_with_one_camera_declares_no_camera_parameters(make_holder):
     holder = make_holder({})
     assert holder.ros_values() == {}
-    assert holder.parameters.camera_config('') is holder.parameters.config
+    assert holder.parameters.camera_parameters('') is holder.parameters.parameters
 
 
 def test_camera_parameter_follows_the_node_until_it_is_set(make_holder):
@@ -112,12 +112,12 @@ def test_camera_parameter_follows_the_node_until_it_is_set(make_holder):
     assert holder.set(camera__front__max_rate_hz=30.0) == ''
     assert holder.set(max_rate_hz=10.0) == ''
     assert holder.ros_values()['camera.front.max_rate_hz'] == 30.0
-    assert holder.parameters.camera_config('front').max_rate_hz == 30.0
+    assert holder.parameters.camera_parameters('front').max_rate_hz == 30.0
     holder.parameters.reset_camera_values()
     ros_values = holder.ros_values()
     assert ros_values['camera.front.max_rate_hz'] == 10.0
     assert ros_values['camera.rear.max_rate_hz'] == 5.0  # the start value
-    assert holder.parameters.camera_config('front').max_rate_hz == 10.0
+    assert holder.parameters.camera_parameters('front').max_rate_hz == 10.0
 
 
 def test_each_change_is_reported_to_the_node_once(make_holder):
@@ -125,8 +125,8 @@ def test_each_change_is_reported_to_the_node_once(make_holder):
     assert holder.received_changes == []
     holder.set(camera__front__enabled=False)
     [(before, now)] = holder.received_changes
-    assert before == now == holder.parameters.config
-    assert not holder.parameters.camera_config('front').enabled
+    assert before == now == holder.parameters.parameters
+    assert not holder.parameters.camera_parameters('front').enabled
     holder.set(confidence_threshold=0.5)
     assert holder.received_changes[1][0].confidence_threshold == 0.25
     assert holder.received_changes[1][1].confidence_threshold == 0.5
@@ -172,16 +172,16 @@ def test_fixed_camera_parameters_are_refused_while_configured(make_holder, golde
         assert holder.set(**{name: value}) == ''
     holder.is_configured = False
     assert holder.set(camera__front__image_transport='compressed', cameras=['front']) == ''
-    assert holder.parameters.camera_config('front').image_transport == 'compressed'
+    assert holder.parameters.camera_parameters('front').image_transport == 'compressed'
 
 
 def test_camera_value_that_does_not_fit_the_model_is_refused(make_holder, golden_messages):
     holder = make_holder(TWO)
-    holder.refuse = lambda config: config.thresholds(('cat', 'dog'))
+    holder.refuse = lambda parameters: parameters.thresholds(('cat', 'dog'))
     reason = holder.set(camera__rear__class_filter=['cow'])
     golden_messages.add(reason)
     assert holder.ros_values()['camera.rear.class_filter'] == []
-    assert holder.parameters.camera_config('rear').class_filter == ()
+    assert holder.parameters.camera_parameters('rear').class_filter == ()
 
 
 def test_empty_list_of_any_type_and_whole_numbers_are_accepted(make_holder):
@@ -211,7 +211,7 @@ def test_values_of_cameras_of_other_nodes_are_ignored(make_holder):
         'camera.rear.enabled': False,
     }
     holder = make_holder(values)
-    assert holder.parameters.node_config.camera_values == {'camera.rear.enabled': False}
+    assert holder.parameters.node_parameters.camera_values == {'camera.rear.enabled': False}
 
 
 @pytest.mark.parametrize(
@@ -331,4 +331,4 @@ def test_node_accepts_the_example_of_several_cameras(start_detector, model):
     assert detector.get('camera.gripper.max_rate_hz') == 15.0
     assert detector.get('camera.rear.image_transport') == 'compressed'
     assert list(detector.get('camera.rear.class_filter')) == ['person']
-    assert NodeConfig.from_values({'cameras': values['cameras']}).camera('front')
+    assert NodeParameters.from_values({'cameras': values['cameras']}).camera('front')

@@ -21,7 +21,7 @@ from support.programs import DEADLINE_S
 from trt_perception.images import drawing
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera import debug_image
 from trt_perception.ros.camera.debug_image import DebugImage
 from trt_perception.ros.camera.publishers import CameraPublishers

@@ -12,7 +12,7 @@ from vision_msgs.msg import LabelInfo
 
 from support.models.tiny_model import CLASS_NAMES, expected_detections
 from support.nodes.graph import found_in, picture_of
-from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.values import PARAMETERS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro

@@ -13,7 +13,7 @@ from trt_perception.parameters.camera import (
     suggest_assignment,
     unknown_parameter,
 )
-from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.values import PARAMETERS
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros import topics
 from trt_perception.ros.doctor.parameters import read_parameters

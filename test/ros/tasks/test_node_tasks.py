@@ -13,7 +13,7 @@ from support.models.open_model import open_by_parameters
 from support.models.recorded_exports import recorded_values, write_export
 from support.nodes.graph import Detector, image_message
 from trt_perception.images.frame import frame_from_bgr
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -81,10 +81,10 @@ def keypoints_of_cloud(cloud):
     return np.frombuffer(bytes(cloud.data), '<f4').reshape(shape)
 
 
-def detect_in_process(parameters, image):
-    config = ParameterValues.from_values(parameters)
-    pipeline = open_by_parameters(config)
-    thresholds = config.thresholds(pipeline.spec.class_names)
+def detect_in_process(values, image):
+    parameters = ParameterValues.from_values(values)
+    pipeline = open_by_parameters(parameters)
+    thresholds = parameters.thresholds(pipeline.spec.class_names)
     return detect_one(pipeline, frame_from_bgr(image), thresholds).detections
 
 

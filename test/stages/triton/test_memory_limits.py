@@ -14,7 +14,7 @@ from trt_perception.errors import EngineError
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.tensors import MAX_TENSOR_VALUES, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.host.triton_pipeline import MAX_REQUESTS_BYTES
 from trt_perception.stages.triton import memory
 from trt_perception.stages.triton.memory import MAX_SHARED_BYTES, open_regions

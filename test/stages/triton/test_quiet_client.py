@@ -27,7 +27,7 @@ from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.manifest import manifest_path
 from trt_perception.model.pipeline_options import TritonOptions
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.stages.triton import model as triton_model
 from trt_perception.stages.triton.model import TritonModel
 

@@ -21,7 +21,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.triton import connection
 from trt_perception.stages.triton.model import TritonModel

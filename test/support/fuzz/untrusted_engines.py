@@ -9,7 +9,7 @@ import pytest
 from support.models.open_model import open_by_parameters
 from support.models.support_models import file_identity, manifest
 from trt_perception.errors import TrtPerceptionError
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 
 def random_plan(seed, size=600):

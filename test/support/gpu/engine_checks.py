@@ -16,7 +16,7 @@ from support.models.open_model import open_by_parameters
 from support.oracles.dense_decoding import decode_dense
 from trt_perception.images.frame import Frame
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.host_preprocess import HostPreprocessor
 

@@ -16,7 +16,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.models.open_model import open_by_parameters
 from trt_perception import gpu
 from trt_perception.errors import CudaError, TrtPerceptionError
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 MIB = 2**20
 
@@ -32,11 +32,11 @@ def fill_memory():
     return taken
 
 
-def try_to_open(device, config):
+def try_to_open(device, parameters):
     left = device.memory()[0]
     kind = message = ''
     try:
-        open_by_parameters(config).close()
+        open_by_parameters(parameters).close()
     except TrtPerceptionError as error:
         kind, message = type(error).__name__, str(error)
     return {
@@ -48,17 +48,17 @@ def try_to_open(device, config):
 
 
 def main():
-    config = ParameterValues(engine_path=sys.argv[1])
+    parameters = ParameterValues(engine_path=sys.argv[1])
     device = gpu.Device(0)
     for _ in range(3):  # the driver and TensorRT never free some allocations
-        open_by_parameters(config).close()
+        open_by_parameters(parameters).close()
     before = device.memory()[0]
     taken = fill_memory()
-    attempts = [try_to_open(device, config)]
+    attempts = [try_to_open(device, parameters)]
     while attempts[-1]['kind'] and taken:
         # Free the smallest buffer first.
         taken.pop().close()
-        attempts.append(try_to_open(device, config))
+        attempts.append(try_to_open(device, parameters))
     for buffer in taken:
         buffer.close()
     print(json.dumps({'before': before, 'after': device.memory()[0], 'attempts': attempts}))

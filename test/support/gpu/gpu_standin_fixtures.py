@@ -11,7 +11,7 @@ from support.gpu.cuda_recorder import Recorder
 from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt
 from support.gpu.gpu_standins import PIPELINE_DEPTH
 from trt_perception.gpu import bindings
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def install_standins(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def config(tmp_path):
+def parameters(tmp_path):
     (tmp_path / 'tiny.engine').write_bytes(PLAN)
     return ParameterValues(
         engine_path=str(tmp_path / 'tiny.engine'),

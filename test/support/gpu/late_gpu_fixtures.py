@@ -10,7 +10,7 @@ from support.gpu.late_gpu import PREPROCESSING, LateGpu
 from support.gpu.late_nvjpeg import DecodingNvJpeg
 from support.models.open_model import open_by_parameters
 from trt_perception.gpu import bindings, nvjpeg
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 
 @pytest.fixture(scope='module')
@@ -30,14 +30,14 @@ def open_late_pipeline(letterbox, monkeypatch, tmp_path):
         gpu = LateGpu(letterbox, integrated=integrated)
         monkeypatch.setattr(bindings, 'load_bindings', lambda: gpu.modules)
         monkeypatch.setitem(sys.modules, 'tensorrt', tensorrt or FakeTensorRt())
-        config = ParameterValues(
+        parameters = ParameterValues(
             engine_path=str(path),
             pipeline_depth=depth,
             use_cuda_graph=graph,
             cameras=tuple(f'camera{index}' for index in range(64)),
             **{**MODEL_PARAMETERS, **parameters},
         )
-        opened.append((gpu, open_by_parameters(config)))
+        opened.append((gpu, open_by_parameters(parameters)))
         gpu.uploads.clear()
         return opened[-1]
 

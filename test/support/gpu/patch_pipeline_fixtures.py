@@ -7,7 +7,7 @@ from support.models.open_model import open_by_parameters
 from support.models.patch_model import patch_onnx, write_engine
 from trt_perception import gpu
 from trt_perception.model.decoders.anchors import Dense
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 _SIZE = (64, 48)
 _DECODER = Dense()
@@ -39,13 +39,13 @@ def open_patch_pipeline(engine, monkeypatch):
                     self.integrated = True
 
                 patch.setattr(gpu.Device, '__init__', made_integrated)
-            config = ParameterValues(
+            parameters = ParameterValues(
                 engine_path=str(engine),
                 pipeline_depth=depth,
                 use_cuda_graph=graph,
                 **parameters,
             )
-            pipelines.append(open_by_parameters(config))
+            pipelines.append(open_by_parameters(parameters))
         return pipelines[-1]
 
     yield make

@@ -5,7 +5,7 @@ from dataclasses import replace
 from trt_perception.pipelines.open_pipeline import open_pipeline
 
 
-def open_by_parameters(config):
+def open_by_parameters(parameters):
     """Open the model of a ParameterValues for all its cameras."""
-    options = replace(config.pipeline_options(), max_batch=max(1, len(config.cameras)))
-    return open_pipeline(config.engine_path, options)
+    options = replace(parameters.pipeline_options(), max_batch=max(1, len(parameters.cameras)))
+    return open_pipeline(parameters.engine_path, options)

@@ -12,7 +12,7 @@ from sensor_msgs.msg import Image
 from support.camera_callbacks import FaultCallback
 from support.nodes.numbered_camera import VALUES
 from support.programs import Program, script
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.camera.transport_choice import RAW
@@ -54,7 +54,7 @@ class Taker:
     def __init__(self, client, **settings):
         self.client = client
         self.topic = next(topics)
-        self.config = ParameterValues(**settings)
+        self.parameters = ParameterValues(**settings)
         self.node = LifecycleNode(
             'taker',
             context=client.context,
@@ -79,11 +79,11 @@ class Taker:
         self.intake = intake or SharedIntake(
             self.node,
             lambda: self.buffers,
-            uses_rclpy=self.config.image_intake == 'rclpy',
+            uses_rclpy=self.parameters.image_intake == 'rclpy',
             fault_handler=FaultCallback(self.faults.append),
         )
         sink = MessageSink(receive or self.images.append)
-        self.input = ImageInput(self.node, self.config, RAW, self.intake, sink, 0)
+        self.input = ImageInput(self.node, self.parameters, RAW, self.intake, sink, 0)
         return self.input
 
     def camera(self, *sizes, reliability='reliable', depth=10, hz=100.0, count=0):

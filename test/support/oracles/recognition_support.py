@@ -5,7 +5,7 @@ import pytest
 from trt_perception.errors import EngineError
 from trt_perception.model.recognition.recognise import recognise
 from trt_perception.model.tensors import ModelInfo, TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 COCO = tuple(f'class {number}' for number in range(80))
 IMAGES = TensorSpec('images', (1, 3, 640, 640), 'float32')

@@ -14,7 +14,7 @@ from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.results import KernelDecoder
 from trt_perception.stages.decode import decode
 from trt_perception.stages.frame_header import batch_table
@@ -115,15 +115,15 @@ def batch_of(addresses, most):
     return content
 
 
-def decode_on_host(outputs, spec, geometries, thresholds, config=None):
+def decode_on_host(outputs, spec, geometries, thresholds, parameters=None):
     """Return the detections of the first frames of a batch, decoded on the host."""
-    config = config or ParameterValues()
+    parameters = parameters or ParameterValues()
     return decode(
         outputs,
         spec,
         geometries,
         thresholds,
-        DecodingLimits(config.max_detections, class_agnostic=config.class_agnostic_nms),
+        DecodingLimits(parameters.max_detections, class_agnostic=parameters.class_agnostic_nms),
     )
 
 
@@ -173,7 +173,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
     return found, geometries
 
 
-def check_invalid_outputs(kernels, machine, spec, config):
+def check_invalid_outputs(kernels, machine, spec, parameters):
     """Check that kernels and host find the same errors in a batch of four images.
 
     The images have a score above 1, only NaN, one score that is not NaN, and valid outputs.
@@ -182,7 +182,7 @@ def check_invalid_outputs(kernels, machine, spec, config):
         kernels: FrameKernels of the spec.
         machine: as in `decode_with_kernels`.
         spec: a model with one output and a batch of 4.
-        config: the limits of the kernels.
+        parameters: the limits of the kernels.
     """
     (outputs,) = random_outputs(np.random.default_rng(1), spec, 30, special=False)
     outputs[0, 4, 7] = 1.3
@@ -193,7 +193,7 @@ def check_invalid_outputs(kernels, machine, spec, config):
 
     found, geometries = decode_with_kernels(kernels, machine, spec, [outputs], sizes, thresholds)
 
-    expected = decode_on_host([outputs], spec, geometries, thresholds, config)
+    expected = decode_on_host([outputs], spec, geometries, thresholds, parameters)
     for of_both in zip(found[:2], expected[:2], strict=True):
         assert [type(error) for error in of_both] == [OutputError, OutputError]
         assert len(set(map(str, of_both))) == 1

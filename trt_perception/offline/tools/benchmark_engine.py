@@ -156,14 +156,14 @@ def _prepare(options: argparse.Namespace) -> _Job:
     seconds = options.seconds
     if options.frames is None and seconds is None:
         seconds = _DEFAULT_SECONDS
-    config = values_from_options(options, '')
+    parameters = values_from_options(options, '')
     benchmark_options = BenchmarkOptions(
         () if options.steps_only else options.depth,
         options.frames or BenchmarkOptions.count,
         options.warmup,
         seconds,
-        config.pipeline_options(),
-        replace(config.thresholds(()), wanted_topics=MAP_TOPICS),
+        parameters.pipeline_options(),
+        replace(parameters.thresholds(()), wanted_topics=MAP_TOPICS),
         options.batch,
         options.max_latency_ms,
     )
@@ -177,7 +177,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         for provider in (options.provider if model.is_onnx else ('auto',))
     ]
     for depth in benchmark_options.depths:
-        replace(config, pipeline_depth=depth)  # raises if the depth is out of range
+        replace(parameters, pipeline_depth=depth)  # raises if the depth is out of range
     first, *others = options.encoding
     # Each slot in flight holds different frames, and each batch has the same frames every time.
     largest_batch = max(benchmark_options.batches)
@@ -187,13 +187,13 @@ def _prepare(options: argparse.Namespace) -> _Job:
         load_frames(options.image, options.size, name, 1)[0]
         for name in (options.encoding if others else ())
     ]
-    if given_object_options(config):
+    if given_object_options(parameters):
         # Open each model to check that the options for objects have an effect on its task. Other
         # providers than the CPU may need minutes.
         opened = benchmark_options.with_provider('cpu').pipeline
         for model in files:
             with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
-                refuse_object_options(config, pipeline.spec.task)
+                refuse_object_options(parameters, pipeline.spec.task)
     return models, frames, encoding_frames, benchmark_options
 
 

@@ -49,7 +49,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     suggest_tool_assignment,
     values_from_options,
 )
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
 from trt_perception.pipelines.warm_up import warm_up
@@ -186,8 +186,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, DetectionPlan]:
-    config = values_from_options(options, options.model)
-    config = replace(config, class_filter=tuple(options.classes))
+    parameters = values_from_options(options, options.model)
+    parameters = replace(parameters, class_filter=tuple(options.classes))
     model = read_model_file(options.model, accepts_server=True)
     plan = make_plan(
         options.source,
@@ -200,18 +200,20 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, D
             if left_out := skipped_image_folders(source):
                 found = f'{source}: its subfolders were not read: {join_first_items(left_out)}'
                 print_message('detect_images', f"{found}; '{source.rstrip('/')}/**' includes them")
-    return model, config, plan
+    return model, parameters, plan
 
 
 def _run(
     job: tuple[ModelFile, ParameterValues, DetectionPlan], options: argparse.Namespace
 ) -> int:
     """Process all sources, write the results, print a summary, and return the exit code."""
-    model, config, plan = job
-    with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:
+    model, parameters, plan = job
+    with contextlib.closing(
+        open_offline_pipeline(model, parameters.pipeline_options())
+    ) as pipeline:
         names, task = pipeline.spec.class_names, pipeline.spec.task
-        refuse_object_options(config, task)
-        thresholds = config.thresholds(names)
+        refuse_object_options(parameters, task)
+        thresholds = parameters.thresholds(names)
         facts = _facts(model, pipeline.spec, thresholds)
         results: CocoResults | ImageTaskResults
         if task.finds_objects:

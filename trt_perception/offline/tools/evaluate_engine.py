@@ -59,7 +59,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     suggest_tool_assignment,
     values_from_options,
 )
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.process.foreign_names import foreign_names
@@ -108,7 +108,7 @@ class _Job:
     """Models, settings and data set of one run, after their checks."""
 
     models: dict[str, ModelFile]
-    configs: dict[str, ParameterValues]
+    parameters: dict[str, ParameterValues]
     dataset: Dataset
     class_map: dict[str, str | None]
 
@@ -134,10 +134,10 @@ def _prepare(options: argparse.Namespace) -> _Job:
     images = find_images(options.images, subfolders=True)
     names = paths_by_name(options.models)
     models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
-    configs = {name: values_from_options(options, path) for name, path in names.items()}
+    parameters = {name: values_from_options(options, path) for name, path in names.items()}
     # Only models that describe the whole image have a folder of labels.
     coco = None if options.annotations and options.annotations.is_dir() else options.annotations
-    job = _Job(models, configs, Dataset.read(images), class_map)
+    job = _Job(models, parameters, Dataset.read(images), class_map)
     try:
         dataset = Dataset.read(images, coco, allow_missing=options.allow_missing)
     except TrtPerceptionError:
@@ -188,7 +188,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
         return 2
     if labelled is None:
         return _run_objects(job, options, specs)
-    share_input_size(job.configs, specs)
+    share_input_size(job.parameters, specs)
     openers = {name: functools.partial(_open_pipeline, job, name) for name in job.models}
     return evaluate_image_models(openers, labelled, job.class_map, _facts(job, options), options)
 
@@ -228,7 +228,7 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
             progress_bar(desc=name, unit='img') as progress,
             contextlib.closing(_open_pipeline(job, name)) as pipeline,
         ):
-            thresholds = job.configs[name].thresholds(pipeline.spec.class_names)
+            thresholds = job.parameters[name].thresholds(pipeline.spec.class_names)
             results.append(
                 evaluate_model(
                     name,
@@ -239,14 +239,14 @@ def _evaluate(job: _Job, maps: Mapping[str, ClassMap | None]) -> AccuracyReport:
                     thresholds=thresholds,
                 )
             )
-    thresholds = next(iter(job.configs.values())).thresholds(())
+    thresholds = next(iter(job.parameters.values())).thresholds(())
     return accuracy_report(results, job.dataset, thresholds)
 
 
 def _open_pipeline(job: _Job, name: str) -> Pipeline:
     # Without annotations there is no mAP, which would need scores below the node's threshold.
     open_model = open_for_evaluation if job.dataset.annotations else open_offline_pipeline
-    return open_model(job.models[name], job.configs[name].pipeline_options())
+    return open_model(job.models[name], job.parameters[name].pipeline_options())
 
 
 def _match_classes(

@@ -48,7 +48,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     read_parameters,
 )
 from trt_perception.offline.tools.write_manifest import recognised_manifest
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 
@@ -104,8 +104,8 @@ def _prepare(options: argparse.Namespace) -> tuple[list[EngineReport], PipelineO
         for each in models:
             if each.is_onnx:
                 raise ConfigError(str(each.path), 'an ONNX model', expected='two engines')
-    config = ParameterValues.from_values(read_parameters(options.param))
-    return [read_engine_report(each) for each in models], config.pipeline_options()
+    parameters = ParameterValues.from_values(read_parameters(options.param))
+    return [read_engine_report(each) for each in models], parameters.pipeline_options()
 
 
 def _must_recognise(model: ModelFile) -> bool:

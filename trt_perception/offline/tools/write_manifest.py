@@ -36,7 +36,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     add_parameter_option,
     read_parameters,
 )
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.warm_up import warm_up
 from trt_perception.process.foreign_names import foreign_names
@@ -128,14 +128,14 @@ def read_description_options(options: argparse.Namespace) -> PipelineOptions:
         **({'model.task': options.task} if options.task else {}),
         **({'model.class_names': names} if names else {}),
     }
-    parameters = read_parameters(options.param)
-    if twice := sorted(given.keys() & parameters.keys()):
+    further = read_parameters(options.param)
+    if twice := sorted(given.keys() & further.keys()):
         flag = '--' + twice[0].removeprefix('model.').replace('_', '-')
         raise ConfigError(f'--param {twice[0]}', f'is also given as {flag}', fix='give only one')
-    config = ParameterValues.from_values({**given, **parameters})
-    pipeline_options = config.pipeline_options()
+    parameters = ParameterValues.from_values({**given, **further})
+    pipeline_options = parameters.pipeline_options()
     keypoints = tuple(options.keypoint_names)
-    if keypoints and config.model_task != Pose.name:
+    if keypoints and parameters.model_task != Pose.name:
         raise ConfigError('--keypoint-names', 'given', expected='only with --task pose')
     if keypoints and (mistake := names_mistake(keypoints)):
         raise ConfigError('--keypoint-names', **mistake)

@@ -51,7 +51,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import CudaError, EngineError
 from trt_perception.gpu import Device, Stream
-from trt_perception.images.frame import PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import MAX_BATCH, batch_size, split_inputs
@@ -208,7 +208,7 @@ class CudaPipeline:
         return FrameMemory(size, self.header_bytes, self._device)
 
     def enqueue(
-        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Upload frames and start the batch. With JPEG files, a decoding thread starts the batch.
 

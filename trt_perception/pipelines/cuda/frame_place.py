@@ -18,7 +18,7 @@ from trt_perception.gpu import (
     copy_async,
     copy_parts_async,
 )
-from trt_perception.images.frame import Frame
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.letterbox import Letterbox, NeededRows
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
@@ -51,22 +51,21 @@ class _DeviceHeader(NamedTuple):
         )
 
 
-class _StagedFrame(NamedTuple):
-    """A frame with the parts of its memory to upload.
+class _Upload(NamedTuple):
+    """The parts of a frame's memory to upload.
 
     Attributes:
-        frame: the frame. A reference prevents reuse of its memory before the upload is done.
-        header: the header; None on an integrated GPU, which reads the header in place.
         source: host address of the header.
         size: bytes to copy from `source`; 0 if the device has the header.
         rows: rows of the pixels to copy separately; None if no separate copy is needed.
+        step: bytes from one row to the next.
     """
 
-    frame: Frame
-    header: _DeviceHeader | None
-    source: int = 0
-    size: int = 0
-    rows: NeededRows | None = None
+    header: _DeviceHeader
+    source: int
+    size: int
+    rows: NeededRows | None
+    step: int
 
 
 class FrameMemory:
@@ -110,7 +109,13 @@ class FramePlace:
         headers: templates of frame headers, shared by all places.
         stream: stream of the uploads.
 
+    A place holds a frame from `stage` to `remove_frame`, because its memory must not be reused
+    before the upload is done. A frame with undecoded pixels waits in the place until a thread
+    calls `read`.
+
     Attributes:
+        frame: the frame of the current batch; None before `stage` and after `remove_frame`.
+        unread: a frame that waits for `read`; None otherwise.
         address: device address of the header; 0 before the first frame.
         pixels: device address of the pixels of a JPEG file.
         letterbox: position of the last frame in the network's input; before the first frame, of an
@@ -129,7 +134,9 @@ class FramePlace:
         self.address = 0
         self.pixels = 0
         self.error: ImageError | None = None
-        self._staged: _StagedFrame | None = None
+        self.frame: Frame | None = None
+        self.unread: Frame | DeferredFrame | None = None
+        self._upload: _Upload | None = None
         # The headers of a camera are usually equal, so a header on the device is not sent again.
         self._last_sent_header: _DeviceHeader | None = None
         # Device memory of header and pixels. Not used on an integrated GPU.
@@ -158,6 +165,26 @@ class FramePlace:
                 self._frame_buffer.close()
             self._frame_buffer = larger
             self.address = larger.pointer
+
+    def put(self, frame: Frame | DeferredFrame, thresholds: Thresholds) -> None:
+        """Keep a frame whose pixels are not decoded, until `read`."""
+        self.unread = frame
+        self.thresholds = thresholds
+
+    def read(self) -> Frame:
+        """Read the frame from `put`, and start its upload. Return the frame.
+
+        Another call returns the frame again. Any thread may call this method, one at a time.
+
+        Raises:
+            ImageError: the image is invalid, or memory is not sufficient.
+        """
+        unread, self.unread = self.unread, None
+        if unread is not None:
+            self.stage(unread.read(), self.thresholds)
+            self.upload()
+        assert self.frame is not None
+        return self.frame
 
     def stage(self, frame: Frame, thresholds: Thresholds) -> None:
         """Prepare the upload of a frame: write its header, and copy its pixels if necessary.
@@ -205,7 +232,7 @@ class FramePlace:
     def _stage_mapped(self, mapped: PinnedBuffer, frame: Frame, pixels: int) -> None:
         self.letterbox, content, _ = self._headers.template(frame, self.thresholds)
         self._headers.write(mapped.array, content, pixels)
-        self._staged = _StagedFrame(frame, None)
+        self.frame = frame
 
     def _stage_header(
         self, frame: Frame, memory: PinnedBuffer, pixels: int, whole_size: int = 0
@@ -229,7 +256,8 @@ class FramePlace:
             size = 0 if header.is_same(self._last_sent_header) else self._headers.size
         if size:
             self._headers.write(memory.array, content, pixels)
-        self._staged = _StagedFrame(frame, header, memory.pointer, size, separate_rows)
+        self.frame = frame
+        self._upload = _Upload(header, memory.pointer, size, separate_rows, frame.step)
 
     def upload(self) -> None:
         """Queue the copy of header and pixels, or of the sampled rows and a changed header.
@@ -238,19 +266,18 @@ class FramePlace:
         """
         if self._frame_buffer is None:
             return
-        assert self._staged is not None
-        frame, header, source, size, rows = self._staged
-        assert header is not None
+        assert self._upload is not None
+        header, source, size, rows, step = self._upload
         if size:
             copy_async(header.address, source, size, self._stream)
             self._last_sent_header = header
         if rows is not None:
-            start = header.pixels + rows.first_row * frame.step
+            start = header.pixels + rows.first_row * step
             copy_parts_async(
                 header.address + start,
                 source + start,
-                rows.rows_per_group * frame.step,
-                rows.distance * frame.step,
+                rows.rows_per_group * step,
+                rows.distance * step,
                 rows.group_count,
                 self._stream,
             )
@@ -264,25 +291,20 @@ class FramePlace:
         self.stage(frame, self.thresholds)
         self.upload()
 
-    def refuse(self, error: ImageError, thresholds: Thresholds) -> None:
-        """Store why a frame is dropped. The place may have no memory."""
-        self.thresholds = thresholds
+    def refuse(self, error: ImageError) -> None:
+        """Store why the frame is dropped. The place may have no memory."""
         # Traceback and cause would keep the image in memory while the caller stores the error.
         error.__cause__ = error.__context__ = None
         self.error = error.with_traceback(None)
 
     def remove_frame(self) -> Frame | None:
         """Remove the frame and return it. The queued work on the frame must be done."""
-        staged, self._staged = self._staged, None
-        return None if staged is None else staged.frame
-
-    @property
-    def has_frame(self) -> bool:
-        """Whether the place holds a frame."""
-        return self._staged is not None
+        frame, self.frame = self.frame, None
+        return frame
 
     def close(self) -> None:
-        """Free all memory of the place."""
+        """Free all memory of the place, and forget a frame that was not read."""
+        self.unread = None
         with ExitStack() as own:
             for each in (
                 self._frame_buffer,

@@ -26,7 +26,7 @@ from trt_perception.gpu.nvjpeg import JpegDecoder, NvJpeg
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.pipelines.cuda.frame_place import FramePlace
-from trt_perception.pipelines.cuda.slot import CudaSlot, UndecodedPlace
+from trt_perception.pipelines.cuda.slot import CudaSlot
 from trt_perception.stages.open_nvjpeg import open_nvjpeg
 
 _LOG: Final = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class JpegThreads:
     def __init__(self, device: Device, depth: int, max_frames: int = 1) -> None:
         self._device = device
         self._batches: list[_DecodeBatch | None] = [None] * depth
-        self._waiting: SimpleQueue[tuple[_DecodeBatch, UndecodedPlace] | None] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[_DecodeBatch, FramePlace] | None] = SimpleQueue()
         self._logged: set[str] = set()
         self._logging = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -147,7 +147,7 @@ class JpegThreads:
             undo.pop_all()
 
     def start_decoding(
-        self, index: int, slot: CudaSlot, undecoded: Sequence[UndecodedPlace], *, alone: bool
+        self, index: int, slot: CudaSlot, undecoded: Sequence[FramePlace], *, alone: bool
     ) -> None:
         """Let the threads decode the files of a batch, and then launch the batch.
 
@@ -159,21 +159,23 @@ class JpegThreads:
             alone: whether no other batch is in flight.
         """
         batch = self._batches[index] = _DecodeBatch(slot, len(undecoded))
-        at_once = alone and len(undecoded) == 1 and undecoded[0].frame.is_fast_to_decode
-        if at_once and self._decode_at_once(batch, undecoded[0]):
-            batch.count_down()
-            return
-        for each in undecoded:
-            self._waiting.put((batch, each))
+        if alone and len(undecoded) == 1:
+            (place,) = undecoded
+            assert place.unread is not None
+            if place.unread.is_fast_to_decode and self._decode_at_once(batch, place):
+                batch.count_down()
+                return
+        for place in undecoded:
+            self._waiting.put((batch, place))
 
-    def _decode_at_once(self, batch: _DecodeBatch, undecoded: UndecodedPlace) -> bool:
+    def _decode_at_once(self, batch: _DecodeBatch, place: FramePlace) -> bool:
         """Fill a place in the calling thread. Return False if nvJPEG refused the file.
 
         Decoding on the CPU would delay the worker too long, so a thread must do it.
         """
         try:
             return not self.decode_into_place(
-                undecoded, self._decoders[0], batch.slot.stream, on_cpu=False
+                place, self._decoders[0], batch.slot.stream, on_cpu=False
             )
         except BaseException as error:
             batch.errors.append(error)
@@ -231,25 +233,25 @@ class JpegThreads:
         waiting = self._waiting.get()
         if waiting is None:
             return None
-        batch, undecoded = waiting
+        batch, place = waiting
         try:
             if not ready:
                 # Only once per thread, because a CUDA call releases the GIL, which is slow.
                 self._device.use()
-            self.decode_into_place(undecoded, decoder, batch.slot.stream)
+            self.decode_into_place(place, decoder, batch.slot.stream)
         except BaseException as error:
             batch.errors.append(error)
         return batch
 
     def decode_into_place(
         self,
-        undecoded: UndecodedPlace,
+        place: FramePlace,
         decoder: _StreamDecoder,
         stream: Stream,
         *,
         on_cpu: bool = True,
     ) -> str:
-        """Decode a file into its place, or store the error there.
+        """Read and decode the file of a place into it, or store the error there.
 
         Args:
             decoder: the decoder of the calling thread.
@@ -259,19 +261,16 @@ class JpegThreads:
         Returns:
             Why nvJPEG refused the file; empty if it accepted the file.
         """
-        place, given, thresholds = undecoded
         reason = ''
         try:
-            frame = given.read()
-            place.stage(frame, thresholds)
-            place.upload()
+            frame = place.read()
             if not frame.is_decoded:
                 reason = decoder.decode(frame, place, stream)
                 if reason and on_cpu:
                     self._log(reason)
                     place.replace(decode_on_cpu(frame))
         except ImageError as error:
-            place.refuse(error, thresholds)
+            place.refuse(error)
         return reason
 
     def _log(self, reason: str) -> None:

@@ -110,12 +110,12 @@ class KernelDecoder:
             self._scratch = own(DeviceBuffer(spec.batch * kernels.scratch_bytes))
             # The last kernel writes the result of a frame (7 KB) directly to pinned memory.
             self._result = own(PinnedBuffer(spec.batch * kernels.result_bytes))
-            # Views of the result of each frame: the head, and each field of the rows.
-            self._frames = []
+            # Views of the result of each place: the head, and each field of the rows.
+            self._rows = []
             for result in self._result.array.reshape(spec.batch, kernels.result_bytes):
                 rows = result[HEAD_DTYPE.itemsize :].view(kernels.result_row)
                 fields = [rows[name] for name in rows.dtype.names or ()]
-                self._frames.append((result[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE), fields))
+                self._rows.append((result[: HEAD_DTYPE.itemsize].view(HEAD_DTYPE), fields))
             self._host_prototypes: PinnedBuffer | None = None
             if kernels.has_mask_kernel and mask_images is None:
                 self._host_prototypes = own(PinnedBuffer(self._prototypes.size_bytes))
@@ -200,7 +200,7 @@ class KernelDecoder:
         Raises:
             OutputError: the outputs for the frame are invalid.
         """
-        head, fields = self._frames[place]
+        head, fields = self._rows[place]
         count, passed, best_score, all_nan = head.item()
         if all_nan:
             raise nan_scores_error()
@@ -224,12 +224,12 @@ class KernelDecoder:
 
     def candidate_count(self, spec: ModelSpec, thresholds: Thresholds) -> int:  # noqa: ARG002
         """Return the number of boxes that the filter kernel counted."""
-        return int(self._frames[0][0]['passed'][0])
+        return int(self._rows[0][0]['passed'][0])
 
     def close(self) -> None:
         """Free the buffers."""
         self._numbered.clear()
-        self._frames.clear()
+        self._rows.clear()
         self._closing.close()
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from trt_perception.errors import (
     CudaError,
@@ -29,7 +29,7 @@ from trt_perception.gpu import (
     upload_once,
 )
 from trt_perception.gpu.bindings import Resource
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import TaskResult
@@ -47,19 +47,6 @@ from trt_perception.stages.tensorrt.runtime import TensorRtContext
 _LOG: Final = logging.getLogger(__name__)
 # Initial room of a slot, enough for a 1080p bgr8 frame. The room grows with larger frames.
 _INITIAL_FRAME_BYTES: Final = 8 * 1024 * 1024
-
-
-class UndecodedPlace(NamedTuple):
-    """A place whose frame is not decoded yet.
-
-    Attributes:
-        place: the place; a thread must call its `stage` and `upload`, or its `refuse`.
-        frame: the frame to read and decode.
-    """
-
-    place: FramePlace
-    frame: PipelineInput
-    thresholds: Thresholds
 
 
 @dataclass
@@ -262,9 +249,9 @@ class CudaSlot:
         return use_graph
 
     def begin_upload(
-        self, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
-    ) -> list[UndecodedPlace]:
-        """Queue the upload of decoded frames. Return the other places, to fill before `launch`."""
+        self, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
+    ) -> list[FramePlace]:
+        """Queue the upload of decoded frames. Return the other places, to read before `launch`."""
         self._set_frame_count(len(frames))
         self._called.record(self.stream)
         undecoded = []
@@ -275,9 +262,10 @@ class CudaSlot:
                     place.stage(frame, own)
                     place.upload()
                 except ImageError as error:
-                    place.refuse(error, own)
+                    place.refuse(error)
             else:
-                undecoded.append(UndecodedPlace(place, frame, own))
+                place.put(frame, own)
+                undecoded.append(place)
         self._started.record(self.stream)
         return undecoded
 
@@ -307,7 +295,7 @@ class CudaSlot:
                     width, height = place.letterbox.source_wh
                     subject = f'masks or maps of an image of {width}x{height} pixels'
                     no_room = ImageError('too_large', subject, error.statement, fix=error.fix)
-                    place.refuse(no_room, place.thresholds)
+                    place.refuse(no_room)
 
     def is_done(self) -> bool:
         """Return whether `collect` would return at once, except for maps. Does not wait."""
@@ -406,7 +394,7 @@ class CudaSlot:
             for size in self._sizes:
                 if size.graph is not None:
                     own.callback(size.graph.close)
-            if any(place.has_frame for place in self.places):
+            if any(place.frame is not None for place in self.places):
                 own.callback(self._remove_frames_after_fault)
 
     def _remove_frames_after_fault(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from trt_perception.errors import OutputError
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.pipeline_options import PipelineOptions
 from trt_perception.model.tasks.task import TaskResult
@@ -83,7 +83,7 @@ class OnnxRuntimePipeline(ArrayPipeline):
             mark_pipeline(self, [self])
 
     def enqueue(
-        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Store the frames for `collect`, without copying their pixels."""
         assert slot == 0

@@ -10,7 +10,7 @@ from typing import Final
 
 from trt_perception.errors import OutputError, ServerError
 from trt_perception.files.plain_text import size_text
-from trt_perception.images.frame import Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.files.triton_address import TritonAddress
 from trt_perception.model.pipeline_options import PipelineOptions
@@ -87,7 +87,7 @@ class TritonPipeline(ArrayPipeline):
         return depth
 
     def enqueue(
-        self, slot: int, frames: Sequence[PipelineInput], thresholds: Sequence[Thresholds]
+        self, slot: int, frames: Sequence[Frame | DeferredFrame], thresholds: Sequence[Thresholds]
     ) -> None:
         """Preprocess the frames and send the request."""
         assert slot not in self._batches

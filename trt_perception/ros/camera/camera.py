@@ -20,14 +20,14 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from trt_perception.errors import OutputError
-from trt_perception.images.frame import DeferredFrame, Frame, PipelineInput
+from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
 from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
 from trt_perception.ros.camera.camera_monitor import OFF_REASON, CameraMonitor
@@ -58,12 +58,12 @@ class NodeCamera:
         self,
         node: LifecycleNode,
         name: str,
-        config: ParameterValues,
+        parameters: ParameterValues,
         pipeline: Pipeline,
         pipeline_index: int = 0,
     ) -> None:
         self.name = name
-        self.config = config
+        self.parameters = parameters
         self.monitor = CameraMonitor(node, name)
         self._node = node
         self._pipeline = pipeline
@@ -72,7 +72,7 @@ class NodeCamera:
         self._warn_of_unused_parameters()
         spec = pipeline.spec
         # Created here, destroyed by `close_publishers`.
-        publishers = CameraPublishers(node, spec.class_names, config, spec.task, name)
+        publishers = CameraPublishers(node, spec.class_names, parameters, spec.task, name)
         self._publishers: CameraPublishers | None = publishers
         self.monitor.wanted_topics = publishers.wanted_topics
         # Normalised fx and fy, for models that need them.
@@ -108,7 +108,7 @@ class NodeCamera:
             self._publishers.wanted_topics,
             pipeline_index=self._pipeline_index,
         )
-        if self.config.nvtx:
+        if self.parameters.nvtx:
             mark_camera(self._camera)
         self._apply_live_parameters()
         return self._camera
@@ -132,52 +132,52 @@ class NodeCamera:
         self.close_input()  # closes what an earlier, failed call left open
         self._input = ImageInput(
             self._node,
-            self.config,
+            self.parameters,
             self._choice,
             intake,
             pool,
             camera_index,
             self._message_bytes,
         )
-        on_server = is_triton_address(self.config.engine_path)
-        answer_limit_s = self.config.triton_timeout_ms * 1e-3 if on_server else 0.0
+        on_server = is_triton_address(self.parameters.engine_path)
+        answer_limit_s = self.parameters.triton_timeout_ms * 1e-3 if on_server else 0.0
         self.monitor.watch(self._input, frame_time_s, batches_per_turn, answer_limit_s)
         return self._input.topic
 
-    def apply_config(self, config: ParameterValues) -> None:
+    def apply_parameters(self, parameters: ParameterValues) -> None:
         """Apply changed parameters of the camera."""
-        before, self.config = self.config, config
+        before, self.parameters = self.parameters, parameters
         self._warn_of_unused_parameters(before)
         self._apply_live_parameters()
-        if config.enabled != before.enabled:
-            self._log.info(f'switched {"on" if config.enabled else f"off: {OFF_REASON}"}')
-        if config.max_rate_hz != before.max_rate_hz:
-            limit = f'{config.max_rate_hz:g} Hz' if config.max_rate_hz else 'no limit'
+        if parameters.enabled != before.enabled:
+            self._log.info(f'switched {"on" if parameters.enabled else f"off: {OFF_REASON}"}')
+        if parameters.max_rate_hz != before.max_rate_hz:
+            limit = f'{parameters.max_rate_hz:g} Hz' if parameters.max_rate_hz else 'no limit'
             self._log.info(f'max_rate_hz is now {limit}')
-        changed = config.confidence_threshold != before.confidence_threshold
+        changed = parameters.confidence_threshold != before.confidence_threshold
         if changed and self._publishers is not None:
-            self._publishers.publish_label_info(config.confidence_threshold)
+            self._publishers.publish_label_info(parameters.confidence_threshold)
 
     def _warn_of_unused_parameters(self, before: ParameterValues | None = None) -> None:
         spec = self._pipeline.spec
-        for sentence in self.config.unused_parameter_warnings(spec.task, spec.decoder, before):
+        for sentence in self.parameters.unused_parameter_warnings(spec.task, spec.decoder, before):
             self._log.warning(sentence)
 
     def _thresholds(self) -> Thresholds:
         spec = self._pipeline.spec
-        return self.config.thresholds(spec.class_names, spec.task)
+        return self.parameters.thresholds(spec.class_names, spec.task)
 
     def _apply_live_parameters(self) -> None:
-        config, camera = self.config, self._camera
-        self.monitor.enabled = config.enabled
+        parameters, camera = self.parameters, self._camera
+        self.monitor.enabled = parameters.enabled
         if self._input is not None:
-            self._input.enabled = config.enabled
+            self._input.enabled = parameters.enabled
         if camera is not None:
             camera.thresholds = replace(
                 self._thresholds(), normalised_focal_lengths=self._focal_lengths
             )
-            camera.enabled = config.enabled
-            camera.max_rate_hz = config.max_rate_hz
+            camera.enabled = parameters.enabled
+            camera.max_rate_hz = parameters.max_rate_hz
 
     def _on_camera_info(self, info: CameraInfo) -> None:
         if self._publishers is not None:
@@ -203,7 +203,7 @@ class NodeCamera:
         if publishers is not None:
             publishers.close()
 
-    def _make_reader(self, choice: TransportChoice) -> Callable[[Any], PipelineInput]:
+    def _make_reader(self, choice: TransportChoice) -> Callable[[Any], Frame | DeferredFrame]:
         """Return the function that converts messages to frames. The worker calls it."""
         if choice.transport == 'raw':
             return FrameReader()
@@ -254,8 +254,8 @@ def subscriptions_text(cameras: Sequence[NodeCamera], topics: Sequence[str], how
         topics: the topic of each camera.
     """
     pairs = list(zip(cameras, topics, strict=True))
-    on = ', '.join(topic for camera, topic in pairs if camera.config.enabled)
-    off = ', '.join(topic for camera, topic in pairs if not camera.config.enabled)
+    on = ', '.join(topic for camera, topic in pairs if camera.parameters.enabled)
+    off = ', '.join(topic for camera, topic in pairs if not camera.parameters.enabled)
     parts = [f'waiting for images on {on}, taken {how}'] * bool(on)
     parts += [f'switched off, as {OFF_REASON}: {off}'] * bool(off)
     return f'active: {"; ".join(parts)}'

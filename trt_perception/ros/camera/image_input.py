@@ -21,7 +21,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.silence import TopicState
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
@@ -74,7 +74,7 @@ class ImageInput:
     def __init__(
         self,
         node: LifecycleNode,
-        config: ParameterValues,
+        parameters: ParameterValues,
         choice: TransportChoice,
         intake: SharedIntake,
         pool: WorkerPool[Any],
@@ -82,7 +82,7 @@ class ImageInput:
         message_bytes: int = 0,
     ) -> None:
         self._node = node
-        self._config = config
+        self._parameters = parameters
         self._choice = choice
         self._intake = intake
         self._pool = pool
@@ -92,13 +92,13 @@ class ImageInput:
         self._delivery = DeliveryCounter()
         self.message_bytes = message_bytes
         self.transport_ns = self.intake_ns = 0
-        self.enabled = config.enabled
+        self.enabled = parameters.enabled
         self._next_log_s = 0.0
         self._adapted_s = 0.0
         self._message_type: Any = CompressedImage if choice.transport == 'compressed' else Image
         self._topic_name = requested_image_topic(node, camera, choice.transport)
         self.topic = node.resolve_topic_name(self._topic_name)
-        asked = config.image_qos_reliability
+        asked = parameters.image_qos_reliability
         self.reliability = 'best_effort' if asked == 'best_effort' else 'reliable'
         # The event may arrive in the intake's thread, which cannot replace its own subscription.
         # So it wakes the executor by this guard condition.
@@ -185,7 +185,7 @@ class ImageInput:
 
     def _qos(self) -> QoSProfile:
         reliability = ReliabilityPolicy[self.reliability.upper()]
-        return QoSProfile(depth=self._config.image_qos_depth, reliability=reliability)
+        return QoSProfile(depth=self._parameters.image_qos_depth, reliability=reliability)
 
     # ImageReceiver: the thread that takes the images calls these methods.
 
@@ -227,7 +227,7 @@ class ImageInput:
             return
         if (
             event.last_policy_kind == QoSPolicyKind.RELIABILITY
-            and self._config.image_qos_reliability == 'auto'
+            and self._parameters.image_qos_reliability == 'auto'
             and self.reliability == 'reliable'
         ):
             self._log.info(f'the camera on {self.topic} is best effort; subscribing best effort')
@@ -257,7 +257,7 @@ class ImageInput:
             return ''
         best_effort = offered.reliability == ReliabilityPolicy.BEST_EFFORT
         if best_effort and self.reliability == 'reliable':
-            if self._config.image_qos_reliability == 'auto':
+            if self._parameters.image_qos_reliability == 'auto':
                 return ''  # `_handle_incompatible_qos` will change the subscription
             own = f'camera.{self.camera_name}.' if self.camera_name else ''
             parameter = f'{own}image_qos.reliability'

@@ -21,7 +21,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.results.image_limits import is_large_result
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task, TaskResult
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, TaskTopic
@@ -156,7 +156,7 @@ class CameraPublishers:
         self,
         node: LifecycleNode,
         class_names: tuple[str, ...],
-        config: ParameterValues,
+        parameters: ParameterValues,
         task: Task = DETECT,
         camera: str = '',
     ) -> None:
@@ -176,7 +176,7 @@ class CameraPublishers:
         self._retry_timer: Timer | None = None
         try:
             for topic in task.topics:
-                self._topics.append(TASK_TOPICS[topic.name](node, class_names, config, camera))
+                self._topics.append(TASK_TOPICS[topic.name](node, class_names, parameters, camera))
                 if topic.on_demand:
                     self._on_demand.append(OnDemandPublisher(self._topics[-1], self._log))
             for topic in (LABEL_INFO, *task.label_topics):
@@ -189,9 +189,9 @@ class CameraPublishers:
                 )
                 self._label_infos.append(publisher)
             self._debug_image = DebugImage(
-                node, class_names, config.debug_image_max_rate_hz, task, camera
+                node, class_names, parameters.debug_image_max_rate_hz, task, camera
             )
-            self.publish_label_info(config.confidence_threshold)
+            self.publish_label_info(parameters.confidence_threshold)
         except BaseException:
             self.close()
             raise

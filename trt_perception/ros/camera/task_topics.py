@@ -35,7 +35,7 @@ from trt_perception.model.tasks.semantic import (
     CLASS_MAP_TOPIC,
 )
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.camera_info import scaled_camera_info
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import header_message
@@ -73,7 +73,7 @@ class TaskTopic(ABC, Generic[_ResultT]):
     Args:
         node: owns the publisher.
         class_names: names by class id.
-        config: parameters of the camera.
+        parameters: parameters of the camera.
         camera: name of the camera; empty if the node has only one camera.
 
     Attributes:
@@ -90,12 +90,12 @@ class TaskTopic(ABC, Generic[_ResultT]):
         self,
         node: LifecycleNode,
         class_names: Sequence[str],
-        config: ParameterValues,
+        parameters: ParameterValues,
         camera: str = '',
     ) -> None:
         self._node = node
         self._class_names = class_names
-        self._config = config
+        self._parameters = parameters
         self._prepare()
         self._publisher = node.create_publisher(
             self.message_type,
@@ -262,7 +262,9 @@ class ClassificationTopic(TaskTopic[ClassScores]):
         """Publish the best classes, best first."""
         results = [
             ObjectHypothesis(class_id=self._class_names[class_id], score=float(score))
-            for class_id, score in zip(*found.best(self._config.classification_top_k), strict=True)
+            for class_id, score in zip(
+                *found.best(self._parameters.classification_top_k), strict=True
+            )
         ]
         self._publisher.publish(Classification(header=header_message(header), results=results))
 
@@ -288,7 +290,7 @@ class MapTopic(TaskTopic[_Map]):
         self._has_reported = False
 
     def image_size(self, size_wh: tuple[int, int], found: _Map) -> tuple[int, int]:
-        return map_size_wh(self._config.map_size, found.letterbox)
+        return map_size_wh(self._parameters.map_size, found.letterbox)
 
     def can_make(self, found: _Map) -> bool:
         """See TaskTopic. Kernels make no large maps while too many are in use."""
@@ -317,7 +319,7 @@ class MapTopic(TaskTopic[_Map]):
                 message = serialize_in_place(start, made.memory(), HEADER_ROOM)
                 publish_unlocked(self._publisher, message)
             return
-        size_wh = map_size_wh(self._config.map_size, found.letterbox)
+        size_wh = map_size_wh(self._parameters.map_size, found.letterbox)
         pixels = found.image(self.kind, size_wh)
         if pixels is not None:
             start = image_message_start(header, size_wh, self.encoding, pixels.itemsize)
@@ -387,7 +389,7 @@ class CameraInfoTopic(TaskTopic[_Map]):
         found: _Map,
     ) -> None:
         """Publish the calibration with the header of the image, if one has arrived."""
-        info, size_wh = self.info, map_size_wh(self._config.map_size, found.letterbox)
+        info, size_wh = self.info, map_size_wh(self._parameters.map_size, found.letterbox)
         scaled = scaled_camera_info(info, size_wh) if info is not None else None
         if scaled is not None:
             scaled.header = header_message(header)

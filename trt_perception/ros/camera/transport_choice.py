@@ -10,7 +10,7 @@ from rclpy.node import Node
 
 from trt_perception.images.decompress import INSTALL_SIMPLEJPEG, load_simplejpeg
 from trt_perception.parameters.camera import CameraPlan
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.process.interruption import check_interruption
 from trt_perception.ros.topics import compressed_topic, requested_image_topic
 
@@ -39,9 +39,9 @@ class TransportChoice(NamedTuple):
 RAW: Final = TransportChoice('raw')
 
 
-def simplejpeg_advice(configs: Sequence[ParameterValues]) -> str:
+def simplejpeg_advice(cameras: Sequence[ParameterValues]) -> str:
     """Return a warning if a camera may send JPEGs and simplejpeg is missing; otherwise empty."""
-    may_send_jpegs = any(config.image_transport != 'raw' for config in configs)
+    may_send_jpegs = any(camera.image_transport != 'raw' for camera in cameras)
     _, problem = load_simplejpeg() if may_send_jpegs else (None, '')
     if not problem:
         return ''

@@ -31,9 +31,9 @@ from trt_perception.checks.software import (
 )
 from trt_perception.checks.trial import run_model_once
 from trt_perception.errors import ConfigError
-from trt_perception.parameters.camera import CameraPlan, NodeConfig, suggest_assignment
-from trt_perception.parameters.config import PARAMETERS
+from trt_perception.parameters.camera import CameraPlan, NodeParameters, suggest_assignment
 from trt_perception.parameters.spelling import split_assignment
+from trt_perception.parameters.values import PARAMETERS
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.runtime.arguments import number_between, text_matching
@@ -149,7 +149,7 @@ class _Inputs:
     def raw_cameras(self) -> int:
         """Number of cameras that may send raw images."""
         with contextlib.suppress(ConfigError):  # reported by the check of the parameters
-            return NodeConfig.from_values(self.node_values).raw_camera_count()
+            return NodeParameters.from_values(self.node_values).raw_camera_count()
         return 0
 
 
@@ -242,16 +242,18 @@ def trial_run(values: Mapping[str, Any]) -> str:
     Raises:
         TrtPerceptionError: the model cannot be used; the message gives the reason.
     """
-    node_config = NodeConfig.from_values(values)
-    node = node_config.node
-    options = replace(node_config.pipeline_options(), max_batch=max(1, len(node.cameras)))
+    node_parameters = NodeParameters.from_values(values)
+    node = node_parameters.node
+    options = replace(node_parameters.pipeline_options(), max_batch=max(1, len(node.cameras)))
 
     def check(spec: Any) -> None:
-        node_config.check(lambda config: config.thresholds(spec.class_names, spec.task))
+        node_parameters.check(
+            lambda parameters: parameters.thresholds(spec.class_names, spec.task)
+        )
         fix = {'fix': 'leave it out, unless other models need it'}
         for name in ('', *node.cameras):
-            config, before = node_config.camera(name), node if name else None
-            for sentence in config.unused_parameter_warnings(spec.task, spec.decoder, before):
+            parameters, before = node_parameters.camera(name), node if name else None
+            for sentence in parameters.unused_parameter_warnings(spec.task, spec.decoder, before):
                 _LOG.warning('%s%s', f"camera '{name}': " if name else '', sentence, extra=fix)
 
     return run_model_once(node.engine_path, options, node.device_ids, check)
@@ -263,8 +265,8 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
     if not (options.seconds and inputs.has_ros):
         return
     is_readable = inputs.values is not None
-    node_config = NodeConfig.from_values(inputs.node_values if is_readable else {})
-    cameras = node_config.node.cameras
+    node_parameters = NodeParameters.from_values(inputs.node_values if is_readable else {})
+    cameras = node_parameters.node.cameras
     plans = None
     try:
         if not is_readable and '{camera}' in (options.image_topic or ''):
@@ -273,7 +275,7 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
             )
             yield Finding('cameras', 'image topic', 'yellow', found, _CORRECT_PARAMETERS)
         else:
-            plans = _camera_plans(options, node_config)
+            plans = _camera_plans(options, node_parameters)
     except ConfigError as error:
         fix = "write the topic as in --image-topic '/{camera}/image_raw'"
         if not cameras:
@@ -304,7 +306,9 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[_Inputs], Iterable[Finding]]], ..
 )
 
 
-def _camera_plans(options: argparse.Namespace, node_config: NodeConfig) -> list[CameraPlan]:
+def _camera_plans(
+    options: argparse.Namespace, node_parameters: NodeParameters
+) -> list[CameraPlan]:
     """Return the plan of each camera of the node, with its topic if one is known.
 
     Raises:
@@ -312,7 +316,7 @@ def _camera_plans(options: argparse.Namespace, node_config: NodeConfig) -> list[
     """
     from trt_perception.parameters.launch_arguments import image_remappings  # needs PyYAML
 
-    cameras = node_config.node.cameras
+    cameras = node_parameters.node.cameras
     given = dict(image_remappings(options.image_topic or '', cameras))
     if cameras:
         namespace = options.node.rpartition('/')[0]
@@ -321,14 +325,14 @@ def _camera_plans(options: argparse.Namespace, node_config: NodeConfig) -> list[
     else:
         topics = {'': given.get('image', '')}
     # An ONNX model runs on the CPU, which decodes no JPEG: auto means raw.
-    auto = 'raw' if is_onnx(node_config.node.engine_path) else 'auto'
+    auto = 'raw' if is_onnx(node_parameters.node.engine_path) else 'auto'
     return [
         replace(
             plan,
             topic=topics[plan.name],
             transport=auto if plan.transport == 'auto' else plan.transport,
         )
-        for plan in node_config.plans()
+        for plan in node_parameters.plans()
     ]
 
 

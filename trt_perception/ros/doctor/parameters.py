@@ -15,9 +15,9 @@ import rclpy
 from rclpy.node import Node
 
 from trt_perception.errors import ValuesError
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.parameters.sections import unused_parameters
-from trt_perception.ros.parameters import NodeParameters
+from trt_perception.ros.parameters import DeclaredParameters
 from trt_perception.ros.runtime.command_line import check_ros_arguments, ros_argument_mistakes
 
 
@@ -46,7 +46,7 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
             enable_rosout=False,
             start_parameter_services=False,
         )
-        node_config = NodeParameters(node).node_config
+        node_parameters = DeclaredParameters(node).node_parameters
     except Exception as error:
         # rclpy raises several exception types for unreadable arguments and YAML.
         if isinstance(error, ValuesError):
@@ -54,10 +54,10 @@ def read_parameters(name: str, arguments: list[str]) -> dict[str, Any]:
         else:
             mistakes = ros_argument_mistakes(error)
         return {'values': {}, 'mistakes': mistakes, 'unused': []}
-    default = NodeConfig().values()
-    own = {name: value for name, value in node_config.values().items() if name in default}
+    default = NodeParameters().values()
+    own = {name: value for name, value in node_parameters.values().items() if name in default}
     values = {name: value for name, value in own.items() if value != default[name]}
-    values.update(node_config.camera_values)
+    values.update(node_parameters.camera_values)
     return {'values': values, 'mistakes': [], 'unused': unused_parameters(arguments, name)}
 
 

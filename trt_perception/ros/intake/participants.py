@@ -15,7 +15,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from trt_perception.parameters.camera import NodeConfig
+from trt_perception.parameters.camera import NodeParameters
 from trt_perception.process.interruption import is_interrupted
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.transport.advice import has_node_profile
@@ -41,19 +41,19 @@ class ImageParticipants:
         self._problem = ''
         self._thread: threading.Thread | None = None
 
-    def start(self, node_config: NodeConfig) -> None:
+    def start(self, node_parameters: NodeParameters) -> None:
         """Start a thread that creates the participants, because each takes up to 0.3 s."""
-        cameras = node_config.raw_camera_count()
-        requested = node_config.node.image_participants
+        cameras = node_parameters.raw_camera_count()
+        requested = node_parameters.node.image_participants
         wanted = cameras if cameras > 1 else 0  # one camera has no other camera to wait for
         if requested >= 0:
             wanted = requested
-        if node_config.node.image_intake == 'rclpy':
+        if node_parameters.node.image_intake == 'rclpy':
             wanted = 0
         if not get_rmw_implementation_identifier().startswith('rmw_fastrtps'):
             wanted = 0  # The benefit was measured only with Fast DDS.
         self._wanted, self._problem = wanted, ''
-        nodes = node_config.node.nodes_on_this_machine
+        nodes = node_parameters.node.nodes_on_this_machine
         count = self._affordable(wanted, nodes) if requested < 0 and wanted else wanted
         self._thread = threading.Thread(
             target=self._create, args=(count,), name='participants', daemon=True

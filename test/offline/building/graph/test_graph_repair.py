@@ -24,7 +24,7 @@ from support.models.open_model import open_by_parameters
 from trt_perception.errors import EngineError
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.tensors import TensorSpec
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 
 needs_builder = pytest.mark.skipif(
     not importlib.util.find_spec('tensorrt_rtx'), reason='needs tensorrt_rtx'

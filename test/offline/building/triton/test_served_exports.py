@@ -36,7 +36,7 @@ from trt_perception.offline.building.triton.model_repository import (
     ServerOptions,
     write_served_model,
 )
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.triton.connection import MANIFEST_PARAMETER
 from trt_perception.stages.triton.model import TritonModel

@@ -16,9 +16,9 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import Task
 from trt_perception.offline.tools.parts.arguments import integer_at_least
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
-from trt_perception.parameters.config import NODE_ONLY_PARAMETERS, PARAMETERS, ParameterValues
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
+from trt_perception.parameters.values import NODE_ONLY_PARAMETERS, PARAMETERS, ParameterValues
 from trt_perception.process.foreign_names import OURS_OUTSIDE_THE_TABLE, foreign_names
 
 # Parameters that --param refuses: other options set them, or only a node uses them.
@@ -127,23 +127,23 @@ def values_from_options(options: argparse.Namespace, model: str) -> ParameterVal
     return ParameterValues.from_values(values | read_parameters(options.param))
 
 
-def given_object_options(config: ParameterValues) -> list[str]:
+def given_object_options(parameters: ParameterValues) -> list[str]:
     """Return the options for objects that differ from their defaults."""
     defaults = ParameterValues()
     return [
         option
         for option, name in _OBJECT_OPTIONS.items()
-        if getattr(config, name) != getattr(defaults, name)
+        if getattr(parameters, name) != getattr(defaults, name)
     ]
 
 
-def refuse_object_options(config: ParameterValues, task: Task) -> None:
+def refuse_object_options(parameters: ParameterValues, task: Task) -> None:
     """Refuse options for objects if a model has another task.
 
     Raises:
         ConfigError: an option for objects differs from its default.
     """
-    given = given_object_options(config)
+    given = given_object_options(parameters)
     if given and not task.finds_objects:
         found = f'has no effect on a model with task {task.name}'
         raise ConfigError(given[0], found, fix='leave this option out')
@@ -214,13 +214,15 @@ def _unknown_parameter_fix(name: str, text: str) -> str:
     return f'did you mean --param {shlex.quote(meant.replace(":=", "=", 1))}?' if meant else ''
 
 
-def share_input_size(configs: dict[str, ParameterValues], specs: Mapping[str, ModelSpec]) -> None:
+def share_input_size(
+    parameters: dict[str, ParameterValues], specs: Mapping[str, ModelSpec]
+) -> None:
     """Give models that derive their size from images the size of the first other model.
 
     Args:
-        configs: settings of each model, by name; changed in place.
+        parameters: settings of each model, by name; changed in place.
     """
     fixed = [spec.preprocessing.input_size for spec in specs.values() if not spec.derives_size]
     for name, spec in specs.items():
         if fixed and spec.derives_size:
-            configs[name] = replace(configs[name], model_input_size=fixed[0])
+            parameters[name] = replace(parameters[name], model_input_size=fixed[0])

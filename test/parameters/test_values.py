@@ -21,8 +21,8 @@ from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.thresholds import FrameParameters, Thresholds
-from trt_perception.parameters.config import PARAMETERS, ParameterValues
 from trt_perception.parameters.row import parameter_value
+from trt_perception.parameters.values import PARAMETERS, ParameterValues
 
 ROWS = {row.name: row for row in PARAMETERS}
 
@@ -98,11 +98,11 @@ def refusal(values):
     return str(caught.value)
 
 
-def test_config_without_values_has_the_defaults():
-    config = ParameterValues.from_values({})
-    assert config == ParameterValues()
+def test_missing_values_are_the_defaults():
+    parameters = ParameterValues.from_values({})
+    assert parameters == ParameterValues()
     for row in PARAMETERS:
-        assert getattr(config, row.field) == row.default
+        assert getattr(parameters, row.field) == row.default
 
 
 def test_parameters_match_the_ros_interface():
@@ -222,9 +222,9 @@ def test_text_other_than_a_fraction_of_two_numbers_is_refused(text):
     [(True, 1), (False, 0), ('yes', 1), ('NO', 0), ('true', 1), ('false', 0), (1, 1), (-1, -1)],
 )
 def test_antialias_accepts_yes_and_no(value, expected):
-    config = ParameterValues.from_values({'model.antialias': value})
-    assert config.model_antialias == expected
-    assert type(config.model_antialias) is int
+    parameters = ParameterValues.from_values({'model.antialias': value})
+    assert parameters.model_antialias == expected
+    assert type(parameters.model_antialias) is int
     assert refusal({'model.antialias': 'perhaps'})
 
 
@@ -235,11 +235,11 @@ def test_unknown_name_is_refused_with_a_suggestion(golden_messages):
 
 
 def test_whole_numbers_are_accepted_for_doubles():
-    config = ParameterValues.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
-    assert config.confidence_threshold == 1.0
-    assert isinstance(config.confidence_threshold, float)
-    assert config.model_mean == (0.0, 1.0, 2.0)
-    assert all(isinstance(value, float) for value in config.model_mean)
+    parameters = ParameterValues.from_values({'confidence_threshold': 1, 'model.mean': [0, 1, 2]})
+    assert parameters.confidence_threshold == 1.0
+    assert isinstance(parameters.confidence_threshold, float)
+    assert parameters.model_mean == (0.0, 1.0, 2.0)
+    assert all(isinstance(value, float) for value in parameters.model_mean)
 
 
 RANGED = [row for row in PARAMETERS if row.minimum is not None]
@@ -251,8 +251,8 @@ def test_values_outside_the_range_are_refused(row, golden_messages):
     below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
     above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
     for value in (row.minimum, row.maximum):
-        config = ParameterValues.from_values({row.name: value})
-        assert getattr(config, row.field) == value
+        parameters = ParameterValues.from_values({row.name: value})
+        assert getattr(parameters, row.field) == value
     outside = [below, above]
     outside += [-(2**62), 2**62] if whole else [math.nan, math.inf, -math.inf, 10**400]
     for value in outside:
@@ -343,21 +343,23 @@ def test_values_that_break_other_rules_are_refused(values, golden_messages):
 
 def test_valid_arrays_are_accepted():
     for size in ([], [1, 1], [640, 480], [8192, 8192], [1, 32767]):
-        config = ParameterValues.from_values({'model.input_size': size})
-        assert config.model_input_size == tuple(size)
+        parameters = ParameterValues.from_values({'model.input_size': size})
+        assert parameters.model_input_size == tuple(size)
     names = ('a', 'A', 'x' * 64, 'front_left_2')
     assert ParameterValues.from_values({'cameras': list(names)}).cameras == names
     many = [f'c{number}' for number in range(64)]
     assert ParameterValues.from_values({'cameras': many}).cameras == tuple(many)
-    config = ParameterValues.from_values({'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]})
-    assert config.model_mean == (-1, 0, 1)
-    assert config.model_std == (0.1, 1, 100)
+    parameters = ParameterValues.from_values(
+        {'model.mean': [-1, 0, 1], 'model.std': [0.1, 1, 100]}
+    )
+    assert parameters.model_mean == (-1, 0, 1)
+    assert parameters.model_std == (0.1, 1, 100)
 
 
 def test_pipeline_options_take_their_values_from_the_config():
     assert ParameterValues().pipeline_options() == PipelineOptions()
 
-    config = ParameterValues(
+    parameters = ParameterValues(
         device_ids=(3, 1),
         pipeline_depth=2,
         use_cuda_graph=False,
@@ -371,7 +373,7 @@ def test_pipeline_options_take_their_values_from_the_config():
         model_decoder='dense',
     )
 
-    assert config.pipeline_options() == PipelineOptions(
+    assert parameters.pipeline_options() == PipelineOptions(
         depth=2,
         device_id=3,
         use_cuda_graph=False,
@@ -410,36 +412,36 @@ def test_constructor_of_the_config_refuses_invalid_values():
     ],
 )
 def test_thresholds_convert_the_class_filter_to_indices(class_filter, ids):
-    config = ParameterValues.from_values(
+    parameters = ParameterValues.from_values(
         {'class_filter': list(class_filter), 'confidence_threshold': 0.3, 'iou_threshold': 0.6}
     )
-    assert config.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
+    assert parameters.thresholds(('cat', 'dog', 'fox')) == Thresholds(0.3, 0.6, class_ids=ids)
 
 
 def test_class_filter_with_unknown_classes_is_refused(golden_messages):
-    config = ParameterValues.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
+    parameters = ParameterValues.from_values({'class_filter': ['dog', 'unicorn', 'Cat']})
     with golden_messages.raises(ConfigError) as caught:
-        config.thresholds(('cat', 'dog'))
+        parameters.thresholds(('cat', 'dog'))
     for count, end in (
         (20, 'c18, c19'),
         (21, 'c18, c19 and 1 more'),
         (1000, 'c18, c19 and 980 more'),
     ):
         with golden_messages.raises(ConfigError) as caught:
-            config.thresholds(tuple(f'c{number}' for number in range(count)))
+            parameters.thresholds(tuple(f'c{number}' for number in range(count)))
         assert caught.value.expected.endswith(end)
 
 
 @pytest.mark.parametrize('name', TASKS)
 def test_only_tasks_of_objects_check_the_class_filter(name):
-    config, names = ParameterValues(class_filter=('unicorn',)), ('cat', 'dog')
+    parameters, names = ParameterValues(class_filter=('unicorn',)), ('cat', 'dog')
     if (kind := TASKS[name]).finds_objects:
         with pytest.raises(ConfigError):
-            config.thresholds(names, kind)
+            parameters.thresholds(names, kind)
     else:
         task = kind()
-        assert config.thresholds(names, task) == Thresholds()
-        assert config.unused_parameter_warnings(task, ClassIdsDecoder())
+        assert parameters.thresholds(names, task) == Thresholds()
+        assert parameters.unused_parameter_warnings(task, ClassIdsDecoder())
 
 
 @pytest.mark.parametrize(
@@ -452,11 +454,11 @@ def test_only_tasks_of_objects_check_the_class_filter(name):
     ],
 )
 def test_parameters_that_the_decoder_of_a_depth_ignores_give_a_warning(decoder, unused):
-    config = ParameterValues(depth_sky='nan', model_focal_length=500.0, map_size='network')
-    warnings = config.unused_parameter_warnings(Depth(), decoder)
+    parameters = ParameterValues(depth_sky='nan', model_focal_length=500.0, map_size='network')
+    warnings = parameters.unused_parameter_warnings(Depth(), decoder)
     assert {warning.split()[0] for warning in warnings} == unused
     # A parameter may return to its default without a warning.
-    assert not ParameterValues().unused_parameter_warnings(Depth(), decoder, before=config)
+    assert not ParameterValues().unused_parameter_warnings(Depth(), decoder, before=parameters)
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -470,12 +472,12 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 )
 def test_any_values_give_a_valid_config_or_are_refused(values):
     try:
-        config = ParameterValues.from_values(values)
+        parameters = ParameterValues.from_values(values)
     except ConfigError as error:
         named = [name for name in values if f"'{name}'" in str(error)]
     else:
-        assert 0 <= config.confidence_threshold <= 1
-        assert 1 <= config.max_detections <= 1024
+        assert 0 <= parameters.confidence_threshold <= 1
+        assert 1 <= parameters.max_detections <= 1024
         return
     assert named
 

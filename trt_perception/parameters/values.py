@@ -319,7 +319,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> ParameterValues:
-        """Build a configuration from values by ROS name. Other parameters keep their defaults.
+        """Build the parameters from values by ROS name. Other parameters keep their defaults.
 
         Raises:
             ConfigError: a name is unknown, or a value has the wrong type or is out of range.
