@@ -11,7 +11,7 @@ from trt_perception.errors import EngineError, MissingModelInfoError, OutputErro
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.whole_image import ClassScoresDecoder
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.values import ParameterValues
 

@@ -9,8 +9,8 @@ import trt_perception as tp
 from support.oracles.recognition_support import COCO, ULTRALYTICS, recognised
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.values import ParameterValues
 

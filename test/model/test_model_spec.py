@@ -12,8 +12,8 @@ from trt_perception.errors import EngineError, ManifestError, MissingModelInfoEr
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.manifest import parse_manifest
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.preprocessing import Preprocessing
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.values import ParameterValues
 

@@ -15,9 +15,9 @@ from trt_perception.model.decoders.final_boxes import Torchvision
 from trt_perception.model.decoders.queries import Detr
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.output_tensor import assign_outputs
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import COCO_KEYPOINTS, KeypointSpec, Pose

@@ -1,61 +1,39 @@
-"""The description of a model that pipelines need, from its tensors, manifest and parameters.
+"""The description of a model that pipelines and builds need.
 
-A parameter replaces the value of the manifest, and the tensors must match both. Without a
-manifest, recognition (``model/recognition``) describes the model. Nothing is guessed: if a value
-is unknown, the error lists the parameters to set.
+Recognition or a manifest gives the values of a description (``model/recognition/recognise.py``),
+and ``model/resolve_spec.py`` checks them against the model's tensors.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
 
-from trt_perception.errors import EngineError, ManifestError, OutputShapeError
+from trt_perception.errors import EngineError, OutputShapeError
+from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.decoder import Decoder
 from trt_perception.model.decoders.table import presets_for_task
-from trt_perception.model.input_layout import (
-    batch_size,
-    constant_inputs,
-    has_size_input,
-    image_size,
-    pixel_mask_input,
-    split_inputs,
-)
-from trt_perception.model.manifest import Manifest, rebuild_command
+from trt_perception.model.input_layout import batch_size, pixel_mask_input
+from trt_perception.model.manifest import Manifest
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, shapes_match
-from trt_perception.model.preprocessing import Preprocessing, uint8_input_mistake
-from trt_perception.model.recognition.manifest_command import export_command
-from trt_perception.model.recognition.recognise import (
-    FindOutputShapes,
-    ModelDescription,
-    ModelOverrides,
-    apply_overrides,
-    recognise,
-)
+from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.recognition.refusal import outputs_mismatch
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import (
-    INPUT_DTYPES,
     MAX_TENSOR_VALUES,
     ModelInfo,
     TensorSpec,
     check_tensor_sizes,
     tensor_sizes_mistake,
-    tensors_text,
 )
-
-_LOG: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The description of a model that a pipeline needs.
+    """The description of a model: its tensors, and how to feed and read them.
 
     Attributes:
         input: the image input with fixed dimensions: (B, 3, height, width), (B, height, width, 3)
@@ -64,11 +42,13 @@ class ModelSpec:
         class_names: names of the classes, in the order of the network's outputs.
         has_manifest: whether a manifest describes the model. If False, recognition does.
         evidence: one sentence for each finding of recognition: observation -> conclusion. Empty
-            with a manifest.
+            with a manifest, except in a build.
         auxiliary_inputs: the inputs besides the image, with fixed dimensions.
         task: the model's task, such as ``detect`` or ``pose``.
         model: the model as the runtime reports it, with its dynamic dimensions; None in tests.
         derives_size: whether the size of the input follows from the images.
+        assumption: a sentence about assumed values; empty without assumptions.
+        names_source: where the class names are from, for messages; empty if unknown.
     """
 
     input: TensorSpec
@@ -82,6 +62,8 @@ class ModelSpec:
     task: Task = DETECT
     model: ModelInfo | None = None
     derives_size: bool = False
+    assumption: str = ''
+    names_source: str = ''
 
     @property
     def batch(self) -> int:
@@ -100,6 +82,11 @@ class ModelSpec:
         assigned = assign_outputs(wanted, self.outputs)
         assert assigned is not None, 'checked when the model was opened'
         return tuple(zip(wanted, assigned, strict=True))
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The fixed shape of each input by its name, the image first."""
+        return {tensor.name: tensor.shape for tensor in (self.input, *self.auxiliary_inputs)}
 
     def with_batch_size(self, batch: int) -> ModelSpec:
         """Return the same description with another batch size. Unused outputs may lack the batch.
@@ -134,6 +121,34 @@ class ModelSpec:
         )
         return changed
 
+    def manifest(
+        self,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        *,
+        onnx: FileIdentity | None = None,
+        engine: FileIdentity | None = None,
+    ) -> Manifest:
+        """Return the manifest of a file that this description fits.
+
+        Args:
+            inputs: all inputs of the file, with -1 for a dynamic dimension.
+            outputs: all outputs of the file, with -1 for a dynamic dimension.
+            onnx: the ONNX file; None if unknown.
+            engine: the engine file; None for the manifest of an ONNX file.
+        """
+        return Manifest(
+            task=self.task,
+            onnx=onnx,
+            engine=engine,
+            inputs=inputs,
+            outputs=outputs,
+            preprocessing=self.preprocessing,
+            decoder=self.decoder,
+            class_names=self.class_names,
+            notes={},
+        )
+
     def check_outputs(self, found: tuple[TensorSpec, ...]) -> None:
         """Check the outputs of an opened model, whose final shapes are known only now.
 
@@ -145,7 +160,7 @@ class ModelSpec:
                 output is too large.
         """
         classes = len(self.class_names)
-        _check_outputs('the model', self.decoder, self.task, found, classes, self.batch)
+        check_outputs('the model', self.decoder, self.task, found, classes, self.batch)
 
     def computed_shapes_error(
         self, shapes: Sequence[tuple[int, ...]], *, frames: int, batch: int
@@ -179,219 +194,7 @@ class ModelSpec:
         return OutputShapeError('the model', **mismatch)
 
 
-def resolve_model_spec(
-    model: ModelInfo,
-    manifest: Manifest | None,
-    overrides: ModelOverrides,
-    *,
-    find_output_shapes: FindOutputShapes | None = None,
-) -> ModelSpec:
-    """Return the description of a model. A dynamic batch becomes a batch of one image.
-
-    Args:
-        model: the loaded model. Its metadata and config.json count only without a manifest.
-        manifest: the manifest next to the file; None if the file is missing.
-        overrides: values that the user has set. They replace the values of all other sources.
-        find_output_shapes: returns the shape of each output for given inputs. Recognition calls
-            this function if outputs have dynamic dimensions.
-
-    Raises:
-        EngineError: the tensors do not fit an image detector, or a value is unknown.
-        ManifestError: the manifest describes other tensors than the model has.
-    """
-    image, auxiliary_inputs = split_inputs(model.name, model.inputs)
-    if manifest is not None:
-        _check_manifest_tensors(model, manifest)
-        known = apply_overrides(manifest, overrides)
-    else:
-        known = recognise(model, overrides, find_output_shapes)
-        _log_recognition(model.name, known)
-    if known.decoder.has_constant_scores(len(known.class_names)):
-        _report_constant_scores(model.name, known, manifest, overrides)
-    preprocessing, derives_size = _with_derived_size(known.preprocessing, image, overrides)
-    known.task.check_preprocessing(model.name, preprocessing)
-    known.task.check_class_count(model.name, len(known.class_names))
-    resolved = _fixed_image_input(model.name, image, preprocessing, overrides.syntax.name)
-    batch = batch_size(resolved)
-    constants = constant_inputs(auxiliary_inputs, preprocessing.input_size, batch)
-    classes = len(known.class_names)
-    # An engine with a dynamic batch may report the outputs with the batch of its first profile.
-    is_dynamic = len(image.shape) == 4 and image.shape[0] < 0
-    assigned = _check_outputs(
-        model.name,
-        known.decoder,
-        known.task,
-        model.outputs,
-        classes,
-        batch,
-        any_batch=is_dynamic,
-        names_source=known.names_source,
-    )
-    unused = [tensor for place, tensor in enumerate(model.outputs) if place not in assigned]
-    if unused:
-        _LOG.info('%s: unused outputs: %s', model.name, tensors_text(unused))
-    if known.decoder.needs_size_input and not has_size_input(auxiliary_inputs):
-        raise EngineError(
-            model.name,
-            tensors_text(model.inputs),
-            expected='a second input orig_target_sizes, which defines the units of boxes with '
-            f'{known.decoder}',
-            fix='export the detector with this input',
-        )
-    return ModelSpec(
-        resolved,
-        model.outputs,
-        preprocessing,
-        known.decoder,
-        known.class_names if known.task.has_classes else (),
-        manifest is not None,
-        known.evidence,
-        tuple(replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary_inputs),
-        known.task,
-        model,
-        derives_size,
-    )
-
-
-def _report_constant_scores(
-    model_name: str, known: ModelDescription, manifest: Manifest | None, overrides: ModelOverrides
-) -> None:
-    """Refuse a decoder that gives each image the same score. For a manifest, only warn.
-
-    Raises:
-        EngineError: recognition or the user has chosen the decoder.
-    """
-    error = EngineError(
-        model_name,
-        f'the score is 1 for each image, because the decoder is {known.decoder}, and the model '
-        'has one class',
-        fix=f'set {overrides.syntax.name("decoder")} to class_sigmoid if the output is a logit, '
-        'or to class_probabilities if it is a probability',
-    )
-    if manifest is None or overrides.decoder:
-        raise error
-    _LOG.warning('%s', error, extra={'show': True})
-
-
-def _with_derived_size(
-    preprocessing: Preprocessing, image: TensorSpec, overrides: ModelOverrides
-) -> tuple[Preprocessing, bool]:
-    """Return the preprocessing for the images, and whether the size follows from them.
-
-    Raises:
-        EngineError: the images need too large an input.
-    """
-    derives_size = (
-        preprocessing.size_multiple is not None
-        and preprocessing.resize == 'stretch'
-        and image_size(image) is None
-        and 'input_size' not in overrides.preprocessing
-    )
-    if derives_size and overrides.image_wh is not None:
-        if mistake := preprocessing.derived_size_mistake(overrides.image_wh):
-            fix = f'set {overrides.syntax.name("input_size")}'
-            raise EngineError('size of the image', fix=fix, **mistake)
-        input_size = preprocessing.size_for(overrides.image_wh)
-        preprocessing = replace(preprocessing, input_size=input_size)
-    return preprocessing, derives_size
-
-
-def _log_recognition(model_name: str, known: ModelDescription) -> None:
-    for sentence in known.evidence:
-        _LOG.info('%s: %s', model_name, sentence)
-    if known.assumption:
-        _LOG.warning('%s: %s', model_name, known.assumption, extra={'show': True})
-
-
-def _fill_dynamic_sides(
-    described: tuple[TensorSpec, ...], found: tuple[TensorSpec, ...], first: int | None = None
-) -> tuple[TensorSpec, ...]:
-    """Replace dynamic dimensions of the manifest with the dimensions that the engine reports.
-
-    An engine reports fixed outputs if all its profiles have one shape, and fixed inputs if it has
-    a single profile.
-
-    Args:
-        found: tensors of the engine.
-        first: number of leading dimensions to replace; None for all.
-    """
-    if [len(tensor.shape) for tensor in described] != [len(tensor.shape) for tensor in found]:
-        return described
-    return tuple(
-        replace(
-            one,
-            shape=tuple(
-                reported_side if side < 0 and (first is None or index < first) else side
-                for index, (side, reported_side) in enumerate(
-                    zip(one.shape, other.shape, strict=True)
-                )
-            ),
-        )
-        for one, other in zip(described, found, strict=True)
-    )
-
-
-def _check_manifest_tensors(model: ModelInfo, manifest: Manifest) -> None:
-    """Refuse a manifest whose inputs or outputs differ from the model's."""
-    # Without profiles in the manifest, only the batch may be dynamic.
-    first = None if manifest.build and manifest.build.profiles else 1
-    for role, described, found in (
-        ('input', _fill_dynamic_sides(manifest.inputs, model.inputs, first), model.inputs),
-        ('output', _fill_dynamic_sides(manifest.outputs, model.outputs), model.outputs),
-    ):
-        if described != found:
-            command = (
-                export_command(model.path)
-                if model.is_served
-                else rebuild_command(manifest, Path(model.name))
-            )
-            raise ManifestError(
-                model.name,
-                f'the manifest describes {role}s {tensors_text(described)}, the model has '
-                f'{tensors_text(found)}',
-                fix=f'build model and manifest again, because they do not match: {command}',
-            )
-
-
-def _fixed_image_input(
-    name: str,
-    image: TensorSpec,
-    preprocessing: Preprocessing,
-    parameter_name: Callable[[str], str],
-) -> TensorSpec:
-    """Return the image input with fixed dimensions, checked against the preprocessing."""
-    width, height = preprocessing.input_size
-    batch = max(1, batch_size(image))
-    if preprocessing.layout == 'nhwc':
-        wanted: tuple[int, ...] = (batch, height, width, 3)
-    else:
-        wanted = (batch, 3, height, width)[-len(image.shape) :]
-    found = tensors_text((image,))
-    if len(image.shape) != len(wanted) or any(
-        side not in (-1, want) for side, want in zip(image.shape, wanted, strict=True)
-    ):
-        raise EngineError(
-            name, found, expected=f'an input of {list(wanted)}', fix='check the input size'
-        )
-    if image.dtype not in INPUT_DTYPES:
-        raise EngineError(
-            name,
-            found,
-            expected=f'an input of {" or ".join(INPUT_DTYPES)}',
-            fix='export the detector with one of these types',
-        )
-    if image.dtype != preprocessing.dtype:
-        raise EngineError(
-            name, found, expected=f'a {preprocessing.dtype} input, as its manifest says'
-        )
-    if mistake := uint8_input_mistake(preprocessing, parameter_name):
-        raise EngineError(f'{name}: {found}', **mistake)
-    fixed = replace(image, shape=wanted)
-    check_tensor_sizes(name, (fixed,))
-    return fixed
-
-
-def _check_outputs(
+def check_outputs(
     name: str,
     decoder: Decoder,
     task: Task,

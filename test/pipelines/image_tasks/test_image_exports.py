@@ -19,8 +19,8 @@ from trt_perception.errors import OutputError
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.map_resize import image_part, resize_map
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import DecodingLimits
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.values import ParameterValues

@@ -15,9 +15,9 @@ from support.oracles.reference_images import recorded_noise
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.decoder import Sky
 from trt_perception.model.decoders.table import PRESETS
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.model.thresholds import Thresholds

@@ -26,6 +26,7 @@ from trt_perception.files.checked_files import (
     read_exactly,
 )
 from trt_perception.files.json_section import is_nested_deeper, parse_json
+from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.files.other_formats import refuse_other_format
 from trt_perception.model.files.triton_address import (
     TritonAddress,
@@ -85,6 +86,11 @@ class ModelFile:
     config: Mapping[str, Any] | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     address: TritonAddress | None = None
+
+    @property
+    def identity(self) -> FileIdentity:
+        """Name, SHA-256 and size of the file, as manifests record them."""
+        return FileIdentity(self.path.name, self.sha256, len(self.content))
 
     @property
     def is_onnx(self) -> bool:

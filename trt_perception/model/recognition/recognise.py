@@ -34,6 +34,7 @@ from trt_perception.model.input_layout import (
     with_fixed_size,
 )
 from trt_perception.model.manifest import Manifest
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.other_networks import (
     possible_networks,
     refuse_outputs_of_other_networks,
@@ -72,7 +73,13 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.semantic import Semantic
 from trt_perception.model.tasks.task import Task
-from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, check_tensor_sizes, tensors_text
+from trt_perception.model.tensors import (
+    INPUT_DTYPES,
+    ModelInfo,
+    TensorSpec,
+    check_tensor_sizes,
+    tensors_text,
+)
 
 #: Takes a mapping from input names to arrays. Returns the shape of each output, in order.
 FindOutputShapes = Callable[[Mapping[str, npt.NDArray[Any]]], Sequence[tuple[int, ...]]]
@@ -130,35 +137,22 @@ class ModelOverrides:
         return replace(self, syntax=ROS_SYNTAX) != ModelOverrides()
 
 
-@dataclass(frozen=True)
-class ModelDescription:
-    """The description of a model's input and outputs.
-
-    Attributes:
-        preprocessing: how pixels become the input.
-        class_names: in the order of the network's outputs.
-        evidence: one sentence for each finding, in the form observation -> conclusion.
-        task: the model's task, such as ``detect`` or ``pose``.
-        assumption: a sentence about assumed preprocessing; empty without assumptions.
-        names_source: where the class names are from, for messages.
-    """
-
-    decoder: Decoder
-    preprocessing: Preprocessing
-    class_names: tuple[str, ...]
-    evidence: tuple[str, ...]
-    task: Task = DETECT
-    assumption: str = ''
-    names_source: str = 'the manifest'
-
-
 def apply_overrides(
-    manifest: Manifest, overrides: ModelOverrides, evidence: tuple[str, ...] = ()
-) -> ModelDescription:
+    model: ModelInfo,
+    manifest: Manifest,
+    overrides: ModelOverrides,
+    evidence: tuple[str, ...] = (),
+) -> ModelSpec:
     """Describe a model by its manifest. Values that the user has set replace values of the file.
 
+    The result is not compared with the model's tensors: see ``check_model_spec``.
+
+    Args:
+        evidence: sentences that say which values are from the user and which from the file.
+
     Raises:
-        EngineError: the user has set another task, whose values the manifest lacks.
+        EngineError: the user has set another task, whose values the manifest lacks, or the images
+            need too large an input.
     """
     if overrides.task not in ('', manifest.task.name):
         raise EngineError(
@@ -167,22 +161,99 @@ def apply_overrides(
             expected=f'{manifest.task.name}, as in the manifest',
             fix='do not set this parameter, or correct the manifest',
         )
-    return ModelDescription(
-        PRESETS[overrides.decoder].decoder.for_outputs(manifest.outputs)
-        if overrides.decoder
-        else manifest.decoder,
+    decoder = manifest.decoder
+    if overrides.decoder:
+        decoder = PRESETS[overrides.decoder].decoder.for_outputs(manifest.outputs)
+    return _model_spec(
+        model,
+        overrides,
         replace(manifest.preprocessing, **overrides.preprocessing),
-        overrides.class_names or manifest.class_names,
-        evidence,
-        manifest.task,
+        decoder=decoder,
+        class_names=overrides.class_names or manifest.class_names,
+        task=manifest.task,
+        evidence=evidence,
+        has_manifest=True,
         names_source=overrides.names_source if overrides.class_names else 'the manifest',
     )
 
 
+def _model_spec(
+    model: ModelInfo,
+    overrides: ModelOverrides,
+    preprocessing: Preprocessing,
+    *,
+    decoder: Decoder,
+    class_names: tuple[str, ...],
+    task: Task,
+    has_manifest: bool,
+    evidence: tuple[str, ...],
+    names_source: str,
+    assumption: str = '',
+) -> ModelSpec:
+    """Return a description with fixed inputs. A dynamic batch becomes a batch of one image.
+
+    Args:
+        model: the model. Its outputs are those of the description.
+
+    Raises:
+        EngineError: the images need too large an input.
+    """
+    image, auxiliary = split_inputs(model.name, model.inputs)
+    preprocessing, derives_size = _with_derived_size(preprocessing, image, overrides)
+    width, height = preprocessing.input_size
+    batch = max(1, batch_size(image))
+    shape: tuple[int, ...] = (batch, 3, height, width)[-len(image.shape) :]
+    if preprocessing.layout == 'nhwc':
+        shape = (batch, height, width, 3)
+    constants = constant_inputs(auxiliary, preprocessing.input_size, batch)
+    return ModelSpec(
+        input=replace(image, shape=shape),
+        outputs=model.outputs,
+        preprocessing=preprocessing,
+        decoder=decoder,
+        class_names=class_names if task.has_classes else (),
+        has_manifest=has_manifest,
+        evidence=evidence,
+        auxiliary_inputs=tuple(
+            replace(tensor, shape=constants[tensor.name].shape) for tensor in auxiliary
+        ),
+        task=task,
+        model=model,
+        derives_size=derives_size,
+        assumption=assumption,
+        names_source=names_source,
+    )
+
+
+def _with_derived_size(
+    preprocessing: Preprocessing, image: TensorSpec, overrides: ModelOverrides
+) -> tuple[Preprocessing, bool]:
+    """Return the preprocessing for the images, and whether the size follows from them.
+
+    Raises:
+        EngineError: the images need too large an input.
+    """
+    derives_size = (
+        preprocessing.size_multiple is not None
+        and preprocessing.resize == 'stretch'
+        and image_size(image) is None
+        and 'input_size' not in overrides.preprocessing
+    )
+    if derives_size and overrides.image_wh is not None:
+        if mistake := preprocessing.derived_size_mistake(overrides.image_wh):
+            fix = f'set {overrides.syntax.name("input_size")}'
+            raise EngineError('size of the image', fix=fix, **mistake)
+        input_size = preprocessing.size_for(overrides.image_wh)
+        preprocessing = replace(preprocessing, input_size=input_size)
+    return preprocessing, derives_size
+
+
 def recognise(
     model: ModelInfo, overrides: ModelOverrides, find_output_shapes: FindOutputShapes | None = None
-) -> ModelDescription:
+) -> ModelSpec:
     """Describe a model that has no manifest.
+
+    The result is not compared with the model's tensors: see ``check_model_spec``.
 
     Args:
         overrides: values that the user has set, used instead of recognised values.
@@ -198,6 +269,7 @@ def recognise(
     known_size = overrides.preprocessing.get('input_size') or image_size(image)
     info = _read_exporter_info(model, known_size)
     size = known_size or info.input_size
+    loaded = model
     if not overrides.decoder and find_output_shapes is not None and size is not None:
         model = _with_output_shapes(model, size, find_output_shapes)
         info = _read_exporter_info(model, known_size)  # the shapes may show the task
@@ -216,7 +288,7 @@ def recognise(
             refuse_outputs_of_other_networks(
                 model, image, decoder_parameter, by_shape=not overrides.task
             )
-        return _describe(model, info, size, overrides)
+        spec = _describe(model, info, size, overrides)
     except EngineError as error:
         if may_be_other and overrides.task and not isinstance(error, MissingModelInfoError):
             refuse_outputs_of_other_networks(model, image, decoder_parameter, by_shape=True)
@@ -230,6 +302,7 @@ def recognise(
             fix='if the file belongs to another model, move it to another folder, or set '
             + overrides.syntax.name('decoder'),
         ) from error
+    return replace(spec, outputs=loaded.outputs, model=loaded)
 
 
 def _describe(
@@ -237,7 +310,7 @@ def _describe(
     info: ExporterInfo,
     size: tuple[int, int] | None,
     overrides: ModelOverrides,
-) -> ModelDescription:
+) -> ModelSpec:
     """Describe a model whose outputs and exporter are known.
 
     Args:
@@ -297,14 +370,16 @@ def _describe(
         _assumed_task_sentence(model, info, overrides),
         _assumption_sentence(usual, info, overrides),
     )
-    doubt = '; '.join(filter(None, doubts))
-    return ModelDescription(
-        decoder,
+    return _model_spec(
+        model,
+        overrides,
         preprocessing,
-        class_names,
-        tuple(evidence),
-        info.task,
-        doubt,
+        decoder=decoder,
+        class_names=class_names,
+        task=info.task,
+        evidence=tuple(evidence),
+        has_manifest=False,
+        assumption='; '.join(filter(None, doubts)),
         names_source=_names_source(info, overrides),
     )
 

@@ -14,7 +14,6 @@ from trt_perception.model.build_record import (
     BuildRecord,
     CalibrationRecord,
     CudaRecord,
-    FileIdentity,
     GpuRecord,
     OptionValue,
     PrecisionRecord,
@@ -22,8 +21,7 @@ from trt_perception.model.build_record import (
     TensorRtRecord,
 )
 from trt_perception.model.files.model_file import ModelFile
-from trt_perception.model.manifest import Manifest
-from trt_perception.model.recognition.recognise import ModelDescription
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.engine.build import BuiltPlan
@@ -48,39 +46,22 @@ def model_file_in_memory(path: Path, content: bytes) -> ModelFile:
     return ModelFile(path, content, hashlib.sha256(content).hexdigest(), None)
 
 
-def file_identity(file: ModelFile) -> FileIdentity:
-    """Return name, SHA-256 and size of a file, as manifests record them."""
-    return FileIdentity(file.path.name, file.sha256, len(file.content))
-
-
 def with_description(
     file: ModelFile,
-    recognised: ModelDescription,
+    spec: ModelSpec,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> ModelFile:
-    """Return a copy of the model file whose manifest is made from the recognised description.
+    """Return a copy of the model file whose manifest is made from the description.
 
     An existing manifest is replaced.
     """
-    manifest = Manifest(
-        task=recognised.task,
-        onnx=file_identity(file),
-        engine=None,
-        inputs=inputs,
-        outputs=outputs,
-        preprocessing=recognised.preprocessing,
-        decoder=recognised.decoder,
-        class_names=recognised.class_names,
-        notes={},
-    )
-    return replace(file, manifest=manifest)
+    return replace(file, manifest=spec.manifest(inputs, outputs, onnx=file.identity))
 
 
 def engine_with_manifest(
     inputs: BuildInputs,
-    recognised: ModelDescription,
-    image: str,
+    spec: ModelSpec,
     calibration: CalibrationRecord | None,
     plan: BuiltPlan,
 ) -> ModelFile:
@@ -97,19 +78,21 @@ def engine_with_manifest(
         gpu=GpuRecord(gpu.name, gpu.compute_capability) if gpu else None,
         cuda=CudaRecord(**gpu.cuda) if gpu else None,
         options=recorded_options(options),
-        profiles=tuple({image: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles),
+        profiles=tuple(
+            {spec.input.name: ProfileRange(p.min, p.opt, p.max)} for p in plan.profiles
+        ),
         precision=PrecisionRecord(options.precision, options.keep_fp32),
         calibration=calibration,
         plugins=plan.plugins,
         nodes={node.name: node.op_type for node in nodes},
     )
     file = model_file_in_memory(options.engine_path(), plan.content)
-    engine = with_description(file, recognised, plan.inputs, plan.outputs)
+    engine = with_description(file, spec, plan.inputs, plan.outputs)
     assert engine.manifest is not None
     manifest = replace(
         engine.manifest,
-        onnx=file_identity(source),
-        engine=file_identity(file),
+        onnx=source.identity,
+        engine=file.identity,
         notes=dict(source.manifest.notes) if source.manifest else {},
         build=build,
     )

@@ -12,7 +12,6 @@ from typing import Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls, names_mistake
-from trt_perception.model.build_record import FileIdentity
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.manifest import (
     Manifest,
@@ -176,19 +175,11 @@ def _run_once(model: ModelFile, options: PipelineOptions) -> ModelSpec:
 
 
 def _manifest(model: ModelFile, spec: ModelSpec) -> Manifest:
-    identity = FileIdentity(model.path.name, model.sha256, len(model.content))
     assert spec.model is not None
-    return Manifest(
-        task=spec.task,
-        onnx=identity if model.is_onnx else None,
-        engine=None if model.is_onnx else identity,
-        inputs=spec.model.inputs,
-        outputs=spec.model.outputs,
-        preprocessing=spec.preprocessing,
-        decoder=spec.decoder,
-        class_names=spec.class_names,
-        notes={},
-    )
+    inputs, outputs = spec.model.inputs, spec.model.outputs
+    if model.is_onnx:
+        return spec.manifest(inputs, outputs, onnx=model.identity)
+    return spec.manifest(inputs, outputs, engine=model.identity)
 
 
 if __name__ == '__main__':

@@ -55,8 +55,9 @@ from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.memory import HostMemory
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import MAX_BATCH, batch_size, split_inputs
-from trt_perception.model.model_spec import ModelSpec, resolve_model_spec
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.frame_place import FrameMemory

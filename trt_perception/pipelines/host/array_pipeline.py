@@ -19,8 +19,8 @@ from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.memory import HostMemory, NumpyMemory
 from trt_perception.model.input_layout import constant_inputs, image_mask, split_inputs
 from trt_perception.model.manifest import Manifest
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.pipeline_options import PipelineOptions
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.tensors import ModelInfo
 from trt_perception.model.thresholds import Thresholds

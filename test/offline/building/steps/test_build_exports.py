@@ -16,8 +16,8 @@ from support.models.detector_models import (
 from support.oracles.family_outputs import batched, network, random_objects, rtdetr_end_to_end
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.model_spec import resolve_model_spec
 from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.resolve_spec import resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.building.steps import engine_steps
 

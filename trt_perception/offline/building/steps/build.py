@@ -47,16 +47,14 @@ def build(options: BuildOptions, log: BuildLog) -> None:
             return
 
         model_steps.check_source(inputs, log)
-        model = model_steps.recognise(inputs, log)
-        slimmed = model_steps.slim(source.model, model.other_shapes, log)
-        converted = model_steps.convert(inputs, model, slimmed, log)
-        engine = engine_steps.build(inputs, model, converted, log)
-        verified = engine_steps.verify(inputs, model, converted, engine, log)
-        engine_steps.compare_with_fp16(inputs, model, slimmed, engine, verified, log)
-        engine = validate(inputs, model, converted, engine, verified, log)
+        spec = model_steps.recognise(inputs, log)
+        slimmed = model_steps.slim(inputs, log)
+        converted = model_steps.convert(inputs, spec, slimmed, log)
+        engine = engine_steps.build(inputs, spec, converted, log)
+        verified = engine_steps.verify(inputs, spec, converted, engine, log)
+        engine_steps.compare_with_fp16(inputs, spec, slimmed, engine, verified, log)
+        engine = validate(inputs, spec, converted, engine, verified, log)
 
-        write_outputs(
-            engine, engine_steps.quantised_model(inputs, model, converted), replaces, log
-        )
+        write_outputs(engine, engine_steps.quantised_model(inputs, spec, converted), replaces, log)
         if entry is not None:
             entry.save(engine, log.report)

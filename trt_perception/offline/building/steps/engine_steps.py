@@ -10,6 +10,7 @@ from trt_perception.files.plain_text import counted, join_first_items, size_text
 from trt_perception.gpu import Device
 from trt_perception.model.build_record import QUANTISED_PRECISIONS
 from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.engine.build import build_plan
 from trt_perception.offline.building.engine.release import uses_strong_typing
@@ -29,11 +30,11 @@ from trt_perception.offline.building.precision.convert import convert_precision
 from trt_perception.offline.building.precision.prepare_precision import ConvertedModel
 from trt_perception.offline.building.precision.quantise_check import is_quantised
 from trt_perception.offline.building.report import BuildLog
-from trt_perception.offline.building.steps.prepare import RecognisedModel, check_loadable
+from trt_perception.offline.building.steps.prepare import check_loadable
 
 
 def build(
-    inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel, log: BuildLog
+    inputs: BuildInputs, spec: ModelSpec, converted: ConvertedModel, log: BuildLog
 ) -> ModelFile:
     """Build the engine with TensorRT, and check that the package can load the result."""
     report = log.report
@@ -57,28 +58,26 @@ def build(
             'tensorrt_warnings': list(plan.warnings),
         }
         report.performance |= {'build_seconds': plan.build_s, 'size_bytes': len(plan.content)}
-        engine = engine_with_manifest(
-            inputs, model.recognised, model.image_name, converted.calibration, plan
-        )
+        engine = engine_with_manifest(inputs, spec, converted.calibration, plan)
         check_loadable(engine)
         step.outcome = size_text(len(plan.content))
     return engine
 
 
 def quantised_model(
-    inputs: BuildInputs, model: RecognisedModel, converted: ConvertedModel
+    inputs: BuildInputs, spec: ModelSpec, converted: ConvertedModel
 ) -> ModelFile | None:
     """Return the model with Q/DQ nodes and its manifest, or None without --qdq-onnx."""
     path, source = inputs.options.qdq_onnx, inputs.source
     if path is None:
         return None
     file = model_file_in_memory(path, converted.quantised.SerializeToString())
-    return with_description(file, model.recognised, source.inputs, source.outputs)
+    return with_description(file, spec, source.inputs, source.outputs)
 
 
 def verify(
     inputs: BuildInputs,
-    model: RecognisedModel,
+    spec: ModelSpec,
     converted: ConvertedModel,
     engine: ModelFile,
     log: BuildLog,
@@ -91,7 +90,7 @@ def verify(
             step.skip(f'{reason}; on the target: inspect_engine --update-manifest {name}')
             return None
         verified = verify_engine(
-            engine, options, model.image_shape, converted.layer_nodes, converted.kept_nodes
+            engine, options, spec.input.shape, converted.layer_nodes, converted.kept_nodes
         )
         report.optimization |= verified.as_dict()
         report.performance['latency_ms'] = verified.latency.as_dict()
@@ -109,7 +108,7 @@ def verify(
 
 def compare_with_fp16(
     inputs: BuildInputs,
-    model: RecognisedModel,
+    spec: ModelSpec,
     slimmed: onnx.ModelProto,
     engine: ModelFile,
     verified: EngineCheck | None,
@@ -122,7 +121,7 @@ def compare_with_fp16(
         if not inputs.options.compare_fp16:
             step.skip('switched off (--no-compare-fp16)')
             return
-        fp16 = _fp16_engine(inputs, model, slimmed, log)
+        fp16 = _fp16_engine(inputs, spec, slimmed, log)
         precision = inputs.options.precision
         log.report.performance['fp16_size_bytes'] = len(fp16.content)
         size, fp16_size = size_text(len(engine.content)), size_text(len(fp16.content))
@@ -135,7 +134,7 @@ def compare_with_fp16(
         if verified is None:
             step.outcome += '; comparing the speed needs a GPU'
             return
-        latency = measure_latency(fp16, Device(0), model.image_shape)
+        latency = measure_latency(fp16, Device(0), spec.input.shape)
         log.report.performance['fp16_latency_ms'] = latency.as_dict()
         ours, others = verified.latency.p50, latency.p50
         step.outcome += f'; {precision} {ours:.2f} ms, fp16 {others:.2f} ms'
@@ -147,7 +146,7 @@ def compare_with_fp16(
 
 
 def _fp16_engine(
-    inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
+    inputs: BuildInputs, spec: ModelSpec, slimmed: onnx.ModelProto, log: BuildLog
 ) -> ModelFile:
     """Return an engine of the same model in FP16."""
     options = replace(
@@ -158,7 +157,7 @@ def _fp16_engine(
         'fp16',
         keep_fp32=options.keep_fp32,
         strongly_typed=uses_strong_typing(inputs.tensorrt, options),
-        input_shapes=model.shapes,
+        input_shapes=spec.input_shapes,
     )
     content = converted.model.SerializeToString()
     plan = build_plan(content, options, inputs.tensorrt, progress=log.progress)

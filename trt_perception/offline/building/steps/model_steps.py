@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from trt_perception.model.input_layout import (
     image_size,
     split_inputs,
 )
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.recognition.recognise import stated_input_size
 from trt_perception.model.tensors import ModelInfo, check_tensor_sizes
 from trt_perception.offline.building.build_inputs import BuildInputs
@@ -29,7 +29,6 @@ from trt_perception.offline.building.calibration.images import (
 from trt_perception.offline.building.engine.capabilities import check_operators, check_release
 from trt_perception.offline.building.engine.network import resolve_profiles
 from trt_perception.offline.building.engine.release import TensorRt, find_tensorrt
-from trt_perception.offline.building.engine_manifest import with_description
 from trt_perception.offline.building.graph import onnx_slim
 from trt_perception.offline.building.graph.onnx_model import (
     OnnxSource,
@@ -52,8 +51,6 @@ from trt_perception.offline.building.precision.quantise_check import is_quantise
 from trt_perception.offline.building.report import BuildLog, BuildReport
 from trt_perception.offline.building.steps.accuracy_gate import check_labels
 from trt_perception.offline.building.steps.prepare import (
-    RecognisedModel,
-    check_loadable,
     infer_outputs,
     recognise_source,
 )
@@ -144,7 +141,7 @@ def check_source(inputs: BuildInputs, log: BuildLog) -> None:
         step.outcome = 'valid ONNX' if not warnings else 'has operators that ONNX does not define'
 
 
-def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
+def recognise(inputs: BuildInputs, log: BuildLog) -> ModelSpec:
     """Determine the shapes of the engine, and preprocessing, decoder and class names."""
     source, options = inputs.source, inputs.options
     with log.step('recognise') as step:
@@ -153,21 +150,16 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
         image = replace(image, shape=profiles[0].opt if profiles else image.shape)
         check_tensor_sizes(source.file.path.name, (image,))
         shapes = {image.name: image.shape, **auxiliary_shapes(image, auxiliary)}
-        other = replace(image, shape=profiles[:2][-1].opt if profiles else image.shape)
-        other_shapes = {other.name: other.shape, **auxiliary_shapes(other, auxiliary)}
         outputs = infer_outputs(source, shapes, image, auxiliary)
-        recognised = recognise_source(source, options, (image, *auxiliary), outputs)
-        tensors = tuple(replace(tensor, shape=shapes[tensor.name]) for tensor in source.inputs)
-        described = with_description(source.file, recognised, tensors, outputs)
-        check_loadable(described, recognised.names_source)
+        spec = recognise_source(source, options, (image, *auxiliary), outputs)
         check_labels(
             inputs.validation,
             options.annotations,
-            recognised.class_names,
-            recognised.task,
+            spec.class_names,
+            spec.task,
             options.validate or '',
         )
-        log.report.warn(recognised.assumption)
+        log.report.warn(spec.assumption)
         batch = min((profile.min[0] for profile in profiles), default=batch_size(image))
         if batch != 1:
             log.report.warn(
@@ -175,26 +167,25 @@ def recognise(inputs: BuildInputs, log: BuildLog) -> RecognisedModel:
                 'needs the same time per batch'
             )
         log.report.input_model |= {
-            'decoder': recognised.decoder.as_dict(),
-            'preprocessing': dataclasses.asdict(recognised.preprocessing),
-            'task': recognised.task.as_dict(),
-            'classes': len(recognised.class_names),
-            'evidence': list(recognised.evidence),
+            'decoder': spec.decoder.as_dict(),
+            'preprocessing': dataclasses.asdict(spec.preprocessing),
+            'task': spec.task.as_dict(),
+            'classes': len(spec.class_names),
+            'evidence': list(spec.evidence),
         }
         several = len(profiles) > 1
         sizes = ', '.join(map(str, profiles)) if several else 'x'.join(map(str, image.shape))
         found = (
-            f'{recognised.task.summary(recognised.class_names)}, {recognised.decoder}, '
-            f'{sizes}; {recognised.preprocessing.summary()}'
+            f'{spec.task.summary(spec.class_names)}, {spec.decoder}, '
+            f'{sizes}; {spec.preprocessing.summary()}'
         )
-        step.outcome = '\n'.join((found, *recognised.evidence))
-    return RecognisedModel(recognised, shapes, other_shapes)
+        step.outcome = '\n'.join((found, *spec.evidence))
+    return spec
 
 
-def slim(
-    model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], log: BuildLog
-) -> onnx.ModelProto:
-    """Return a slimmed model with equal results, or the given model if slimming failed."""
+def slim(inputs: BuildInputs, log: BuildLog) -> onnx.ModelProto:
+    """Return a slimmed model with equal results, or the model itself if slimming failed."""
+    model = inputs.source.model
     count = len(model.graph.node)
     log.report.optimization |= {'nodes_before': count, 'nodes_after': count}
     with log.step('slim') as step:
@@ -205,7 +196,7 @@ def slim(
         if unknown_operators(model):
             step.skip('ONNX Runtime cannot run the model for a comparison')
             return model
-        slimmed, warning = onnx_slim.slim(model, random_inputs(model, shapes))
+        slimmed, warning = onnx_slim.slim(model, random_inputs(model, _last_shapes(inputs)))
         after = len(slimmed.graph.node)
         log.report.warn(warning)
         log.report.optimization['nodes_after'] = after
@@ -213,23 +204,31 @@ def slim(
     return slimmed
 
 
+def _last_shapes(inputs: BuildInputs) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input in the second profile, or in the only one."""
+    image, auxiliary = split_inputs(inputs.source.file.path.name, inputs.source.inputs)
+    profiles = resolve_profiles(image, inputs.options)
+    image = replace(image, shape=profiles[:2][-1].opt if profiles else image.shape)
+    return {image.name: image.shape, **auxiliary_shapes(image, auxiliary)}
+
+
 def convert(
-    inputs: BuildInputs, model: RecognisedModel, slimmed: onnx.ModelProto, log: BuildLog
+    inputs: BuildInputs, spec: ModelSpec, slimmed: onnx.ModelProto, log: BuildLog
 ) -> ConvertedModel:
     """Calibrate and convert the model, and find its query decoder, if it has one."""
-    options, recognised, images = inputs.options, model.recognised, None
+    options, images = inputs.options, None
     with log.step('precision') as step:
         if inputs.calibration is not None:
-            images = CalibrationImages(inputs.calibration, recognised.preprocessing, log.progress)
+            images = CalibrationImages(inputs.calibration, spec.preprocessing, log.progress)
         converted = prepare_precision(
-            slimmed, options, images, inputs.tensorrt, model.shapes, log.progress
+            slimmed, options, images, inputs.tensorrt, spec.input_shapes, log.progress
         )
         log.report.warn(*converted.warnings)
         log.report.optimization |= {'precision_asked': options.precision, **converted.details}
         step.outcome = converted.summary
     narrow = options.precision not in ('fp32', 'tf32')
-    if not (narrow and recognised.decoder.is_transformer):
+    if not (narrow and spec.decoder.is_transformer):
         return converted
-    queries = find_query_decoder(slimmed, model.shapes)
+    queries = find_query_decoder(slimmed, spec.input_shapes)
     log.report.optimization['query_decoder'] = queries and queries.as_dict()
     return replace(converted, queries=queries)

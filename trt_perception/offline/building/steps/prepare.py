@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -11,14 +11,14 @@ import numpy as np
 from trt_perception.files.plain_text import counted
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.input_layout import constant_inputs, image_size
-from trt_perception.model.model_spec import resolve_model_spec
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.recognition.parameter_syntax import OPTION_SYNTAX
 from trt_perception.model.recognition.recognise import (
-    ModelDescription,
     ModelOverrides,
     apply_overrides,
     recognise,
 )
+from trt_perception.model.resolve_spec import check_model_spec, resolve_model_spec
 from trt_perception.model.tensors import INPUT_DTYPES, ModelInfo, TensorSpec
 from trt_perception.offline.building.calibration.activations import open_session
 from trt_perception.offline.building.graph.mac_count import infer_shapes
@@ -38,30 +38,6 @@ _PREPROCESSING_OPTIONS: Final = (
     'mean',
     'std',
 )
-
-
-@dataclass(frozen=True)
-class RecognisedModel:
-    """A recognised model, and the shapes of its engine.
-
-    Attributes:
-        shapes: maps each input's name to its final shape, the image input first.
-        other_shapes: shapes of the second profile; equal to ``shapes`` with fewer profiles.
-    """
-
-    recognised: ModelDescription
-    shapes: Mapping[str, tuple[int, ...]]
-    other_shapes: Mapping[str, tuple[int, ...]]
-
-    @property
-    def image_name(self) -> str:
-        """The name of the image input."""
-        return next(iter(self.shapes))
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        """The shape of the image input that TensorRT optimises for."""
-        return self.shapes[self.image_name]
 
 
 def infer_outputs(
@@ -112,10 +88,11 @@ def recognise_source(
     options: BuildOptions,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-) -> ModelDescription:
-    """Return preprocessing, decoder, task and class names from options, manifest or model.
+) -> ModelSpec:
+    """Describe a model by options, manifest or its own tensors and metadata, and check the result.
 
     Args:
+        inputs: the image input first, with the dimensions that TensorRT optimises for.
         options: options of the group ``model`` take precedence over manifest and model.
 
     Raises:
@@ -123,13 +100,20 @@ def recognise_source(
         ConfigError: the file of class names cannot be read.
     """
     given = _model_overrides(options, inputs[0])
-    name, manifest = source.file.path.name, source.file.manifest
-    if manifest is None:
-        model = ModelInfo(
-            name, inputs, outputs, source.metadata, source.file.config, str(source.file.path)
-        )
-        return recognise(model, given)
-    return apply_overrides(manifest, given, _evidence_sentences(f'{name}.json', given))
+    file, name = source.file, source.file.path.name
+    model = ModelInfo(name, inputs, outputs, source.metadata, file.config, str(file.path))
+    if file.manifest is None:
+        spec = recognise(model, given)
+    else:
+        evidence = _evidence_sentences(f'{name}.json', given)
+        spec = apply_overrides(model, file.manifest, given, evidence)
+    # The node will read the manifest of the engine, and no options of the build.
+    check_model_spec(
+        replace(spec, has_manifest=True),
+        ModelOverrides(syntax=OPTION_SYNTAX),
+        knows_outputs=all(tensor.shape for tensor in outputs),
+    )
+    return spec
 
 
 def _model_overrides(options: BuildOptions, image: TensorSpec) -> ModelOverrides:
@@ -169,24 +153,15 @@ def _evidence_sentences(manifest: str, given: ModelOverrides) -> tuple[str, ...]
     return *evidence, f'{manifest} -> {", ".join(rest)}'
 
 
-def check_loadable(model: ModelFile, names_source: str = '') -> None:
-    """Check a model against its manifest, as pipelines do when they load a model.
-
-    Args:
-        model: the ONNX model or its engine. Dynamic sides are -1.
-        names_source: where the class names of the manifest are from, for messages; empty for the
-            manifest.
+def check_loadable(engine: ModelFile) -> None:
+    """Check an engine against its manifest, as pipelines do when they load the engine.
 
     Raises:
         EngineError: a pipeline would refuse the engine, because inputs or outputs do not fit.
     """
-    manifest = model.manifest
+    manifest = engine.manifest
     assert manifest is not None
     if not all(tensor.shape for tensor in manifest.outputs):
         return  # ONNX cannot infer the shapes, but the engine has them
-    loaded = ModelInfo(model.path.name, manifest.inputs, manifest.outputs)
-    same_names = manifest.class_names if names_source else ()
-    given = ModelOverrides(
-        class_names=same_names, syntax=OPTION_SYNTAX, class_names_source=names_source
-    )
-    resolve_model_spec(loaded, manifest, given)
+    loaded = ModelInfo(engine.path.name, manifest.inputs, manifest.outputs)
+    resolve_model_spec(loaded, manifest, ModelOverrides(syntax=OPTION_SYNTAX))

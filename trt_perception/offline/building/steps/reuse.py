@@ -13,7 +13,6 @@ from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.engine_manifest import (
-    file_identity,
     model_file_in_memory,
     recorded_options,
 )
@@ -108,7 +107,7 @@ def _adapt_stored_engine(
     report.warn(*old['warnings'])
     manifest = replace(
         manifest,
-        engine=file_identity(file),
+        engine=file.identity,
         onnx=manifest.onnx and replace(manifest.onnx, file=options.onnx.name),
         build=manifest.build and replace(manifest.build, options=recorded_options(options)),
     )

@@ -12,8 +12,9 @@ import onnx
 from trt_perception.errors import EngineError
 from trt_perception.model.build_record import AccuracyRecord
 from trt_perception.model.files.model_file import ModelFile
+from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import PipelineOptions
-from trt_perception.model.recognition.recognise import ModelDescription, ModelOverrides
+from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.engine.capabilities import onnx_runtime_problem
 from trt_perception.offline.building.engine.verify import EngineCheck
@@ -34,7 +35,6 @@ from trt_perception.offline.building.steps.agreement_gate import (
     compare_on_sample,
     unmeasured_record,
 )
-from trt_perception.offline.building.steps.prepare import RecognisedModel
 from trt_perception.offline.evaluation.offline_detection import open_for_evaluation
 from trt_perception.pipelines.pipeline import Pipeline
 from trt_perception.stages.onnx_runtime import OnnxModel
@@ -50,7 +50,7 @@ class _ModelPair:
     """
 
     inputs: BuildInputs
-    recognised: ModelDescription
+    spec: ModelSpec
     engine: ModelFile
     stand_in: onnx.ModelProto | None
 
@@ -89,19 +89,19 @@ class _ModelPair:
     def open_original(self) -> contextlib.closing[Pipeline]:
         """Open the original. Raise EngineError if this machine cannot run it."""
         path, model = self.inputs.source.file.path, self.inputs.source.model
-        return open_model(onnx_model_file(path, model, self.recognised))
+        return open_model(onnx_model_file(path, model, self.spec))
 
     def open_built(self) -> contextlib.closing[Pipeline]:
         """Open the engine or its stand-in. Raise EngineError if this machine cannot run it."""
         if self.stand_in is None:
             return open_model(self.engine)
         path = self.inputs.source.file.path
-        return open_model(onnx_model_file(path, emulate_rounding(self.stand_in), self.recognised))
+        return open_model(onnx_model_file(path, emulate_rounding(self.stand_in), self.spec))
 
 
 def validate(
     inputs: BuildInputs,
-    model: RecognisedModel,
+    spec: ModelSpec,
     converted: ConvertedModel,
     engine: ModelFile,
     verified: EngineCheck | None,
@@ -120,7 +120,7 @@ def validate(
     """
     options, report = inputs.options, log.report
     stand_in = converted.typed if verified is None else None
-    pair = _ModelPair(inputs, model.recognised, engine, stand_in)
+    pair = _ModelPair(inputs, spec, engine, stand_in)
     with log.step('validate') as step:
         accuracy: AccuracyRecord | None = None
         if options.validate is None:
@@ -208,7 +208,7 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
     )
 
 
-def onnx_model_file(path: Path, model: onnx.ModelProto, recognised: ModelDescription) -> ModelFile:
+def onnx_model_file(path: Path, model: onnx.ModelProto, spec: ModelSpec) -> ModelFile:
     """Return an ONNX model in memory with its weights and a manifest.
 
     Raises:
@@ -216,7 +216,7 @@ def onnx_model_file(path: Path, model: onnx.ModelProto, recognised: ModelDescrip
     """
     file = model_file_in_memory(path, model.SerializeToString())
     loaded = OnnxModel(file, 1)
-    return with_description(file, recognised, loaded.inputs, loaded.outputs)
+    return with_description(file, spec, loaded.inputs, loaded.outputs)
 
 
 def open_model(model: ModelFile) -> contextlib.closing[Pipeline]:
