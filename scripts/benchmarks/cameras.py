@@ -191,6 +191,7 @@ def parse_arguments():
     add_file_option(
         parser, '--json', 'file for all rounds (default benchmark_output/cameras.json)'
     )
+    parser.set_defaults(pictures=[])
     options = parser.parse_args()
     if not options.model.is_file():
         parser.error(f'{options.model} does not exist')

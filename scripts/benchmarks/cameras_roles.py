@@ -26,6 +26,7 @@ from common import SHARE, photograph_message, quality
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
@@ -122,7 +123,7 @@ def ros_node(name, namespace=''):
 def run_camera(options):
     """Publish images of one camera like a driver; print the stamps of all images."""
     [camera] = options.cameras
-    message, topic = photograph_message(options.image, options.size)
+    message, topic = photograph_message(options.image, options.size, options.picture)
     with ros_node('driver', camera) as node:
         publisher = node.create_publisher(type(message), topic, quality('reliable'))
         say_ready_when(publisher.get_subscription_count)
@@ -143,22 +144,27 @@ def stamp_ns(serialized):
     return seconds * 10**9 + nanoseconds
 
 
-def print_arrivals(arrivals, missed=0):
+def print_arrivals(arrivals, missed=0, objects=None):
     """Print the arrivals of all cameras.
 
     Args:
         arrivals: for each camera, stamp and time of arrival of each message, in nanoseconds.
         missed: number of messages that were sent to this process and did not arrive.
+        objects: for each camera, the number of objects in its last message.
     """
-    print(json.dumps({'arrivals': arrivals, 'missed': missed}), flush=True)
+    print(
+        json.dumps({'arrivals': arrivals, 'missed': missed, 'objects': objects or {}}), flush=True
+    )
 
 
 def run_client(options):
     """Receive the results of some cameras; print their arrivals at the middleware."""
     arrivals = {camera: [] for camera in options.cameras}
     sequences = {camera: [] for camera in options.cameras}
+    last = {}
 
     def on_result(camera, message, info):
+        last[camera] = message
         arrivals[camera].append((stamp_ns(message), info['received_timestamp']))
         sequences[camera].append(info['publication_sequence_number'])
 
@@ -187,7 +193,13 @@ def run_client(options):
             for numbers in sequences.values()
             if numbers
         )
-        print_arrivals(arrivals, missed)
+        objects = {}
+        if options.topic == 'detections':
+            objects = {
+                camera: len(deserialize_message(message, Detection2DArray).detections)
+                for camera, message in last.items()
+            }
+        print_arrivals(arrivals, missed, objects)
 
 
 @contextlib.contextmanager
@@ -311,6 +323,7 @@ def main():
     parser.add_argument('cameras', nargs='+')
     parser.add_argument('--image', choices=['raw', 'jpeg'], default='raw')
     parser.add_argument('--size', default='640x480')
+    parser.add_argument('--picture', help='file of the picture that a camera sends')
     parser.add_argument('--topic', default='detections')
     parser.add_argument('--view')
     options = parser.parse_args()

@@ -118,43 +118,57 @@ def groups(cameras, most):
     return [cameras[first:end] for first, end in itertools.pairwise(bounds)]
 
 
-def measure(options, case, side, number):
+def start_nodes(children, options, case, side):
+    """Start the nodes of a side. Return their Children."""
+    environment = launch_environment()
+    if side in ('intake', 'relay'):
+        words = side, *case.cameras, *image_words(options, case), '--topic', options.topic
+        return [children.start(ROLES, *words, environment=environment)]
+    shares = {
+        'many': [([name], []) for name in case.cameras],
+        'two': two_nodes(options, case.cameras) if side == 'two' else [],
+    }.get(side, [(case.cameras, [])])
+    return [start_node(children, options, case, side, *share) for share in shares]
+
+
+def image_words(options, case):
+    """Return the arguments of a role for the images of the cameras."""
+    return '--image', case.image, '--size', options.size
+
+
+def measure(options, case, side, number, start=start_nodes):
     """Run cameras, nodes and clients once.
 
     Args:
-        options: of the command line.
+        options: of the command line. ``pictures`` has the files of the pictures that the cameras
+            send, in turn; empty for a picture of random detail.
         case: what the cameras send.
-        side: ``one``, ``two``, ``many``, ``other``, ``relay`` or ``intake``.
+        side: ``intake``, or a side that ``start`` knows.
         number: of the round. Rounds with the same number have the same camera phases.
+        start: starts the nodes of a side. Called as start_nodes.
 
     Returns:
         The figures.
     """
     before_mib = gpus.used_mib()
     environment = launch_environment()
-    image = ('--image', case.image, '--size', options.size)
     with Children() as children:
 
         def role(name, cameras, *words):
             return children.start(ROLES, name, *cameras, *words, environment=environment)
 
-        if side == 'intake':
-            nodes = receivers = [role('intake', case.cameras, *image)]
-        elif side == 'relay':
-            nodes = [role('relay', case.cameras, *image, '--topic', options.topic)]
-        else:
-            shares = {
-                'many': [([name], []) for name in case.cameras],
-                'two': two_nodes(options, case.cameras) if side == 'two' else [],
-            }.get(side, [(case.cameras, [])])
-            nodes = [start_node(children, options, case, side, *share) for share in shares]
+        nodes = receivers = start(children, options, case, side)
         if side != 'intake':
             most = max(1, int(CLIENT_HZ / options.rate))
             receivers = [
                 role('client', names, '--topic', options.topic)
                 for names in groups(case.cameras, most)
             ]
-        cameras = [role('camera', [name], *image) for name in case.cameras]
+        pictures = itertools.cycle([('--picture', each) for each in options.pictures] or [()])
+        cameras = [
+            role('camera', [name], *image_words(options, case), *picture)
+            for name, picture in zip(case.cameras, pictures)  # noqa: B905 (pictures never end)
+        ]
         viewers = [role('viewer', case.cameras, '--view', options.view)] * bool(
             options.view and side != 'intake'
         )
@@ -172,12 +186,13 @@ def measure(options, case, side, number):
         cpu_share = cpu_s / (time.monotonic() - begun_s)
         memory = memory_figures(nodes, before_mib)
         limit_s = TAIL_S + DRAIN_S + 30
-        sent, arrivals, missed = {}, {}, 0
+        sent, arrivals, objects, missed = {}, {}, {}, 0
         for camera in cameras:
             sent.update(camera.result(limit_s))
         for receiver in receivers:
             result = receiver.result(limit_s)
             arrivals.update(result['arrivals'])
+            objects.update(result['objects'])
             missed += result['missed']
         for node in nodes:
             if node not in receivers:
@@ -185,7 +200,7 @@ def measure(options, case, side, number):
     window_ns = (round(first_s * 1e9), round(end_s * 1e9))
     latencies_ns = {name: match(sent[name], arrivals[name], *window_ns) for name in case.cameras}
     figures = side_figures(latencies_ns, cpu_share * options.seconds, options.seconds)
-    return {**figures, **memory, 'missed_by_clients': missed}
+    return {**figures, **memory, 'missed_by_clients': missed, 'objects': objects}
 
 
 def memory_figures(nodes, gpu_before_mib):

@@ -104,14 +104,19 @@ def photograph(width, height):
     return np.clip(total + 128, 0, 255).astype(np.uint8)
 
 
-def photograph_message(image, size):
+def photograph_message(image, size, picture=None):
     """Return a camera's message with the same picture in each call, and its topic.
 
     Args:
         image: ``raw`` or ``jpeg``.
         size: such as ``1920x1080``.
+        picture: file of another picture, which is scaled to the size.
     """
-    bgr = photograph(*map(int, size.split('x')))
+    width_height = tuple(map(int, size.split('x')))
+    if picture is None:
+        bgr = photograph(*width_height)
+    else:
+        bgr = cv2.resize(cv2.imread(str(picture)), width_height)
     if image == 'jpeg':
         message, topic = CompressedImage(format='jpeg'), 'image/compressed'
         data = cv2.imencode('.jpg', bgr, [cv2.IMWRITE_JPEG_QUALITY, 95])[1]

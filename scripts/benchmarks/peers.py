@@ -25,16 +25,17 @@ sys.path += [str(FOLDER.parent), str(FOLDER), str(ROOT)]
 import gpus  # noqa: E402
 import numpy as np  # noqa: E402
 from children import Child  # noqa: E402
-from frames import COUNT, scenes  # noqa: E402
+from frames import COUNT, SCENES, picture_files, scenes  # noqa: E402
 from report import agreement, print_table, summary  # noqa: E402
 from side import CONFIDENCE, IOU, MAX_BOXES  # noqa: E402
 
-from trt_perception.offline.tools.parts.arguments import integer_at_least  # noqa: E402
+from trt_perception.offline.tools.parts.arguments import integer_at_least, parse_path  # noqa: E402
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
 
 EXAMPLES = """\
 examples:
   scripts/bench peers yolo11n.onnx --engine yolo11n_fp16.engine --weights yolo11n.pt
+  scripts/bench peers mine.onnx mine_fp16.onnx --weights mine.pt --pictures ~/pictures
   scripts/bench peers yolo11n.onnx --weights yolo11n.pt --device cpu --images 5
 """
 START_S, ROUND_S = 120.0, 60.0
@@ -91,7 +92,7 @@ def main(arguments=None):
     record = {'machine': machine(), 'settings': settings(options), 'sides': {}, 'failures': {}}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         frames = Path(folder) / 'frames.npy'
-        np.save(frames, scenes(options.images))
+        np.save(frames, scenes(options.images, options.pictures))
         children = {}
         for side in sides(options):
             boxes = Path(folder) / f'{side.name}.npz'
@@ -187,6 +188,7 @@ def settings(options):
         'iou_threshold': IOU,
         'max_detections': MAX_BOXES,
         'frames': options.images,
+        'pictures': options.pictures.name,
         'seconds_per_round': options.seconds,
         'device': options.device,
     }
@@ -217,9 +219,19 @@ def parse_arguments(arguments):
         default='cuda' if gpus.names() else 'cpu',
         help='default: cuda if this machine has a GPU',
     )
+    parser.add_argument(
+        '--pictures',
+        type=parse_path,
+        default=SCENES,
+        metavar='FOLDER',
+        help="JPEG and PNG files, scaled to 1080p; default: the demo's",
+    )
     parser.add_argument('--sides', nargs='+', metavar='NAME', help='default: all')
     parser.add_argument('--json', type=Path, metavar='FILE', help='write all figures')
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not (options.pictures.is_dir() and picture_files(options.pictures)):
+        parser.error(f'--pictures: {options.pictures} has no JPEG or PNG files')
+    return options
 
 
 if __name__ == '__main__':

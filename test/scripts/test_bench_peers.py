@@ -34,14 +34,15 @@ report = load_script('benchmarks/peers/report.py')
 RANDOM = np.random.default_rng(3)
 
 
+@pytest.mark.parametrize('size', [640, 512])
 @pytest.mark.parametrize('size_wh', [(1920, 1080), (480, 640), (641, 333)])
-def test_letterbox_equals_the_tensor_of_the_package(size_wh):
+def test_letterbox_equals_the_tensor_of_the_package(size_wh, size):
     bgr = RANDOM.integers(0, 256, (*size_wh[::-1], 3), np.uint8)
-    expected, placed = HostPreprocessor(Preprocessing((640, 640)))(frame_from_bgr(bgr))
-    tensor, scale, offset = opencv_steps.letterbox(bgr)
+    expected, placed = HostPreprocessor(Preprocessing((size, size)))(frame_from_bgr(bgr))
+    tensor, scale, offset = opencv_steps.letterbox(bgr, size)
     np.testing.assert_allclose(tensor, expected, atol=1e-6)
     assert offset == placed.image_xyxy[:2]
-    assert scale == pytest.approx(640 / max(size_wh))
+    assert scale == pytest.approx(size / max(size_wh))
 
 
 def test_boxes_equal_the_boxes_of_the_package():
@@ -136,6 +137,12 @@ def test_sides_run_in_processes_and_a_failing_side_is_reported(tmp_path, capsys)
     picture = tmp_path / 'peers.svg'
     report.plot(record, picture)
     assert report.HEADS[0] in picture.read_text()
+
+
+def test_folder_without_pictures_is_refused(tmp_path):
+    with pytest.raises(SystemExit) as refused:
+        peers.main(['model.onnx', '--pictures', str(tmp_path)])
+    assert refused.value.code == 2
 
 
 def test_medians_are_those_of_the_rounds():

@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 
 import onnx
+import onnxruntime
 import pytest
 
 from support.gpu_onnx_runtime import CPU, CUDA, TENSORRT, install_gpu_build
@@ -48,6 +49,9 @@ def messages(caplog, level):
     return [record.getMessage() for record in caplog.records if record.levelname == level]
 
 
+@pytest.mark.skipif(
+    CUDA in onnxruntime.get_available_providers(), reason='this build has GPU providers'
+)
 def test_cpu_build_opens_the_cpu_and_logs_nothing(open_tiny, caplog):
     caplog.set_level('INFO')
     pipeline = open_tiny('auto')

@@ -14,9 +14,13 @@ WIDTH, HEIGHT = 1920, 1080
 COUNT = 8
 
 
-def scenes(count=COUNT):
-    """Return the first ``count`` of 8 pictures: uint8 (count, 1080, 1920, 3), BGR."""
-    paths = sorted(SCENES.glob('*.jpg'))
-    chosen = paths[:: len(paths) // COUNT][:count]
-    pictures = [cv2.resize(cv2.imread(str(path)), (WIDTH, HEIGHT)) for path in chosen]
-    return np.stack(pictures)
+def picture_files(folder=SCENES):
+    """Return the files of at most 8 pictures, spread over the folder."""
+    paths = sorted(path for path in folder.iterdir() if path.suffix in ('.jpg', '.png'))
+    return paths[:: max(1, len(paths) // COUNT)][:COUNT]
+
+
+def scenes(count=COUNT, folder=SCENES):
+    """Return the first ``count`` of these pictures: uint8 (n, 1080, 1920, 3), BGR."""
+    paths = picture_files(folder)[:count]
+    return np.stack([cv2.resize(cv2.imread(str(path)), (WIDTH, HEIGHT)) for path in paths])

@@ -1,5 +1,7 @@
 """Write YOLO11n with random weights, exported by Ultralytics: yolo11n.pt, .onnx and _fp16.onnx.
 
+With --weights, only export a model of your own, in FP32 and FP16, at the size of its training.
+
 The weights are random, because no trained weights are available without a download. They are
 seeded, so that equal versions of torch give equal files. Four steps make the number of boxes that
 of a trained network on the benchmark's frames:
@@ -8,11 +10,13 @@ of a trained network on the benchmark's frames:
    vanish after a few layers.
 2. The box sides get a spread, so that boxes differ in size and shape.
 3. The last layers of the classes are fitted, so that some anchors of each frame stand out.
-4. One common bias is chosen, so that a frame has about 30 boxes after NMS.
+4. One common bias is chosen, so that a frame has about 30 boxes after NMS, or --boxes.
 
 Needs ultralytics (8.4.190 is tested), its extra for exports, and OpenCV:
 
     python scripts/benchmarks/peers/make_model.py FOLDER
+    python scripts/benchmarks/peers/make_model.py FOLDER --boxes 300
+    python scripts/benchmarks/peers/make_model.py FOLDER --weights mine.pt
 """
 
 from __future__ import annotations
@@ -35,8 +39,9 @@ SIZE = 640
 BOXES = 30
 # Standard deviation of the 16 values of a side over the anchors.
 SIDE_SPREAD = 1.5
-# Anchors of each stride (8, 16, 32) that get a high score in a frame, and steps of the fit.
-ANCHORS, STEPS = (30, 20, 10), 400
+# Anchors of each stride (8, 16, 32) that get a high score, for each wanted box of a frame.
+ANCHORS = 1, 2 / 3, 1 / 3
+STEPS = 400
 
 
 def main():
@@ -44,24 +49,37 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument('folder', type=Path)
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
+    parser.add_argument('--boxes', type=int, default=BOXES, help=f'default: {BOXES}')
+    parser.add_argument('--weights', type=Path, help='export this model (.pt) instead')
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    weights = options.folder / (options.weights or Path('yolo11n.pt')).name
+    if options.weights is None:
+        make_weights(weights, options.boxes)
+    elif weights.resolve() != options.weights.resolve():
+        shutil.copyfile(options.weights, weights)
+    # Each export writes a file with the name of the weights.
+    for suffix, precision in (('_fp16', 16), ('', 32)):
+        model = YOLO(weights)
+        size = model.overrides.get('imgsz', SIZE)
+        written = model.export(format='onnx', imgsz=size, quantize=precision, device='cpu')
+        named = weights.with_name(f'{weights.stem}{suffix}.onnx')
+        shutil.move(written, named)
+        print(f'wrote {named}')
+    return 0
+
+
+def make_weights(path, boxes):
+    """Write YOLO11n with random weights that finds about this number of boxes in a frame."""
     torch.manual_seed(SEED)
     frames = scenes()
     model = YOLO('yolo11n.yaml')
     batch = network_input(frames)
     measure_normalisation(model.model, batch)
     spread_sides(model.model, batch)
-    fit_classes(model.model, batch)
-    choose_bias(model, frames)
-    weights = folder / 'yolo11n.pt'
-    model.save(weights)
-    # Each export writes yolo11n.onnx.
-    for name, precision in (('yolo11n_fp16.onnx', 16), ('yolo11n.onnx', 32)):
-        written = YOLO(weights).export(format='onnx', imgsz=SIZE, quantize=precision, device='cpu')
-        shutil.move(written, folder / name)
-        print(f'wrote {folder / name}')
-    return 0
+    fit_classes(model.model, batch, boxes)
+    choose_bias(model, frames, boxes)
+    model.save(path)
 
 
 def network_input(frames):
@@ -113,14 +131,14 @@ def spread_sides(network, batch):
         layer.bias.copy_(-mean * scale)
 
 
-def fit_classes(network, batch):
+def fit_classes(network, batch, boxes):
     """Fit the last layers of the classes: some anchors of each frame get a high score.
 
     The random layer chooses the anchors, and the class of each: the best ones of each frame, so
     that no frame is empty and none is full of boxes.
     """
-    for branch, count in zip(network.model[-1].cv3, ANCHORS, strict=True):
-        layer = branch[-1]
+    for branch, share in zip(network.model[-1].cv3, ANCHORS, strict=True):
+        layer, count = branch[-1], round(share * boxes)
         ((given, output),) = inputs_and_outputs(network, batch, [layer])
         given = given.flatten(2).transpose(1, 2)  # (n, anchors, channels)
         logits = output.flatten(2).transpose(1, 2)
@@ -148,8 +166,8 @@ def fit_classes(network, batch):
 
 
 @torch.no_grad()
-def choose_bias(model, frames):
-    """Lower all class logits by one number, so that a frame has about 30 boxes after NMS."""
+def choose_bias(model, frames, boxes):
+    """Shift all class logits by one number, so that a frame has about ``boxes`` after NMS."""
     biases = [branch[-1].bias for branch in model.model.model[-1].cv3]
     centred = [bias.clone() for bias in biases]
     low, high = -8.0, 8.0
@@ -158,7 +176,7 @@ def choose_bias(model, frames):
         for bias, own in zip(biases, centred, strict=True):
             bias.copy_(own + shift)
         counts = box_counts(model, frames)
-        low, high = (shift, high) if np.mean(counts) < BOXES else (low, shift)
+        low, high = (shift, high) if np.mean(counts) < boxes else (low, shift)
     print(f'bias {shift:.3f}: {np.mean(counts):.1f} boxes per frame, {sorted(counts)}', flush=True)
 
 

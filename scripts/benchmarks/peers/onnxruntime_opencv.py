@@ -19,11 +19,12 @@ class OnnxRuntimeOpenCv:
         self.session = onnxruntime.InferenceSession(options.model, providers=[provider])
         if self.session.get_providers()[0] != provider:
             raise SystemExit(f'ONNX Runtime does not use {provider}: see its messages above')
-        self.input = self.session.get_inputs()[0].name
+        [image] = self.session.get_inputs()
+        self.input, self.size = image.name, image.shape[2]
         self.facts = {'onnxruntime': onnxruntime.__version__, 'provider': provider}
 
     def detect(self, frame):
-        tensor, scale, offset = letterbox(frame)
+        tensor, scale, offset = letterbox(frame, self.size)
         (output,) = self.session.run(None, {self.input: tensor})
         xyxy, scores, class_ids = boxes_of(output, scale, offset)
         return clipped(xyxy, frame), scores, class_ids

@@ -9,14 +9,22 @@ from side import CONFIDENCE, IOU, MAX_BOXES
 SIZE = 640
 
 
-def letterbox(image):
-    """Return the network's input, float32 (1, 3, 640, 640), and scale and offset of the image."""
+def letterbox(image, size=SIZE):
+    """Return the network's input, and scale and offset of the image.
+
+    Args:
+        image: uint8 (height, width, 3), BGR.
+        size: height and width of the input.
+
+    Returns:
+        float32 (1, 3, size, size), RGB, 0 to 1; the scale; left and top of the image in the input.
+    """
     height, width = image.shape[:2]
-    scale = min(SIZE / height, SIZE / width)
+    scale = min(size / height, size / width)
     new_wh = round(width * scale), round(height * scale)
-    left, top = (SIZE - new_wh[0]) // 2, (SIZE - new_wh[1]) // 2
+    left, top = (size - new_wh[0]) // 2, (size - new_wh[1]) // 2
     resized = cv2.resize(image, new_wh, interpolation=cv2.INTER_LINEAR)
-    right, bottom = SIZE - new_wh[0] - left, SIZE - new_wh[1] - top
+    right, bottom = size - new_wh[0] - left, size - new_wh[1] - top
     padded = cv2.copyMakeBorder(
         resized, top, bottom, left, right, cv2.BORDER_CONSTANT, value=(114, 114, 114)
     )

@@ -60,7 +60,7 @@ def parse_arguments():
     parser.add_argument('--device', choices=('cuda', 'cpu'), default='cuda')
     parser.add_argument('--depth', type=int, default=1, help='frames in flight')
     parser.add_argument('--page-locked', action='store_true', help='frames in page-locked memory')
-    parser.add_argument('--square', action='store_true', help='input of 640 x 640, as the others')
+    parser.add_argument('--square', action='store_true', help='square input, as the others')
     parser.add_argument('--warm-up', type=float, default=WARM_UP_S, help='seconds')
     return parser.parse_args()
 

@@ -56,7 +56,7 @@ class TensorRtOpenCv:
         self.facts = {trt.__name__: trt.__version__}
 
     def detect(self, frame):
-        tensor, scale, offset = letterbox(frame)
+        tensor, scale, offset = letterbox(frame, self.arrays[self.input].shape[2])
         given = np.ascontiguousarray(tensor, self.arrays[self.input].dtype)
         device = self.pointers[self.input]
         check(cuda.cudaMemcpy(device, given.ctypes.data, given.nbytes, UPLOAD))

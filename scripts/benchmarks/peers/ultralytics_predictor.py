@@ -1,7 +1,8 @@
 """Ultralytics' own predictor with PyTorch, in FP16 on a GPU.
 
-By default the predictor pads a 1080p frame to 640 x 384 only. --square selects the 640 x 640 of
-all other sides, which costs more and gives comparable boxes.
+The predictor uses the size of the checkpoint's training. By default it pads a 1080p frame to
+640 x 384 only. --square selects the 640 x 640 of all other sides, which costs more and gives
+comparable boxes.
 """
 
 import contextlib
