@@ -13,7 +13,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.parameters.config import ParameterValues
+from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.stages.onnx_runtime import OnnxModel

@@ -19,7 +19,7 @@ from trt_perception.model.input_layout import batch_size, pixel_mask_input
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, shapes_match
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.recognition.refusal import outputs_mismatch
+from trt_perception.model.recognition.missing_info import outputs_mismatch
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import (

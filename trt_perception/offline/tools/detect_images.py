@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -45,7 +45,7 @@ from trt_perception.offline.tools.parts.detection_sources import (
 from trt_perception.offline.tools.parts.image_task_output import ImageTaskResults
 from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
-    refuse_object_options,
+    check_object_options,
     suggest_tool_assignment,
     values_from_options,
 )
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, DetectionPlan]:
     parameters = values_from_options(options, options.model)
-    parameters = replace(parameters, class_filter=tuple(options.classes))
+    parameters = parameters.with_values({'class_filter': options.classes})
     model = read_model_file(options.model, accepts_server=True)
     plan = make_plan(
         options.source,
@@ -212,7 +212,7 @@ def _run(
         open_offline_pipeline(model, parameters.pipeline_options())
     ) as pipeline:
         names, task = pipeline.spec.class_names, pipeline.spec.task
-        refuse_object_options(parameters, task)
+        check_object_options(parameters, task)
         thresholds = parameters.thresholds(names)
         facts = _facts(model, pipeline.spec, thresholds)
         results: CocoResults | ImageTaskResults
