@@ -13,7 +13,8 @@ from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.manifest import parse_manifest
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.resolve_spec import resolve_model_spec
+from trt_perception.model.recognition.recognise import ModelOverrides
+from trt_perception.model.resolve_spec import check_model_spec, resolve_model_spec
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.values import ParameterValues
 
@@ -400,3 +401,26 @@ def test_engine_may_report_a_fixed_output_for_a_dynamic_manifest():
 def test_manifest_of_other_outputs_is_refused(golden_messages):
     described = manifest(outputs=[{'name': 'output0', 'shape': [1, 6, 100], 'dtype': 'float32'}])
     golden_messages.add(refusal(ManifestError, described=described))
+
+
+def test_written_manifest_of_a_recognised_model_describes_the_same_model():
+    recognised = resolve(SUFFICIENT_VALUES)
+    written = recognised.manifest((IMAGES,), (OUTPUT,))
+    model = ModelInfo('tiny.onnx', (IMAGES,), (OUTPUT,))
+    again = resolve_model_spec(model, written, ModelOverrides())
+    assert again.has_manifest
+    assert again.names_source != recognised.names_source
+    same = {'has_manifest': False, 'evidence': (), 'names_source': ''}
+    assert replace(again, **same) == replace(recognised, **same)
+
+
+def test_input_is_checked_without_shapes_of_the_outputs():
+    unknown = replace(OUTPUT, shape=())
+    model = ModelInfo('tiny.onnx', (IMAGES,), (unknown,))
+    spec = replace(resolve(described=manifest()), outputs=(unknown,), model=model)
+    check_model_spec(spec, ModelOverrides(), knows_outputs=False)
+    with pytest.raises(EngineError):
+        check_model_spec(spec, ModelOverrides())
+    half = replace(spec, model=replace(model, inputs=(replace(IMAGES, dtype='float16'),)))
+    with pytest.raises(EngineError):
+        check_model_spec(half, ModelOverrides(), knows_outputs=False)

@@ -154,9 +154,8 @@ def comparison_text(
     Args:
         agreements: agreement of each further model with the first; None if unknown.
     """
-    measures = ['F1', 'IoU', 'score difference']
-    if any(isinstance(agreement, ImageAgreement) for agreement in agreements):
-        measures = ['agreement']
+    known = (agreement.figures for agreement in agreements if agreement)
+    measures = next((tuple(figures) for figures in known), ('F1', 'IoU', 'score difference'))
     heads = 'latency p50', 'p99', 'frames/s', 'GPU MiB', 'load s', *measures
     rows = [['comparison, ms', 'setting', *heads]]
     for report, agreement in zip(reports, (None, *agreements), strict=True):
@@ -179,13 +178,9 @@ def comparison_text(
 
 
 def _agreement_cells(agreement: Agreement | ImageAgreement | None, count: int) -> list[str]:
-    if isinstance(agreement, ImageAgreement):
-        return [f'{agreement.mean:.4f}']
-    if agreement is None or agreement.overall.f1 is None or agreement.overall.mean_iou is None:
-        return [''] * count
-    both = agreement.overall
-    values = both.f1, both.mean_iou, agreement.max_score_difference
-    return [f'{value:.4f}' for value in values]
+    figures = [] if agreement is None else [*agreement.figures.values()]
+    values = [value for value in figures if value is not None]
+    return [f'{value:.4f}' for value in values] if len(values) == count else [''] * count
 
 
 def _stage_table(report: ModelReport) -> str:

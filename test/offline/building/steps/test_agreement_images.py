@@ -43,21 +43,28 @@ def test_comparison_uses_only_as_many_images_as_needed(
     pipeline = FakePipeline(monkeypatch, objects_per_image)
     images = [Path(f'{number}.png') for number in range(image_count)]
     progress_calls = []
-    agreement, files = compare_on_sample(
-        pipeline, pipeline, images, lambda *facts: progress_calls.append(facts), 'FP32'
+    compared = compare_on_sample(
+        pipeline,
+        pipeline,
+        images,
+        lambda *facts: progress_calls.append(facts),
+        'FP32',
+        'ONNX Runtime',
     )
+    files = compared.files
+    assert (compared.images, compared.given) == (expected_count, image_count)
     assert len(files) == len(set(files)) == expected_count
-    assert agreement.overall.reference == expected_count * objects_per_image
+    assert compared.reference_detections == expected_count * objects_per_image
     assert [path for part in pipeline.seen[:-1] for path in part] == pipeline.seen[-1] == files
     if objects_per_image and expected_count >= 20:
-        assert agreement.overall.f1 == 1
+        assert compared.share == 1
     running = [done for step, done, _ in progress_calls if step == 'running FP32']
     assert running == sorted(running)
     assert running[-1] == expected_count
     assert {total for step, _, total in progress_calls if step == 'running FP32'} == {
         min(image_count, 300)
     }
-    again = compare_on_sample(pipeline, pipeline, images, lambda *_: None, 'FP32')[1]
-    assert again == files
+    again = compare_on_sample(pipeline, pipeline, images, lambda *_: None, 'FP32', 'ONNX Runtime')
+    assert again == compared
     if expected_count < image_count:
         assert files != images[:expected_count]  # the sample is spread over all images

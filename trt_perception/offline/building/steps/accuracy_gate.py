@@ -12,7 +12,11 @@ from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.offline.building.build_inputs import BuildInputs
 from trt_perception.offline.building.report import BuildLog
-from trt_perception.offline.building.steps.agreement_gate import AgreementResult
+from trt_perception.offline.building.steps.agreement_gate import (
+    AgreementResult,
+    ImageAgreementResult,
+    ObjectAgreementResult,
+)
 from trt_perception.offline.evaluation.compare import AccuracyReport, compare_models
 from trt_perception.offline.evaluation.dataset import Dataset
 from trt_perception.offline.evaluation.image_tasks.compare import (
@@ -93,13 +97,18 @@ def measure_accuracy(
     )
     agreement = report.agreements[BUILT_MODEL_NAME]
     assert agreement is not None  # both models have the same class names
-    images, task = report.images, models[original].spec.task.name
-    compared = AgreementResult(
-        agreement, task, images, images, (), 'validation', runtime, original
+    images = report.images
+    compared = ObjectAgreementResult(
+        agreement=agreement,
+        images=images,
+        given=images,
+        images_of='validation',
+        runtime=runtime,
+        original=original,
     )
     record = _accuracy_record(report, agreement, runtime)
     if record is not None:
-        log.report.accuracy = _report_entry(record, report, original)
+        log.report.accuracy = _report_entry(record, report, compared)
         _check_drop(log.report.accuracy, options.max_accuracy_drop)
     elif options.max_accuracy_drop is not None:
         raise EngineError(
@@ -131,26 +140,32 @@ def _measure_image_task(
     first, built = report.models
     assert built.agreement is not None  # both models have the same class names
     images, figure = report.images, report.main_figure
-    compared = AgreementResult(
-        built.agreement, spec.task.name, images, images, (), 'validation', runtime, original
+    compared = ImageAgreementResult(
+        agreement=built.agreement,
+        task=spec.task.name,
+        images=images,
+        given=images,
+        images_of='validation',
+        runtime=runtime,
+        original=original,
     )
     before, after = first.figures.get(figure), built.figures.get(figure)
     record = AccuracyRecord(images, 'agreement', 1.0, built.agreement.mean, runtime)
     if before is not None and after is not None:
         record = AccuracyRecord(images, figure, before, after, runtime)
-    log.report.accuracy = _report_entry(record, report, original)
+    log.report.accuracy = _report_entry(record, report, compared)
     _check_drop(log.report.accuracy, options.max_accuracy_drop)
     return record, compared
 
 
 def _report_entry(
-    record: AccuracyRecord, report: AccuracyReport | ImageTaskReport, original: str
+    record: AccuracyRecord, report: AccuracyReport | ImageTaskReport, compared: AgreementResult
 ) -> dict[str, Any]:
     """Return the entry ``accuracy`` of the build report."""
+    original = compared.original
     figures = f'{record.measure} {record.built:.4f}, {original} {record.reference:.4f}'
     if record.measure == 'agreement':
-        what = 'of the detections agree' if isinstance(report, AccuracyReport) else 'agreement'
-        figures = f'{record.built:.1%} {what} with {original}'
+        figures = f'{record.built:.1%} {compared.what} with {original}'
     return {
         **vars(record),
         'drop': report.accuracy_drop(BUILT_MODEL_NAME),

@@ -9,10 +9,11 @@ thresholds. Detections of a class are matched at IoU 0.5 (boxes, masks, oriented
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import escape_controls
@@ -49,11 +50,13 @@ _SEED: Final = 0
 _MAX_WARNING_LENGTH: Final = 2000  # a library's error may be long; this limits the manifest
 
 
-@dataclass(frozen=True)
-class AgreementResult:
+@dataclass(frozen=True, kw_only=True)
+class AgreementResult(ABC):
     """The agreement of the built model with the original.
 
     Attributes:
+        what: what agrees, for messages: "98.0 % of the detections agree with …".
+        more_images: what would make the measurement reliable, for messages.
         images: number of compared images.
         given: number of images from which the compared images were chosen.
         files: the compared images if they are a selection; empty otherwise.
@@ -62,50 +65,43 @@ class AgreementResult:
         original: description of the original.
     """
 
+    what: ClassVar[str]
+    more_images: ClassVar[str]
     agreement: Agreement | ImageAgreement
-    task: str
     images: int
     given: int
-    files: Sequence[Path]
+    files: Sequence[Path] = ()
     images_of: str
     runtime: str
     original: str
 
     @property
+    @abstractmethod
     def share(self) -> float | None:
-        """F1 of the detections, or the mean agreement of the images; None without detections."""
-        if isinstance(self.agreement, ImageAgreement):
-            return self.agreement.mean
-        return self.agreement.overall.f1
+        """How much agrees, at most 1; None without detections."""
 
     @property
+    def reference_detections(self) -> int:
+        """Number of detections of the original; 0 for tasks that describe the whole image."""
+        return 0
+
+    @property
+    @abstractmethod
     def missing(self) -> str:
         """What is missing to measure the agreement reliably; empty if nothing is."""
-        if isinstance(self.agreement, ImageAgreement):
-            if self.images >= _MIN_IMAGES:
-                return ''
-            return f'there are {self.images} {self.images_of} images, but at least {_MIN_IMAGES}'
-        overall = self.agreement.overall
-        if overall.reference >= MIN_DETECTIONS:
-            return ''
-        return (
-            f'{self.original} finds {overall.reference} objects on {self.images} '
-            f'{self.images_of} images and the built model finds {overall.candidate}, but at least '
-            f'{MIN_DETECTIONS}'
-        )
+
+    @property
+    @abstractmethod
+    def details(self) -> str:
+        """What the share refers to, for messages."""
 
     @property
     def summary(self) -> str:
         """The result in one line."""
-        where = f'on {self.images} of {self.given} {self.images_of} images, through {self.runtime}'
         share = 'none' if self.share is None else f'{self.share:.1%}'
-        if isinstance(self.agreement, ImageAgreement):
-            title = AGREEMENT_TITLES[self.task]
-            return f'{share} agreement with {self.original} ({title}), {where}'
-        overall = self.agreement.overall
         return (
-            f'{share} of the detections agree with {self.original} (which has '
-            f'{overall.reference} detections, the built model {overall.candidate}), {where}'
+            f'{share} {self.what} with {self.original} ({self.details}), on {self.images} of '
+            f'{self.given} {self.images_of} images, through {self.runtime}'
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -118,30 +114,98 @@ class AgreementResult:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class ObjectAgreementResult(AgreementResult):
+    """The agreement of models that find objects: F1 of the detections."""
+
+    what: ClassVar[str] = 'of the detections agree'
+    more_images: ClassVar[str] = 'more images, or with images of more objects'
+    agreement: Agreement
+
+    @property
+    def share(self) -> float | None:
+        """F1 of all detections; None without detections."""
+        return self.agreement.overall.f1
+
+    @property
+    def reference_detections(self) -> int:
+        """Number of detections of the original."""
+        return self.agreement.overall.reference
+
+    @property
+    def missing(self) -> str:
+        """Detections of the original, if these are too few; empty if they are enough."""
+        overall = self.agreement.overall
+        if overall.reference >= MIN_DETECTIONS:
+            return ''
+        return (
+            f'{self.original} finds {overall.reference} objects on {self.images} '
+            f'{self.images_of} images and the built model finds {overall.candidate}, but at least '
+            f'{MIN_DETECTIONS}'
+        )
+
+    @property
+    def details(self) -> str:
+        """Number of detections of both models."""
+        overall = self.agreement.overall
+        return f'which has {overall.reference} detections, the built model {overall.candidate}'
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageAgreementResult(AgreementResult):
+    """The agreement of models that describe the whole image: its mean over the images.
+
+    Attributes:
+        task: name of the task.
+    """
+
+    what: ClassVar[str] = 'agreement'
+    more_images: ClassVar[str] = 'more images'
+    agreement: ImageAgreement
+    task: str
+
+    @property
+    def share(self) -> float:
+        """Mean agreement of the images."""
+        return self.agreement.mean
+
+    @property
+    def missing(self) -> str:
+        """Number of images, if these are too few; empty if they are enough."""
+        if self.images >= _MIN_IMAGES:
+            return ''
+        return f'there are {self.images} {self.images_of} images, but at least {_MIN_IMAGES}'
+
+    @property
+    def details(self) -> str:
+        """Meaning of the task's agreement."""
+        return AGREEMENT_TITLES[self.task]
+
+
 def compare_on_sample(
     reference: Pipeline,
     built: Pipeline,
     images: Sequence[Path],
     progress: StepProgress,
     original: str,
-) -> tuple[Agreement | ImageAgreement, list[Path]]:
+    runtime: str,
+) -> AgreementResult:
     """Compare two models on a random sample of images that is the same in each build.
 
     The original runs until it has found 500 objects, on 20 to 300 images. Then the built model
     runs on the same images. Models that describe the whole image run on up to 100 images.
 
     Args:
-        images: at least one image.
+        images: at least one calibration image.
         progress: called with the running model, and the finished and maximum number of images.
-
-    Returns:
-        the agreement, and the images of the sample.
+        original: description of the original.
+        runtime: description of the runtime that runs the built model.
 
     Raises:
         ImageError: an image cannot be read.
     """
     if not reference.spec.task.finds_objects:
-        return _compare_image_results(reference, built, images, progress)
+        return _compare_image_results(reference, built, images, progress, original, runtime)
     measure = measure_of(reference.spec.task)
     order = random.Random(_SEED).sample(list(images), min(len(images), _MAX_IMAGES))
     thresholds = Thresholds()
@@ -165,12 +229,26 @@ def compare_on_sample(
         lambda done, total: progress('running the built model', done, total),
         measure,
     )
-    return compare_detections(found, run.detections, reference.spec.class_names, measure), used
+    names = reference.spec.class_names
+    return ObjectAgreementResult(
+        agreement=compare_detections(found, run.detections, names, measure),
+        images=len(used),
+        given=len(images),
+        files=used,
+        images_of='calibration',
+        runtime=runtime,
+        original=original,
+    )
 
 
 def _compare_image_results(
-    reference: Pipeline, built: Pipeline, images: Sequence[Path], progress: StepProgress
-) -> tuple[ImageAgreement, list[Path]]:
+    reference: Pipeline,
+    built: Pipeline,
+    images: Sequence[Path],
+    progress: StepProgress,
+    original: str,
+    runtime: str,
+) -> AgreementResult:
     """Compare two models that describe the whole image on a random sample of images."""
     count = min(len(images), _MAX_IMAGES_OF_IMAGE_TASKS)
     used = random.Random(_SEED).sample(list(images), count)
@@ -182,7 +260,16 @@ def _compare_image_results(
     )
     agreement = report.models[1].agreement
     assert agreement is not None  # both models have the same class names
-    return agreement, used
+    return ImageAgreementResult(
+        agreement=agreement,
+        task=reference.spec.task.name,
+        images=count,
+        given=len(images),
+        files=used,
+        images_of='calibration',
+        runtime=runtime,
+        original=original,
+    )
 
 
 def unmeasured_record(reason: str) -> AgreementRecord:
@@ -197,11 +284,10 @@ def agreement_record(compared: AgreementResult, options: BuildOptions) -> Agreem
     Args:
         options: options of the build. The precision decides the advice in the warning.
     """
-    agreement = compared.agreement
     share = None if compared.missing else compared.share
     return AgreementRecord(
         share,
-        agreement.overall.reference if isinstance(agreement, Agreement) else 0,
+        compared.reference_detections,
         compared.images,
         compared.images_of,
         compared.runtime,
@@ -211,13 +297,9 @@ def agreement_record(compared: AgreementResult, options: BuildOptions) -> Agreem
 
 def _warning(compared: AgreementResult, share: float | None, options: BuildOptions) -> str:
     if share is None:
-        objects = isinstance(compared.agreement, Agreement)
-        more = (
-            'with more images, or with images of more objects' if objects else 'with more images'
-        )
         return (
             f'the agreement with the original is uncertain: {compared.missing} are needed: give '
-            f'--validate DIR {more}; labels are not needed'
+            f'--validate DIR with {compared.more_images}; labels are not needed'
         )
     if share >= WARN_BELOW:
         return ''

@@ -194,18 +194,18 @@ def _compare_on_calibration_images(pair: _ModelPair, log: BuildLog) -> Agreement
             return f'{error}; {pair.target_advice}'
         try:
             built = stack.enter_context(pair.open_built())
-            agreement, used = compare_on_sample(
-                reference, built, calibration.paths, log.progress, original
+            return compare_on_sample(
+                reference,
+                built,
+                calibration.paths,
+                log.progress,
+                original,
+                pair.runtime_description,
             )
         except EngineError as error:
             if is_engine:  # fail, so that an engine that cannot run is not written
                 raise
             return f'{error}; {pair.target_advice}'
-    count = len(calibration.paths)
-    task = reference.spec.task.name
-    return AgreementResult(
-        agreement, task, len(used), count, used, 'calibration', pair.runtime_description, original
-    )
 
 
 def onnx_model_file(path: Path, model: onnx.ModelProto, spec: ModelSpec) -> ModelFile:

@@ -43,6 +43,11 @@ class ImageAgreement:
         """Return the agreement on all images, from the agreement on each image."""
         return cls(len(agreements), float(np.mean(agreements)), min(agreements))
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """The main figures by their titles in tables."""
+        return {'agreement': self.mean}
+
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
         return {'images': self.images, 'mean': self.mean, 'lowest': self.lowest}

@@ -62,6 +62,15 @@ class Agreement:
     classes: dict[str, ClassAgreement]
     max_score_difference: float
 
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """The main figures by their titles in tables."""
+        return {
+            'F1': self.overall.f1,
+            'IoU': self.overall.mean_iou,
+            'score difference': self.max_score_difference,
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as a JSON object."""
         return {
