@@ -150,8 +150,11 @@ def main(arguments=None):
         },
         'cases': [],
     }
-    for count in options.count:
-        compare(options, Case('raw', count, 'random'), record)
+    try:
+        for count in options.count:
+            compare(options, Case('raw', count, 'random'), record)
+    except KeyboardInterrupt:
+        return 130
     print_table(record)
     return int(any(case['failures'] for case in record['cases']))
 
