@@ -197,10 +197,13 @@ def measure(options, case, side, number, start=start_nodes):
         for node in nodes:
             if node not in receivers:
                 node.check()
+        lines = itertools.chain.from_iterable(node.output().splitlines() for node in nodes)
+        warnings = [line for line in lines if line.startswith('[WARN]')]
     window_ns = (round(first_s * 1e9), round(end_s * 1e9))
     latencies_ns = {name: match(sent[name], arrivals[name], *window_ns) for name in case.cameras}
     figures = side_figures(latencies_ns, cpu_share * options.seconds, options.seconds)
-    return {**figures, **memory, 'missed_by_clients': missed, 'objects': objects}
+    counts = {'missed_by_clients': missed, 'objects': objects}
+    return {**figures, **memory, **counts, 'warnings': warnings}
 
 
 def memory_figures(nodes, gpu_before_mib):

@@ -3,9 +3,9 @@
 Each side runs the same model with the same provider, one call after the other, in turn:
 
 - ours: OnnxModel.run, which copies arrays in and out.
-- bound: a session of its own, whose input and outputs are bound once to ordinary memory. Each run
-  copies them, too.
-- on_device: the same, bound to memory of the device. No run copies anything.
+- bound: a session of its own, whose outputs are bound once to ordinary memory. Each call binds the
+  array of the input, because ONNX Runtime copies an input to the device when it is bound.
+- on_device: the same with both bound once to memory of the device. No call copies anything.
 
     python scripts/benchmarks/onnx_session.py yolo11n.onnx --json session.json
 """
@@ -39,7 +39,7 @@ def bound_calls(options, tensors, device):
 
     Args:
         tensors: maps the name of each input to its array.
-        device: ``cuda`` or ``cpu``.
+        device: ``cuda`` or ``cpu``, of the outputs. With ``cpu``, each call binds the inputs.
     """
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
@@ -50,15 +50,24 @@ def bound_calls(options, tensors, device):
     if session.get_providers()[0] != name:
         raise SystemExit(f'ONNX Runtime does not use {name}: see its messages above')
     binding = session.io_binding()
-    for each, array in tensors.items():
-        binding.bind_ortvalue_input(each, onnxruntime.OrtValue.ortvalue_from_numpy(array, device))
+    if device != 'cpu':
+        for key, array in tensors.items():
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device)
+            binding.bind_ortvalue_input(key, value)
     outputs = [
         onnxruntime.OrtValue.ortvalue_from_numpy(np.zeros(array.shape, array.dtype), device)
         for array in session.run(None, tensors)
     ]
     for node, output in zip(session.get_outputs(), outputs, strict=True):
         binding.bind_ortvalue_output(node.name, output)
-    return lambda: session.run_with_iobinding(binding), outputs
+
+    def call():
+        if device == 'cpu':
+            for key, array in tensors.items():
+                binding.bind_cpu_input(key, array)
+        session.run_with_iobinding(binding)
+
+    return call, outputs
 
 
 def milliseconds(call, seconds):

@@ -90,6 +90,7 @@ def sides(options):
 def main(arguments=None):
     options = parse_arguments(arguments)
     record = {'machine': machine(), 'settings': settings(options), 'sides': {}, 'failures': {}}
+    record['medians'] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         frames = Path(folder) / 'frames.npy'
         np.save(frames, scenes(options.images, options.pictures))
@@ -123,9 +124,8 @@ def main(arguments=None):
                     del children[name]
                 else:
                     record['sides'][name]['rounds'].append(figures)
+            record['medians'] = summary(record)
             save(options.json, record)
-    record['medians'] = summary(record)
-    save(options.json, record)
     print_table(record)
     return int(bool(record['failures']))
 

@@ -60,7 +60,7 @@ def start_nodes(children, options, case, side):
 def compare(options, case, record):
     """Measure all sides of a case in turn; add the figures to the record."""
     sides = {side: {'model': file.name, 'rounds': []} for side, file in models(options).items()}
-    found = {'count': case.count, 'sides': sides, 'failures': {}}
+    found = {'count': case.count, 'sides': sides, 'failures': {}, 'medians': {}}
     record['cases'].append(found)
     for number in range(options.rounds):
         names = [side for side in sides if side not in found['failures']]
@@ -75,9 +75,8 @@ def compare(options, case, record):
             else:
                 sides[side]['rounds'].append(figures)
                 print(f'{case}, {side}, round {number + 1}', file=sys.stderr, flush=True)
+            found['medians'] = summary(found)
             save(options.json, record)
-    found['medians'] = summary(found)
-    save(options.json, record)
 
 
 def models(options):
@@ -151,8 +150,11 @@ def main(arguments=None):
         },
         'cases': [],
     }
-    for count in options.count:
-        compare(options, Case('raw', count, 'random'), record)
+    try:
+        for count in options.count:
+            compare(options, Case('raw', count, 'random'), record)
+    except KeyboardInterrupt:
+        return 130
     print_table(record)
     return int(any(case['failures'] for case in record['cases']))
 

@@ -99,7 +99,7 @@ def plot(record, path):
         bars = axis.barh([name for name, _, _ in rows], values, color=colors)
         axis.bar_label(bars, fmt=form, padding=2)
         axis.set_xlabel(label)
-        axis.margins(x=0.25)
+        axis.margins(x=0.35)
     write_figure(figure, Path(path))
 
 

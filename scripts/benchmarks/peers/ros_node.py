@@ -1,4 +1,4 @@
-"""A detector node as most repositories write it with rclpy, around a detector of this folder.
+"""A detector node as it is usually written with rclpy, around a detector of this folder.
 
     python ros_node.py ultralytics yolo11n.pt camera_0
     python ros_node.py onnxruntime yolo11n.onnx camera_0 camera_1 --device cpu
