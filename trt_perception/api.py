@@ -134,15 +134,15 @@ class Model(Generic[_ResultT]):
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
         """Open the model. ``load`` documents arguments and errors."""
-        self._values = _parameters_by_name(path, parameters)
-        if only_of_node := sorted(NODE_ONLY_PARAMETERS & self._values.keys()):
+        values = _parameters_by_name(path, parameters)
+        if only_of_node := sorted(NODE_ONLY_PARAMETERS & values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
                 'applies to nodes only',
                 fix='leave this parameter out',
             )
-        all_parameters = ParameterValues.from_values(self._values)
-        options = all_parameters.pipeline_options()
+        self._parameters = ParameterValues.from_values(values)
+        options = self._parameters.pipeline_options()
         overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
         self._pipeline = open_offline_pipeline(
             read_model_file(path, accepts_server=True), replace(options, overrides=overrides)
@@ -153,10 +153,10 @@ class Model(Generic[_ResultT]):
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
             # Reports an unknown class before the first call.
-            all_parameters.thresholds(self.class_names, self._pipeline.spec.task)
+            self._parameters.thresholds(self.class_names, self._pipeline.spec.task)
             undo.pop_all()
         spec = self._pipeline.spec
-        for sentence in all_parameters.unused_parameter_warnings(spec.task, spec.decoder):
+        for sentence in self._parameters.unused_parameter_warnings(spec.task, spec.decoder):
             _LOG.warning('%s: %s', Path(path).name, sentence)
         self.keypoint_names: tuple[str, ...] = self._pipeline.spec.task.keypoint_names
         self.task: str = self._pipeline.spec.task.name
@@ -243,8 +243,7 @@ class Model(Generic[_ResultT]):
                 f'has no effect on a model with task {task.name}',
                 fix='leave it out: only models that find objects have thresholds',
             )
-        parameters = ParameterValues.from_values({**self._values, **given})
-        thresholds = parameters.thresholds(self.class_names, task)
+        thresholds = self._parameters.with_values(given).thresholds(self.class_names, task)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
         is_single = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
         if isinstance(images, np.ndarray):

@@ -8,8 +8,8 @@ import pytest
 
 from support import golden
 from support.findings import text_of
-from trt_perception.checks.machine import check_machine
-from trt_perception.checks.shell import check_shell, export_profile_command, read_profile
+from trt_perception.checks.machine import machine_findings
+from trt_perception.checks.shell import export_profile_command, read_profile, shell_findings
 
 pytestmark = pytest.mark.ros
 
@@ -82,7 +82,7 @@ def check_changed_shell(tmp_path):
             for name, value in {**GOOD, **changes}.items()
             if value is not None
         }
-        return list(check_shell(environment, folder=tmp_path))
+        return list(shell_findings(environment, folder=tmp_path))
 
     return check
 
@@ -123,7 +123,7 @@ def test_fix_for_the_transport_profile_is_a_valid_command(tmp_path):
     long = '/tmp/' + 300 * 'x'  # Path.exists() raises an error for this path
     odd = {'AMENT_PREFIX_PATH': f'{long}:{folder}', 'RMW_IMPLEMENTATION': 'rmw_a_cpp'}
     assert str(folder) in export_profile_command(odd)
-    assert by_name(check_shell(odd))['middleware'].level == 'red'
+    assert by_name(shell_findings(odd))['middleware'].level == 'red'
     unknown = export_profile_command({'ROS_DISTRO': 'kilted', 'AMENT_PREFIX_PATH': str(tmp_path)})
     assert unknown.startswith(f'export {NEW}=$(ros2 pkg prefix trt_perception)/share/')
 
@@ -170,7 +170,7 @@ def check_host(tmp_path, monkeypatch):
             patch.setattr(os, 'statvfs', statvfs)
             if not may_write:
                 patch.setattr(os, 'access', lambda *_: False)
-            return list(check_machine(2**26, raw_cameras=raw_cameras, **folders))
+            return list(machine_findings(2**26, raw_cameras=raw_cameras, **folders))
 
     return check
 
