@@ -264,18 +264,20 @@ def _read_start_values(node: Node) -> NodeParameters:
     # The names of the cameras are read first, because they decide which other parameters exist.
     for name in sorted(given, key=lambda name: name not in _CAMERA_LISTS):
         cameras, others = (values.get(list_name, ()) for list_name in _CAMERA_LISTS)
-        row = rows.get(name)
         if is_camera_parameter(name):
             if mistakes.keys() & _CAMERA_LISTS:
                 continue  # the invalid list of names is the mistake to report
             camera = camera_of_parameter(name)
             if camera in others and camera not in cameras:
                 continue  # another node reads the values of this camera
-            row = camera_rows(cameras).get(name)
+        line = _start_line(name)
         try:
-            values[name] = _read_value(name, given[name], row, cameras, _start_line(name))
+            values[name] = _read_value(name, given[name], rows.get(name), cameras, line)
         except ConfigError as error:
             mistakes[name] = str(error)
+            continue
+        if name == 'cameras':
+            rows.update(camera_rows(values[name]))
     if mistakes:
         raise ValuesError(list(mistakes.values()))
     node_parameters = NodeParameters().with_changes(values, {})
