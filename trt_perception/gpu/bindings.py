@@ -91,17 +91,24 @@ def call(function: str, *arguments: Any) -> Any:
     Raises:
         CudaError: the call failed. ``sticky`` is True if the context is lost.
     """
-    found = _call_function(runtime(), function, arguments)
+    # A frame needs eleven of these calls, so this function calls no helpers.
+    try:
+        found = getattr(runtime(), function)(*arguments)
+    except RuntimeError as error:
+        raise _missing_driver_error(function, error) from error
     if found[0]:  # success is 0 in all three libraries
         # Clear CUDA's last error, because TensorRT would read and report it.
         runtime().cudaGetLastError()
         raise cuda_error(function, found[0])
-    return _returned_value(found)
+    return found[1] if len(found) == 2 else found[1:] or None
 
 
 def driver_call(function: str, *arguments: Any) -> Any:
     """Call a function of the CUDA driver; see ``call``."""
-    found = _call_function(driver(), function, arguments)
+    try:
+        found = getattr(driver(), function)(*arguments)
+    except RuntimeError as error:
+        raise _missing_driver_error(function, error) from error
     if found[0]:
         raise _error_of_status(function, found[0])
     return _returned_value(found)
@@ -120,17 +127,9 @@ def nvrtc_call(function: str, *arguments: Any) -> Any:
     return _returned_value(found)
 
 
-def _call_function(module: Any, function: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Call a function, and return its status and its values.
-
-    Raises:
-        CudaError: the driver library is missing.
-    """
-    try:
-        found: tuple[Any, ...] = getattr(module, function)(*arguments)
-    except RuntimeError as error:  # raised by cuda-bindings if the driver library is missing
-        raise CudaError(function, f'no CUDA driver: {error}', fix=_INSTALL_DRIVER) from error
-    return found
+def _missing_driver_error(function: str, error: RuntimeError) -> CudaError:
+    """Return the error for an exception of cuda-bindings, which cannot find the driver library."""
+    return CudaError(function, f'no CUDA driver: {error}', fix=_INSTALL_DRIVER)
 
 
 def _returned_value(found: tuple[Any, ...]) -> Any:

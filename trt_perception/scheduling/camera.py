@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from trt_perception.images.frame import DeferredFrame, Frame
@@ -29,7 +29,8 @@ class Camera(Generic[Message]):
             the middleware refused a message.
         on_image_error: handles the error of a message that could not be read, decoded or
             published.
-        thresholds: thresholds of each frame that enters the pipeline from now on.
+        thresholds: thresholds of each frame that enters the pipeline from now on, without
+            `wanted_topics`.
         wanted_topics: returns the topics on demand to make for a frame that enters the pipeline
             now.
         enabled: if False, messages are dropped with the reason `disabled`.
@@ -47,8 +48,3 @@ class Camera(Generic[Message]):
     enabled: bool = True
     max_rate_hz: float = 0.0
     pipeline_index: int = 0
-
-    def current_thresholds(self) -> Thresholds:
-        """Return the thresholds of a frame that enters the pipeline now."""
-        wanted = self.wanted_topics()
-        return replace(self.thresholds, wanted_topics=wanted) if wanted else self.thresholds

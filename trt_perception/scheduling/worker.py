@@ -1,8 +1,8 @@
 """The worker thread of one pipeline, which moves each frame from its mailbox to the publisher.
 
-A frame passes through these methods of PipelineWorker, in this order:
+A frame passes through these methods, in this order:
 
-* `submit`: any thread puts the message into the mailbox of its camera.
+* `WorkerPool.submit`: any thread puts the message into the mailbox of its camera.
 * `_next_batch`: the worker takes one message from each of several mailboxes.
 * `_enqueue`: the worker reads these messages and starts the batch in a free slot.
 * `_collect`: the worker fetches the results of the oldest batch.
@@ -15,7 +15,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -104,6 +104,7 @@ class PipelineWorker(Generic[Message]):
 
     Attributes:
         statistics: counters of the pipeline, protected by the lock.
+        scheduler: mailboxes of the cameras, protected by the lock. Call `wake` after a `put`.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class PipelineWorker(Generic[Message]):
         self._max_delay_s = max_delay_s
         self.statistics = PipelineStatistics(depth=pipeline.depth)
         self._served_cameras: list[Camera[Message]] = []
-        self._scheduler: Scheduler[PendingFrame[Message]] = Scheduler(pipeline.batch, max_delay_s)
+        self.scheduler: Scheduler[PendingFrame[Message]] = Scheduler(pipeline.batch, max_delay_s)
         self._in_flight: deque[_Batch[Message]] = deque()  # Oldest batch first.
         self._unpublished: deque[PendingFrame[Message]] = deque()  # Frames with a result.
         self._free_slots = deque(range(pipeline.depth))
@@ -162,12 +163,6 @@ class PipelineWorker(Generic[Message]):
         """Return the counts of the pipeline at this moment. Requires the lock."""
         return self.statistics.snapshot(self._pipeline.opening_reason)
 
-    def submit(self, pending: PendingFrame[Message]) -> PendingFrame[Message] | None:
-        """Put a frame into its camera's mailbox. Return the replaced frame. Requires the lock."""
-        replaced = self._scheduler.put(pending.camera_index, pending, pending.received_s)
-        self.wake()
-        return replaced
-
     def wake(self) -> None:
         """Wake the thread if it sleeps. Requires the lock."""
         if self._is_sleeping:
@@ -176,9 +171,9 @@ class PipelineWorker(Generic[Message]):
 
     def drop_waiting(self, reason: str, *, only_disabled: bool = False) -> None:
         """Empty all mailboxes, or only the mailboxes of disabled cameras. Requires the lock."""
-        for index in list(self._scheduler.waiting_cameras):
+        for index in list(self.scheduler.waiting_cameras):
             if not (only_disabled and self._state.cameras[index].enabled):
-                self._scheduler.remove(index)
+                self.scheduler.remove(index)
                 self._state.camera_statistics[index].drop(reason)
 
     def abandon_frames(self) -> None:
@@ -234,15 +229,15 @@ class PipelineWorker(Generic[Message]):
     def _next_batch(self) -> tuple[_Batch[Message] | None, float | None]:
         """Return the next batch, or the seconds until one is due, if known. Requires the lock."""
         self.drop_waiting('disabled', only_disabled=True)
-        if not self._scheduler.waiting_cameras or not self._has_free_slot():
+        if not self.scheduler.waiting_cameras or not self._has_free_slot():
             return None, None
         now_s = self._state.clock()
         if self._max_delay_s:
             enabled_count = sum(camera.enabled for camera in self._served_cameras)
-            batch_wait_s = self._scheduler.next_batch_wait_s(now_s, enabled_count)
+            batch_wait_s = self.scheduler.next_batch_wait_s(now_s, enabled_count)
             if batch_wait_s > 0:
                 return None, batch_wait_s
-        batch = _Batch(self._scheduler.next_batch())
+        batch = _Batch(self.scheduler.next_batch())
         for pending in batch.frames:
             pending.scheduled_s = now_s
         # Add the batch before its messages are read, so that a fault while reading is counted.
@@ -260,7 +255,8 @@ class PipelineWorker(Generic[Message]):
                 self._drop(pending, error, batch.frames)
                 continue
             frames.append(frame)
-            thresholds.append(camera.current_thresholds())
+            own, wanted = camera.thresholds, camera.wanted_topics()
+            thresholds.append(replace(own, wanted_topics=wanted) if wanted else own)
         if not frames:
             self._in_flight.pop()
             return
@@ -302,7 +298,7 @@ class PipelineWorker(Generic[Message]):
         with self._state.lock:
             first = batch.frames[0]  # the worker reads all frames of a batch together
             self.statistics.count(len(results), compute_s, first.copied_s - first.scheduled_s)
-            message_waits = bool(self._scheduler.waiting_cameras)
+            message_waits = bool(self.scheduler.waiting_cameras)
         if not message_waits:
             self._publish_next()
 

@@ -140,7 +140,9 @@ class WorkerPool(Generic[Message]):
             ):
                 counts.drop('rate_limit')
             else:
-                replaced = self._worker_of[camera].submit(pending)
+                worker = self._worker_of[camera]
+                replaced = worker.scheduler.put(camera, pending, pending.received_s)
+                worker.wake()
                 if replaced is not None:
                     counts.drop('replaced')
         del replaced  # Freeing a message runs foreign code, which must not run under the lock.

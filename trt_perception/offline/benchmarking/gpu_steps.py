@@ -218,10 +218,11 @@ def _time_host_decode(
 ) -> dict[str, StageTime]:
     """Measure decoding and making of maps on outputs of the last frame in pinned memory."""
     marks: list[tuple[float, ...]] = []
+    place = slot.places[0]
     control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
     while control.must_continue(len(marks)):
         before = time.perf_counter()
-        (found,) = slot.read_results()
+        (found,) = slot.result.read_results(slot.spec, [place.letterbox], [place.thresholds])
         decoded = time.perf_counter()
         make_map(found)
         marks.append((before, decoded, time.perf_counter()))

@@ -151,7 +151,7 @@ class CudaPipeline:
             engine.save_runtime_cache()
             if options.nvtx:
                 jpeg = [] if self._jpeg is None else [self._jpeg]
-                mark_pipeline(self, [*self.slots, *jpeg])
+                mark_pipeline(self, [*self.slots, *(slot.result for slot in self.slots), *jpeg])
             undo.pop_all()
 
     def _warm_up_slots(self, *, use_graph: bool) -> None:
@@ -235,7 +235,8 @@ class CudaPipeline:
             if self._jpeg.has_failed(slot):
                 return True
         self._device.use()
-        return self.slots[slot].is_done()
+        cuda_slot = self.slots[slot]
+        return not cuda_slot.launched or cuda_slot.finished.is_done()
 
     def collect(self, slot: int) -> list[Result | FrameError]:
         """Wait for the results of a slot and free the slot.

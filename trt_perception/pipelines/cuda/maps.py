@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from trt_perception.model.tasks.semantic import CLASS_CONFIDENCE_TOPIC, CLASS_MA
 from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.pinned_images import ImagePool, KernelImage
+from trt_perception.pipelines.cuda.results import DECODER_STAGES
 from trt_perception.stages.gpu_kernels import FrameKernels
 
 #: Topics that need each kind of map.
@@ -64,6 +65,8 @@ class MapDecoder:
         kernels: the kernels, compiled for the model. They must have a ``map_layout``.
         map_size: value of the parameter ``map_size``.
     """
+
+    stage_ranges: ClassVar[Mapping[str, str]] = DECODER_STAGES
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,16 @@ from trt_perception.stages.selection import (
     nan_scores_error,
 )
 
+#: The stages of a SlotDecoder, with the names of their NVTX ranges.
+DECODER_STAGES: Final[Mapping[str, str]] = {'read_results': 'read results'}
 #: Topics that need the mask image.
 _MASK_TOPICS: Final = frozenset((MASKS_TOPIC.name, DEBUG_IMAGE.name))
 
 
 class SlotDecoder(Protocol):
     """Decodes the outputs of a slot's batches."""
+
+    stage_ranges: ClassVar[Mapping[str, str]]
 
     def queue(
         self, batch: int, outputs: Mapping[str, int], spec: ModelSpec, stream: Stream
@@ -88,6 +92,8 @@ class KernelDecoder:
         mask_images: the pool of memory for requested mask images; None if each result contains
             the prototypes and coefficients of its masks.
     """
+
+    stage_ranges: ClassVar[Mapping[str, str]] = DECODER_STAGES
 
     def __init__(
         self,
@@ -242,6 +248,8 @@ class HostDecoder:
     Args:
         spec: specification of the model for its largest batch, without open dimensions.
     """
+
+    stage_ranges: ClassVar[Mapping[str, str]] = DECODER_STAGES
 
     def __init__(self, spec: ModelSpec, limits: DecodingLimits) -> None:
         self._limits = limits

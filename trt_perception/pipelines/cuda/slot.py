@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,6 @@ from trt_perception.gpu.bindings import Resource
 from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.model.input_layout import constant_inputs
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.frame_place import FramePlace
 from trt_perception.pipelines.cuda.header_templates import HeaderTemplates
@@ -63,7 +63,7 @@ class SizedContext:
     context: TensorRtContext
     graph: Graph | None = None
 
-    @property
+    @functools.cached_property
     def batch(self) -> int:
         """Number of frames in a batch of this size."""
         return self.spec.batch
@@ -151,7 +151,8 @@ class CudaSlot:
     Attributes:
         stream: CUDA stream of all work on this slot.
         places: memory for each frame of a batch, in the order of the batch.
-        finished: the event after the work on a batch, except for masks and maps.
+        launched: whether the current batch was launched. It is not if all its frames have errors.
+        finished: the event after the work on a launched batch, except for masks and maps.
         input: device address of the input tensor.
         outputs: maps the name of each output tensor to its device address.
         result: decodes the outputs.
@@ -165,7 +166,6 @@ class CudaSlot:
     stage_ranges: ClassVar[Mapping[str, str]] = {
         'begin_upload': 'upload',
         'launch': 'launch',
-        'read_results': 'read results',
     }
 
     def __init__(
@@ -186,7 +186,7 @@ class CudaSlot:
         largest = sizes[-1].spec
         self.places = [FramePlace(device, headers, stream) for _ in range(largest.batch)]
         self._frame_count = 0
-        self._launched = False
+        self.launched = False
         self._closing = ExitStack()
         with ExitStack() as undo:
             undo.enter_context(self._closing)
@@ -222,6 +222,11 @@ class CudaSlot:
             self._table: _PlaceTable = own(_PlaceTable(self.places, stream))
             self.places[0].reserve(_INITIAL_FRAME_BYTES - headers.size)
             undo.pop_all()
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The specification of the model for the size of the last batch."""
+        return self._size.spec
 
     @property
     def context(self) -> TensorRtContext:
@@ -284,7 +289,7 @@ class CudaSlot:
         # Queued after the event, so that boxes do not wait for mask images. The decoder of maps
         # waits for its kernels.
         self._queue_images()
-        self._launched = True
+        self.launched = True
 
     def _queue_images(self) -> None:
         for at, place in enumerate(self.places[: self._frame_count]):
@@ -297,22 +302,23 @@ class CudaSlot:
                     no_room = ImageError('too_large', subject, error.statement, fix=error.fix)
                     place.refuse(no_room)
 
-    def is_done(self) -> bool:
-        """Return whether `collect` would return at once, except for maps. Does not wait."""
-        return not self._launched or self.finished.is_done()
-
     def collect(self) -> list[Result | FrameError]:
         """Wait for the GPU. Return the result or the error of each frame. Release all frames."""
-        places = self.places[: self._frame_count]
-        if not self._launched:
-            # Wait, because uploads of headers may still read the memory of the frames.
+        if self.launched:
+            self.finished.synchronize()
+        else:  # uploads of headers may still read the memory of the frames
             self.stream.synchronize()
-            self._remove_frames()
+        places = self.places[: self._frame_count]
+        frames = [place.remove_frame() for place in places]
+        if not self.launched:
             return [place.error for place in places if place.error is not None]
-        self.finished.synchronize()
-        frames = self._remove_frames()
         decode_started = time.perf_counter()
-        found = self.read_results()
+        # What is found in a frame that cannot be read is meaningless.
+        found = self.result.read_results(
+            self._size.spec,
+            [place.letterbox for place in places],
+            [place.thresholds for place in places],
+        )
         host_decode_s = time.perf_counter() - decode_started
         compute_s = self.finished.seconds_since(self._started) + host_decode_s
         gpu_s = self.finished.seconds_since(self._called)
@@ -327,21 +333,9 @@ class CudaSlot:
                 results.append(Result(own, compute_s, frame, gpu_s))
         return results
 
-    def read_results(self) -> list[TaskResult | OutputError]:
-        """Return the result of each frame of the last batch, or the error of its outputs.
-
-        The result of a frame that cannot be read is meaningless. Requires that the work is
-        done.
-        """
-        places = self.places[: self._frame_count]
-        letterboxes = [place.letterbox for place in places]
-        return self.result.read_results(
-            self._size.spec, letterboxes, [place.thresholds for place in places]
-        )
-
     def candidate_count(self) -> int:
         """Return the number of boxes above the threshold, in the first frame of the last batch."""
-        return self.result.candidate_count(self._size.spec, self.places[0].thresholds)
+        return self.result.candidate_count(self.spec, self.places[0].thresholds)
 
     def stage(self, frames: Sequence[Frame], thresholds: Sequence[Thresholds]) -> None:
         """Prepare the upload of decoded frames: write headers, copy pixels if necessary.
@@ -362,7 +356,7 @@ class CudaSlot:
     def _set_frame_count(self, frames: int) -> None:
         """Begin a batch of `frames` frames."""
         self._frame_count = frames
-        self._launched = False
+        self.launched = False
         self._size = next(size for size in self._sizes if size.batch >= frames)
 
     def letterbox(self) -> None:
@@ -402,11 +396,8 @@ class CudaSlot:
         try:
             self.stream.synchronize()
         finally:
-            self._remove_frames()
-
-    def _remove_frames(self) -> list[Frame | None]:
-        """Remove all frames of the batch and return them."""
-        return [place.remove_frame() for place in self.places[: self._frame_count]]
+            for place in self.places:
+                place.remove_frame()
 
     def _capture(self) -> bool:
         """Capture the graph of the current size. Return False and log if this fails."""

@@ -23,7 +23,6 @@ from trt_perception.ros.intake.buffers import Lease, MessageBuffers
 from trt_perception.ros.wire.rcl import (
     BAD_ALLOC,
     TAKE_FAILED,
-    MessageInfo,
     MessageTaker,
     RclError,
     WaitSet,
@@ -114,7 +113,7 @@ class Source:
 class Intake:
     """Takes messages of several sources into their buffers until the last source is removed.
 
-    An image passes through `_take` and `_deliver` to `ImageReceiver.on_image`.
+    An image passes through `_take` to `ImageReceiver.on_image`.
 
     Sources may be added and removed while other sources send. If a receiver raises, the intake
     removes its source, and other sources are not affected. The thread ends with its last source,
@@ -268,15 +267,6 @@ class Intake:
         except Exception as error:
             self._remove_failed_source(source, error)
 
-    def _deliver(self, source: Source, message: SerializedMessage, info: MessageInfo) -> None:
-        received_ns = info.received_timestamp
-        number = info.publication_sequence_number or None
-        transport_ns, intake_ns = received_ns - info.source_timestamp, time.time_ns() - received_ns
-        try:
-            source.receiver.on_image(message, number, transport_ns, intake_ns)
-        except Exception as error:
-            self._remove_failed_source(source, error)
-
     def _remove_failed_source(self, source: Source, error: Exception) -> None:
         """Remove a source whose receiver raised."""
         with self._changed:
@@ -288,7 +278,7 @@ class Intake:
             source.receiver.on_receiver_failed(error)
 
     def _take(self, taker: MessageTaker, subscription: int, source: Source) -> None:
-        """Take one message and deliver it.
+        """Take one message, and give it to the receiver of its source.
 
         Taking only one message per wait keeps a fast source from delaying the others.
 
@@ -308,17 +298,21 @@ class Intake:
                 raise self._allocation_error or RclError(
                     'a take', 'found no memory, but did not request any'
                 )
-            empty = np.empty(0, np.uint8)
-            self._deliver(
-                source, SerializedMessage(empty, self._requested_bytes, None), taker.info
-            )
-            return
-        address, size = taker.array.buffer, taker.array.length
-        if address != lease.memory.pointer or size > lease.memory.size:
-            raise RclError('a taken message', 'is outside the requested memory')
-        lease.message_bytes = size
-        data = lease.array()[:size]
-        self._deliver(source, SerializedMessage(data, size, lease), taker.info)
+            message = SerializedMessage(np.empty(0, np.uint8), self._requested_bytes, None)
+        else:
+            address, size = taker.array.buffer, taker.array.length
+            if address != lease.memory.pointer or size > lease.memory.size:
+                raise RclError('a taken message', 'is outside the requested memory')
+            lease.message_bytes = size
+            message = SerializedMessage(lease.array()[:size], size, lease)
+        info = taker.info
+        received_ns = info.received_timestamp
+        transport_ns, intake_ns = received_ns - info.source_timestamp, time.time_ns() - received_ns
+        number = info.publication_sequence_number or None
+        try:
+            source.receiver.on_image(message, number, transport_ns, intake_ns)
+        except Exception as error:
+            self._remove_failed_source(source, error)
 
     def _allocate_for_take(self, size: int) -> int:
         """Return the address of memory for a message that does not fit; 0 if none is left."""
