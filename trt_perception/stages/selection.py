@@ -123,7 +123,7 @@ def build_detections(
         found: the selected boxes, with ``xyxy`` as ``task.nms_boxes`` returns it.
         left_out: see ``Detections``.
     """
-    xyxy, fields = task.boxes_in_source(found.xyxy, letterbox)
+    xyxy, oriented = task.boxes_in_source(found.xyxy, letterbox)
     inside = (xyxy[:, 2] > xyxy[:, 0]) & (xyxy[:, 3] > xyxy[:, 1])
     xyxy = xyxy[inside]
     task_values = None if found.task_values is None else found.task_values[inside]
@@ -131,7 +131,7 @@ def build_detections(
         xyxy,
         found.scores[inside],
         found.class_ids[inside].astype(np.int32, copy=False),
-        **{name: values[inside] for name, values in fields.items()},
+        oriented=None if oriented is None else oriented[inside],
         **task.detection_fields(xyxy, task_values, found.prototypes, letterbox),
         left_out=left_out,
     )

@@ -12,7 +12,7 @@ from trt_perception.errors import EngineError
 from trt_perception.images.detections import oriented_corners
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.model.tasks.task import DetectionFields, Floats, Task
+from trt_perception.model.tasks.task import Floats, Task
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ class Obb(Task):
         center, size = (xyxy[:, :2] + xyxy[:, 2:]) * np.float32(0.5), xyxy[:, 2:] - xyxy[:, :2]
         return np.concatenate([center, size, task_values[:, :1]], axis=1)
 
-    def boxes_in_source(
-        self, boxes: Floats, letterbox: Letterbox
-    ) -> tuple[Floats, DetectionFields]:
+    def boxes_in_source(self, boxes: Floats, letterbox: Letterbox) -> tuple[Floats, Floats | None]:
         """Return the upright boxes around oriented boxes, and the oriented boxes.
 
         Oriented boxes are not clipped. If a box does not touch the image, its upright box becomes
@@ -77,7 +75,7 @@ class Obb(Task):
         kept = np.isfinite(oriented).all(axis=1) & (size > 0).all(axis=1)
         kept[kept] = _touches_image(oriented[kept], letterbox.source_wh)
         upright[~kept] = 0
-        return upright, {'oriented': oriented}
+        return upright, oriented
 
 
 def _touches_image(oriented: Floats, size_wh: tuple[int, int]) -> npt.NDArray[np.bool_]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.files.plain_text import Mistake, counted
-from trt_perception.images.detections import Detections
+from trt_perception.images.detections import Detections, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
@@ -33,8 +33,11 @@ def detections_of(results: Iterable[TaskResult]) -> list[Detections]:
     return cast('list[Detections]', found)
 
 
-#: Maps fields of Detections to arrays. The first axis of each array is the object.
-DetectionFields = dict[str, Any]
+class DetectionFields(TypedDict, total=False):
+    """The fields of Detections that `Task.detection_fields` makes."""
+
+    keypoints: Floats
+    masks: Masks
 
 
 @dataclass(frozen=True)
@@ -226,9 +229,7 @@ class Task:
         """
         return xyxy
 
-    def boxes_in_source(
-        self, boxes: Floats, letterbox: Letterbox
-    ) -> tuple[Floats, DetectionFields]:
+    def boxes_in_source(self, boxes: Floats, letterbox: Letterbox) -> tuple[Floats, Floats | None]:
         """Return boxes in source pixels, clipped to the image. Outside boxes become empty.
 
         Args:
@@ -236,9 +237,9 @@ class Task:
             letterbox: geometry of the frame.
 
         Returns:
-            float32 (n, 4), and fields of Detections that describe the same boxes.
+            float32 (n, 4); and the field ``oriented`` of Detections, None for upright boxes.
         """
-        return letterbox.to_source(boxes), {}
+        return letterbox.to_source(boxes), None
 
     def detection_fields(
         self,

@@ -20,6 +20,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo
 
 from trt_perception.errors import OutputError
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import DeferredFrame, Frame
 from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.images.results.depth_map import DepthMap
@@ -242,8 +243,8 @@ class NodeCamera:
             self.monitor.result_images_skipped += 1
         if frame.warning:
             self.monitor.count_decoder_warning(frame.warning)
-        if left_out := getattr(found, 'left_out', 0):
-            self.monitor.count_limited_candidates(left_out)
+        if isinstance(found, Detections) and found.left_out:
+            self.monitor.count_limited_candidates(found.left_out)
         self.monitor.on_published(message.header.stamp)
 
 

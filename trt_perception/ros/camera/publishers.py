@@ -45,7 +45,7 @@ class OnDemandPublisher:
         topic: publishes the messages. The caller closes the topic after this publisher.
     """
 
-    def __init__(self, topic: TaskTopic[Any], log: RcutilsLogger) -> None:
+    def __init__(self, topic: TaskTopic[TaskResult], log: RcutilsLogger) -> None:
         self._topic = topic
         self._log = log
         self._limit = SizeLimit(topic.topic.name, topic.size_fix, log)
@@ -166,7 +166,7 @@ class CameraPublishers:
             VisionClass(class_id=class_id, class_name=name)
             for class_id, name in enumerate(class_names)
         ]
-        self._topics: list[TaskTopic[Any]] = []
+        self._topics: list[TaskTopic[TaskResult]] = []
         self._on_demand: list[OnDemandPublisher] = []
         self._wanted_topics: frozenset[str] = frozenset()
         self._next_count_s = 0.0

@@ -6,7 +6,7 @@ import array
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -408,10 +408,11 @@ class DepthCameraInfoTopic(CameraInfoTopic):
     topic = DEPTH_CAMERA_INFO_TOPIC
 
 
-#: The class that publishes a topic, by the name of the topic.
-TASK_TOPICS: Final[Mapping[str, type[TaskTopic[Any]]]] = MappingProxyType(
+#: The class that publishes a topic, by the name of the topic. A camera has only the topics of its
+#: model's task, so each topic gets only results of its own type.
+TASK_TOPICS: Final[Mapping[str, type[TaskTopic[TaskResult]]]] = MappingProxyType(
     {
-        kind.topic.name: kind
+        kind.topic.name: cast('type[TaskTopic[TaskResult]]', kind)
         for kind in (
             DetectionsTopic,
             KeypointsTopic,
