@@ -120,7 +120,7 @@ class World:
         )
         (self._worker,) = self.pool._workers
         self._worker._sleep = self._sleep
-        scheduler = self._worker._scheduler
+        scheduler = self._worker.scheduler
         self._take, scheduler.next_batch = scheduler.next_batch, self._on_take
         self._withdraw, scheduler.remove = scheduler.remove, self._on_withdraw
         self.counts = self.pool._state.camera_statistics
