@@ -12,8 +12,8 @@ import numpy.typing as npt
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_trail
 
-#: Seconds that a trail shows.
-TRAIL_S: Final = 1.0
+# Seconds that a trail shows by default.
+_LENGTH_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,17 @@ class Trails:
     """Remembers the positions of tracked objects in the images of one camera, and draws them.
 
     One object serves one camera and one thread.
+
+    Args:
+        length_s: seconds that a trail shows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, length_s: float = _LENGTH_S) -> None:
+        self._length_s = length_s
         self._images: deque[_Positions] = deque()
 
     def draw(self, bgr: npt.NDArray[np.uint8], found: Detections, stamp_s: float) -> None:
-        """Draw a line along the positions of each object in the last second, up to this image.
+        """Draw a line along the last positions of each object, up to this image.
 
         Without ids, nothing is drawn. All positions are forgotten if the stamp goes back or the
         size of the image changes.
@@ -52,7 +56,7 @@ class Trails:
         images = self._images
         if images and (stamp_s < images[-1].stamp_s or size_wh != images[-1].size_wh):
             images.clear()
-        while images and stamp_s - images[0].stamp_s > TRAIL_S:
+        while images and stamp_s - images[0].stamp_s > self._length_s:
             images.popleft()
         corners = found.xyxy.tolist()
         centers = {
