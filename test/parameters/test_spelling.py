@@ -4,6 +4,7 @@ import shlex
 
 import pytest
 
+from support.optional_packages import needs
 from trt_perception.errors import ConfigError
 from trt_perception.offline.tools import detect_images
 from trt_perception.offline.tools.parts.model_arguments import (
@@ -70,11 +71,13 @@ def test_printed_assignment_of_each_parameter_is_read_back(row):
     defaults = {'engine_path': 'm.onnx', 'triton.timeout_ms': OFFLINE_TIMEOUT_MS}
     option = ''
     if row.name.startswith('tracker.'):
+        pytest.importorskip('scipy', reason='needs scipy')
         option, defaults['tracker.type'] = '--track ', 'bytetrack'
     expected = ParameterValues.from_values({**defaults, row.name: value_of(row, sample_of(row))})
     assert config_of(f'{option}--param {shlex.quote(printed)}') == expected
 
 
+@needs('scipy')
 def test_settings_of_a_tracker_are_refused_without_one():
     with pytest.raises(ConfigError):
         config_of('--param tracker.match_iou=0.5')

@@ -21,14 +21,23 @@ from trt_perception.tracking.tracker import Tracker
 
 pytestmark = [needs_compiler, needs('scipy')]
 
-#: Two cameras with a tracker, and one without.
-CONFIGS = [
-    ParameterValues(tracker_type='bytetrack', confidence_threshold=0.6, tracker_low_threshold=0.1),
-    ParameterValues(confidence_threshold=0.6),
-    ParameterValues(tracker_type='bytetrack', confidence_threshold=0.2, tracker_low_threshold=0.3,
-                    tracker_high_threshold=0.4),
-]  # fmt: skip
 LOWEST = [0.1, 0.6, 0.2]
+
+
+def camera_configs():
+    """Return the parameters of two cameras with a tracker, and of one without between them."""
+    return [
+        ParameterValues(
+            tracker_type='bytetrack', confidence_threshold=0.6, tracker_low_threshold=0.1
+        ),
+        ParameterValues(confidence_threshold=0.6),
+        ParameterValues(
+            tracker_type='bytetrack',
+            confidence_threshold=0.2,
+            tracker_low_threshold=0.3,
+            tracker_high_threshold=0.4,
+        ),
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +56,8 @@ def spread_scores(rng, spec, outputs):
 @pytest.mark.parametrize('name', ['detect', 'obb', 'segment'])
 def test_kernels_and_host_use_the_lowest_threshold_of_each_camera(name):
     spec = spec_of(TASKS[name], (96, 64), 3, 300, batch=3)
-    thresholds = [config.thresholds(spec.class_names, spec.task) for config in CONFIGS]
+    configs = camera_configs()
+    thresholds = [config.thresholds(spec.class_names, spec.task) for config in configs]
     kernels = emulated_kernels(spec, max_detections=300, class_agnostic=False)
     rng = np.random.default_rng(1)
     outputs = random_outputs(rng, spec, 300)
@@ -57,7 +67,7 @@ def test_kernels_and_host_use_the_lowest_threshold_of_each_camera(name):
         kernels, HostMachine(), spec, outputs, sizes, thresholds
     )
     expected = decode_on_host(outputs, spec, geometries, thresholds)
-    for by_kernels, on_host, config, lowest in zip(found, expected, CONFIGS, LOWEST, strict=True):
+    for by_kernels, on_host, config, lowest in zip(found, expected, configs, LOWEST, strict=True):
         assert_same(by_kernels, on_host)
         assert by_kernels.scores.min() > np.float32(lowest)
         is_low = by_kernels.scores <= np.float32(config.confidence_threshold)
@@ -66,7 +76,7 @@ def test_kernels_and_host_use_the_lowest_threshold_of_each_camera(name):
 
 def test_masks_of_kernels_get_the_numbers_of_the_published_objects():
     spec = spec_of(TASKS['segment'], (96, 64), 3, 300, batch=1)
-    config = CONFIGS[0]
+    config = camera_configs()[0]
     thresholds = [config.thresholds(spec.class_names, spec.task)]
     kernels = emulated_kernels(spec, max_detections=300, class_agnostic=False)
     rng = np.random.default_rng(2)

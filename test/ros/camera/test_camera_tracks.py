@@ -15,7 +15,10 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = needs('scipy')
 
 FRAME = frame_from_bgr(np.zeros((48, 64, 3), np.uint8))
-TRACKING = ParameterValues(tracker_type='bytetrack', confidence_threshold=0.5)
+
+
+def tracking(confidence_threshold=0.5):
+    return ParameterValues(tracker_type='bytetrack', confidence_threshold=confidence_threshold)
 
 
 def objects(*scores):
@@ -45,7 +48,7 @@ def test_camera_without_a_tracker_returns_results_as_they_are(client, tracks):
 
 
 def test_low_scores_in_flight_are_not_published_when_the_tracker_ends(client, tracks):
-    tracks.apply(TRACKING)
+    tracks.apply(tracking())
     assert services(client).count('reset_tracks') == 1
     for nanosec in (0, 10**8):
         tracked = tracks.update(StampFields(1, nanosec), FRAME, objects(0.9))
@@ -63,16 +66,16 @@ def test_low_scores_in_flight_are_not_published_when_the_tracker_ends(client, tr
     assert tracks.counts() is None
     assert 'reset_tracks' not in services(client)
 
-    tracks.apply(TRACKING)
+    tracks.apply(tracking())
     for nanosec in (4 * 10**8, 5 * 10**8):
         tracked = tracks.update(StampFields(1, nanosec), FRAME, objects(0.9))
     assert tracked.ids.tolist() == [2], 'numbers go on'
 
 
 def test_new_settings_keep_tracks(tracks):
-    tracks.apply(TRACKING)
+    tracks.apply(tracking())
     for nanosec in (0, 10**8):
         tracks.update(StampFields(1, nanosec), FRAME, objects(0.9))
-    tracks.apply(ParameterValues(tracker_type='bytetrack', confidence_threshold=0.3))
+    tracks.apply(tracking(0.3))
     found = tracks.update(StampFields(1, 2 * 10**8), FRAME, objects(0.9, 0.4))
     assert found.ids.tolist() == [1, -1]
