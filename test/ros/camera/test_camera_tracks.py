@@ -79,3 +79,13 @@ def test_new_settings_keep_tracks(tracks):
     tracks.apply(tracking(0.3))
     found = tracks.update(StampFields(1, 2 * 10**8), FRAME, objects(0.9, 0.4))
     assert found.ids.tolist() == [1, -1]
+
+
+def test_model_of_another_task_may_follow(tracks):
+    """The tracks outlive the model of the node."""
+    tracks.apply(tracking())
+    tracks.update(StampFields(1, 0), FRAME, objects(0.9))
+    tracks.close()
+    tracks.apply(ParameterValues())
+    found = ClassScores(np.array([0.5, 0.5], np.float32))
+    assert tracks.update(StampFields(2, 0), FRAME, found) is found

@@ -78,9 +78,9 @@ class CameraTracks:
             frame: the image.
             found: the result of the model's task. Without a tracker, it is returned as it is.
         """
-        if self._tracker is None:  # there was no tracker yet
+        # There was no tracker yet, or only for an earlier model of the node.
+        if self._tracker is None or not isinstance(found, Detections):
             return found
-        assert isinstance(found, Detections)
         with self._lock:
             if self._settings is not None:
                 stamp_s = stamp.sec + stamp.nanosec * 1e-9
