@@ -20,6 +20,7 @@ from ament_index_python.packages import get_package_prefix, get_package_share_di
 from demo_image_tasks import RESULT_TOPICS, write_crops
 from demo_recorder import Recorder
 from demo_results import has_arrived, other_classes, report_results
+from demo_tracks import write_moving_scene
 from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.errors import ConfigError
@@ -46,6 +47,7 @@ examples:
   scripts/demo --task classify             classes of crops with one digit
   scripts/demo --task semantic             the class of each pixel
   scripts/demo --task depth                colours of depth, by a model that was not trained
+  scripts/demo --track                     digits that move and cover each other, with ids
   scripts/demo --cameras 4                 four cameras of one node, a table row for each
   scripts/demo --cameras front,rear        two cameras with your own names
   scripts/demo --encoding nv12             images in YUV
@@ -55,6 +57,7 @@ examples:
 
 The output folder receives:
   pictures/         each processed scene with its result; with --cameras, in a folder per camera
+  trails.jpg        with --track: the last scene, and the way of each object; trails_NAME.jpg
   overview.jpg      the first of them; with --cameras, overview_NAME.jpg for each camera
   detections.json   a COCO data set, as detect_images writes it; with --cameras, the file names
                     are NAME/scene_000.jpg. Scenes without a detections message are left out.
@@ -70,6 +73,8 @@ exit codes: 0 done, 1 a process failed or the counts do not add up, 2 wrong usag
 def main():
     options = parse_arguments()
     options.output.mkdir(parents=True, exist_ok=True)
+    if options.track:
+        write_moving_scene(options)
     if options.size:
         scale_scenes(options)
     if options.task == 'classify':
@@ -149,6 +154,8 @@ def detector_command(options):
     parameters = {'autostart': 'true', 'engine_path': options.address, 'diagnostics_period_s': 0.2}
     if options.cameras:
         parameters['cameras'] = f'[{",".join(options.cameras)}]'
+    if options.track:
+        parameters['tracker.type'] = 'bytetrack'
     words = [word for pair in parameters.items() for word in ('-p', '{}:={}'.format(*pair))]
     return [EXECUTABLES / 'detector_node', '--ros-args', '--log-level', 'warn', *words]
 
@@ -372,6 +379,11 @@ def parse_arguments():
         'depth is relative',
     )
     parser.add_argument(
+        '--track',
+        action='store_true',
+        help='a moving scene, and the ids of its objects; only with --task detect',
+    )
+    parser.add_argument(
         '--model', type=Path, help='default: the digits model of the task in models/'
     )
     parser.add_argument(
@@ -389,7 +401,8 @@ def parse_arguments():
         '--default-transport', action='store_true', help='no Fast DDS profile for images'
     )
     options = parser.parse_args()
-    options.output = options.output or Path('demo_output', options.task)
+    name = 'track' if options.track else options.task
+    options.output = options.output or Path('demo_output', name)
     options.scenes = ROOT / 'demo' / 'scenes'
     options.truth = ROOT / 'demo' / 'truth.json'
     if options.model is None:
@@ -398,6 +411,8 @@ def parse_arguments():
         options.model = ROOT / 'models' / f'{name}.onnx'
     if options.size and options.task != 'detect':
         parser.error(f'--size needs --task detect (got --task {options.task})')
+    if options.track and options.task != 'detect':
+        parser.error(f'--track needs --task detect (got --task {options.task})')
     if options.triton and options.model.suffix != '.onnx':
         parser.error(f'--triton needs an ONNX file (got {options.model})')
     for path in (options.model, options.scenes, options.truth):

@@ -16,9 +16,11 @@ from demo_image_tasks import (
     image_result,
 )
 from demo_tasks import TOPICS, keypoints_of, measure_of, task_of, with_task_message
+from demo_tracks import TRACK_FIGURES, track_figures, write_trails
 
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.detections import Detections
+from trt_perception.images.trails import Trails
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.coco.classes import match_classes
 from trt_perception.offline.evaluation.coco.run_lengths import with_run_lengths
@@ -39,10 +41,10 @@ def report_results(options, cameras, sent):
     command = {'command': shlex.join(['scripts/demo', *sys.argv[1:]])}
     first = next(iter(cameras))
     task = task_of(options.task, options.truth)
-    results, summaries = {}, {}
+    results, summaries, stamps = {}, {}, {}
     for name, camera in cameras.items():
-        stamps = {one['name']: one['stamp_ns'] for one in sent[name]}
-        results[name] = {n: result_of(options, camera, stamp) for n, stamp in stamps.items()}
+        stamps[name] = {one['name']: one['stamp_ns'] for one in sent[name]}
+        results[name] = {n: result_of(options, camera, stamp) for n, stamp in stamps[name].items()}
         summaries[name] = measured_camera(options, camera, results[name])
     if options.cameras:
         print_cameras(summaries, options.task)
@@ -57,7 +59,10 @@ def report_results(options, cameras, sent):
         written = CocoResults(cameras[first].classes, command, task)
         write_detections(options, written, results)
     for name, camera in cameras.items():
-        write_images(options, task, name, camera.classes, results[name])
+        write_images(options, task, name, camera.classes, results[name], stamps[name])
+        if options.track:
+            path = options.output / (f'trails_{name}.jpg' if name else 'trails.jpg')
+            write_trails(path, options, task, camera.classes, results[name], stamps[name])
     print(f'images, results and summary: {options.output}/')
     if foreign := other_classes(options.truth, cameras[first].classes):
         print(f'note: {foreign}')
@@ -70,6 +75,8 @@ def measured_camera(options, camera, results):
     figures = dict.fromkeys(figure_names(options.task))
     if figures and not other_classes(options.truth, camera.classes):
         figures = accuracy(options, camera.classes, results)
+    if options.track:
+        figures |= track_figures(options, results)
     arrivals = sorted(camera.arrivals_ns.values())
     span = (arrivals[-1] - arrivals[0]) * 1e-9 if len(arrivals) > 1 else float('nan')
     latency = [(arrival - stamp) * 1e-6 for stamp, arrival in camera.arrivals_ns.items()]
@@ -149,6 +156,9 @@ def detections_of(options, camera, stamp):
         np.array([hypothesis.score for hypothesis in best], np.float32),
         np.array([names.index(hypothesis.class_id) for hypothesis in best], np.int32),
     )
+    if options.track:
+        ids = [int(detection.id or -1) for detection in found]
+        detections = detections.with_ids(np.array(ids, np.int64))
     keypoints = len(keypoints_of(options.truth)[0]) if task == 'pose' else 0
     return with_task_message(task, detections, message, task_message, keypoints)
 
@@ -214,21 +224,24 @@ def forget_images(options):
     for folder in options.output.glob('pictures/*/'):
         if not any(folder.iterdir()):
             folder.rmdir()
-    for overview in options.output.glob('overview*.jpg'):
-        overview.unlink()
+    for pattern in ('overview*.jpg', 'trails*.jpg'):
+        for picture in options.output.glob(pattern):
+            picture.unlink()
 
 
-def write_images(options, task, camera, names, results):
+def write_images(options, task, camera, names, results, stamps):
     """Draw the result of each image that has one, and an overview of the first twelve."""
     folder = options.output / 'pictures' / camera
     folder.mkdir(exist_ok=True, parents=True)
-    tiles = []
+    tiles, trails = [], Trails()
     for name, found in results.items():
         if found is None:
             continue
         image = cv2.imread(str(options.scenes / name))
         if options.task == 'classify':
             image = enlarged_crop(image)
+        if options.track:
+            trails.draw(image, found, stamps[name] * 1e-9)
         task.draw(image, found, names)
         cv2.imwrite(str(folder / name), image)
         if len(tiles) < 12 and image.shape[1] > image.shape[0]:
@@ -260,6 +273,8 @@ def print_cameras(summaries, task):
     """Print the figures of several cameras, one line per camera."""
     titles = ['camera', 'sent', 'received', 'published', 'not delivered', 'per second']
     titles += [key.replace('_', ' ') for key in figure_names(task)]
+    tracks = [key for key in TRACK_FIGURES if any(key in one for one in summaries.values())]
+    titles += [key.replace('_', ' ') for key in tracks]
     angles = any('angle_error_deg' in summary for summary in summaries.values())
     titles += [*['angle error'] * angles, 'p50 ms', 'p99 ms', 'dropped']
     lines = [titles]
@@ -267,6 +282,7 @@ def print_cameras(summaries, task):
         keys = ('sent', 'received', 'published', 'not_delivered', 'published_fps')
         cells = [summary[key] for key in keys]
         cells += [measured(summary[key]) for key in figure_names(task)]
+        cells += [summary[key] for key in tracks]
         if angles:
             error = summary.get('angle_error_deg')
             cells.append('not measured' if error is None else f'{error}°')
@@ -292,6 +308,7 @@ def print_table(summary, task):
         *((name, measured(summary[key])) for key, name in figure_names(task).items()),
         (f'latency, stamp to {RESULT_TOPICS.get(task, ("detections",))[0]}', latency),
     ]
+    lines += [(key.replace('_', ' '), summary[key]) for key in TRACK_FIGURES if key in summary]
     if 'angle_error_deg' in summary:
         lines.insert(-1, ('median error of the angle', f'{summary["angle_error_deg"]}°'))
     width = max(len(name) for name, _ in lines)

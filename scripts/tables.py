@@ -98,6 +98,24 @@ def parameters():
     )
 
 
+def tracker_parameters():
+    """Return the parameters of the tracker."""
+    return table(
+        ('parameter', 'default', 'allowed', 'meaning'),
+        [
+            (
+                f'`{parameter.name}`',
+                f'`{yaml_value(parameter.default)}`',
+                ', '.join(f'`{choice}`' for choice in parameter.choices)
+                or parameter.allowed.strip('()'),
+                parameter.description,
+            )
+            for parameter in PARAMETERS
+            if parameter.name.startswith('tracker.')
+        ],
+    )
+
+
 def foreign_names():
     """Return the names of other packages, with the parameter here."""
     return table(
@@ -327,7 +345,15 @@ def peers():
 PARTS = {
     part.__name__: part
     for part in (
-        *(parameters, foreign_names, topics, encodings, detect_launch, demo_launch),
+        *(
+            parameters,
+            tracker_parameters,
+            foreign_names,
+            topics,
+            encodings,
+            detect_launch,
+            demo_launch,
+        ),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing, peers),
     )
 }

@@ -29,6 +29,7 @@ from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.recognition.parameter_syntax import PYTHON_SYNTAX
+from trt_perception.model.tasks.task import PARAMETERS_OF_TRACKER
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.spelling import parameter_named
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
@@ -42,6 +43,14 @@ from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Result, collect_all, split_into_batches
 
 _LOG: Final = logging.getLogger(__name__)
+# What to do with a parameter of the node that does not apply to a model in a program.
+_FIXES_BY_OTHER_PARAMETER: Final = {
+    **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave this parameter out'),
+    **dict.fromkeys(
+        ('tracker.type', *PARAMETERS_OF_TRACKER),
+        'leave it out, and give the detections to a Tracker with its own settings',
+    ),
+}
 # The type of cv2.imread. Arrays of other types than uint8 are refused.
 _Image = npt.NDArray[Any]
 _TaskOfObjects = Literal['detect', 'segment', 'pose', 'obb']
@@ -135,11 +144,11 @@ class Model(Generic[_ResultT]):
     def __init__(self, path: str | Path, **parameters: Any) -> None:
         """Open the model. ``load`` documents arguments and errors."""
         values = _parameters_by_name(path, parameters)
-        if only_of_node := sorted(NODE_ONLY_PARAMETERS & values.keys()):
+        if only_of_node := sorted(_FIXES_BY_OTHER_PARAMETER.keys() & values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
                 'applies to nodes only',
-                fix='leave this parameter out',
+                fix=_FIXES_BY_OTHER_PARAMETER[only_of_node[0]],
             )
         self._parameters = ParameterValues.from_values(values)
         options = self._parameters.pipeline_options()

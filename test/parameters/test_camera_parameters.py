@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from support.optional_packages import needs
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
@@ -232,3 +233,16 @@ def test_64_cameras_keep_their_own_values():
             list(node_parameters.camera(name).class_filter)
             == values[f'camera.{name}.class_filter']
         )
+
+
+@needs('scipy')
+def test_rules_between_parameters_name_the_camera():
+    """The value of a camera may contradict a value of the node."""
+    values = {**TWO_CAMERAS, 'tracker.type': 'bytetrack', 'camera.rear.tracker.low_threshold': 0.5}
+    with pytest.raises(ConfigError) as caught:
+        NodeParameters.from_values(values)
+    assert 'rear' in caught.value.subject
+    assert 'tracker.low_threshold' in caught.value.subject
+    changed = NodeParameters.from_values({**values, 'camera.rear.tracker.high_threshold': 0.6})
+    assert changed.camera('rear').tracker_settings(0.5).low_threshold == 0.5
+    assert changed.camera('front').tracker_settings(0.5).low_threshold == 0.1

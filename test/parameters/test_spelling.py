@@ -4,6 +4,8 @@ import shlex
 
 import pytest
 
+from support.optional_packages import needs
+from trt_perception.errors import ConfigError
 from trt_perception.offline.tools import detect_images
 from trt_perception.offline.tools.parts.model_arguments import (
     _PARAMETERS_SET_ELSEWHERE,
@@ -41,6 +43,8 @@ def test_printed_class_names_are_the_typed_names(option, words, names):
 
 def sample_of(row):
     """Return the words of a value that differs from the default."""
+    if row.name == 'tracker.low_threshold':
+        return ['0.2']  # at most tracker.high_threshold
     if row.choices:
         return [row.choices[-1]]
     if row.kind == 'bool':
@@ -65,8 +69,19 @@ def test_printed_assignment_of_each_parameter_is_read_back(row):
         return
     printed = suggest_tool_assignment(row.name, sample_of(row))
     defaults = {'engine_path': 'm.onnx', 'triton.timeout_ms': OFFLINE_TIMEOUT_MS}
+    option = ''
+    if row.name.startswith('tracker.'):
+        pytest.importorskip('scipy', reason='needs scipy')
+        option, defaults['tracker.type'] = '--track ', 'bytetrack'
     expected = ParameterValues.from_values({**defaults, row.name: value_of(row, sample_of(row))})
-    assert config_of(f'--param {shlex.quote(printed)}') == expected
+    assert config_of(f'{option}--param {shlex.quote(printed)}') == expected
+
+
+@needs('scipy')
+def test_settings_of_a_tracker_are_refused_without_one():
+    with pytest.raises(ConfigError):
+        config_of('--param tracker.match_iou=0.5')
+    assert config_of('--track --param tracker.match_iou=0.5').tracker_match_iou == 0.5
 
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=lambda row: row.name)

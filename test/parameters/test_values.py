@@ -3,11 +3,14 @@
 import array
 import dataclasses
 import math
+import sys
 
 import pytest
 
+from support.optional_packages import needs
 from support.properties import given, settings, st
 from trt_perception.errors import ConfigError
+from trt_perception.model.decoders.anchors import Dense
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.whole_image import (
     ClassIdsDecoder,
@@ -19,6 +22,7 @@ from trt_perception.model.decoders.whole_image import (
 from trt_perception.model.pipeline_options import DecodingLimits, PipelineOptions
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.depth import Depth
+from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.row import read_value
@@ -42,6 +46,9 @@ NAMES = {
     'model.color_order', 'model.scale', 'model.mean', 'model.std', 'model.decoder',
     'model.class_names', 'model.task', 'model.focal_length', 'classification.top_k', 'map_size',
     'depth.sky', 'depth.sky_threshold', 'depth.sky_depth_m',
+    'tracker.type', 'tracker.high_threshold', 'tracker.low_threshold',
+    'tracker.new_track_threshold', 'tracker.match_iou', 'tracker.low_match_iou',
+    'tracker.max_lost_s', 'tracker.min_hits', 'tracker.class_agnostic', 'tracker.publish_low',
 }  # fmt: skip
 DEFAULTS = {
     'engine_path': '',
@@ -63,6 +70,13 @@ DEFAULTS = {
     'model.shorter_side': 0,
     'model.antialias': -1,
     'model.pad_value': -1,
+    # Those of bytetrack.yaml in Ultralytics 8.4, except for the type.
+    'tracker.type': 'none',
+    'tracker.high_threshold': 0.25,
+    'tracker.low_threshold': 0.1,
+    'tracker.new_track_threshold': 0.25,
+    'tracker.match_iou': 0.2,
+    'tracker.max_lost_s': 1.0,
 }
 # The meaning of each of these parameters determines its range.
 RANGES = {
@@ -85,10 +99,11 @@ START_ONLY = {
     'plugin_libraries', 'triton.shared_memory', 'triton.headers', 'triton.tls', 'triton.ca_file',
     'triton.certificate_file', 'triton.key_file', 'triton.servers',
 }  # fmt: skip
-LIVE = {*FRAME_PARAMETERS, 'enabled', 'max_rate_hz'}
+TRACKER = {name for name in NAMES if name.startswith('tracker.')}
+LIVE = {*FRAME_PARAMETERS, *TRACKER, 'enabled', 'max_rate_hz'}
 PER_CAMERA = {
     'confidence_threshold', 'class_filter', 'image_transport', 'image_qos.reliability',
-    'image_qos.depth', 'max_rate_hz', 'enabled', 'model.focal_length',
+    'image_qos.depth', 'max_rate_hz', 'enabled', 'model.focal_length', *TRACKER,
 }  # fmt: skip
 
 
@@ -463,6 +478,83 @@ def test_parameters_that_the_decoder_of_a_depth_ignores_give_a_warning(decoder, 
     assert {warning.split()[0] for warning in warnings} == unused
     # A parameter may return to its default without a warning.
     assert not ParameterValues().unused_parameter_warnings(Depth(), decoder, before=parameters)
+
+
+@needs('scipy')
+@pytest.mark.parametrize(
+    ('confidence', 'low', 'lowest'), [(0.5, 0.1, 0.1), (0.05, 0.1, 0.05), (0.1, 0.1, 0.1)]
+)
+def test_decoder_uses_the_lowest_threshold_in_force(confidence, low, lowest):
+    values = {'confidence_threshold': confidence, 'tracker.low_threshold': low}
+    without = ParameterValues.from_values(values)
+    assert without.thresholds(('a',)).confidence_threshold == confidence
+    assert without.tracker_settings(0.5) is None
+    config = ParameterValues.from_values({**values, 'tracker.type': 'bytetrack'})
+    assert config.thresholds(('a',)).confidence_threshold == lowest
+
+
+@needs('scipy')
+def test_every_setting_of_a_tracker_is_a_parameter():
+    values = {
+        'tracker.type': 'bytetrack',
+        'tracker.high_threshold': 0.31,
+        'tracker.low_threshold': 0.32 - 0.2,
+        'tracker.new_track_threshold': 0.33,
+        'tracker.match_iou': 0.34,
+        'tracker.low_match_iou': 0.35,
+        'tracker.max_lost_s': 3.6,
+        'tracker.min_hits': 37,
+        'tracker.class_agnostic': True,
+        'tracker.publish_low': False,
+    }
+    assert set(values) == TRACKER
+    expected = {name.removeprefix('tracker.'): value for name, value in values.items()}
+    del expected['type']
+    settings_ = ParameterValues.from_values(values).tracker_settings(0.4)
+    assert dataclasses.asdict(settings_) == {'confidence_threshold': 0.4, **expected}
+
+
+@needs('scipy')
+@pytest.mark.parametrize('name', TASKS)
+def test_only_tasks_of_objects_have_tracks(name, golden_messages):
+    config = ParameterValues(tracker_type='bytetrack')
+    kind = TASKS[name]
+    if kind.finds_objects:
+        assert config.thresholds(('cat',), kind)
+    else:
+        with pytest.raises(ConfigError) as caught:
+            config.thresholds(('cat',), kind())
+        golden_messages.add(caught.value)
+        assert caught.value.subject == "parameter 'tracker.type'"
+        assert caught.value.fix
+        # Its settings alone have no effect, as other parameters of objects.
+        others = ParameterValues(tracker_match_iou=0.5)
+        assert others.thresholds(('cat',), kind()) == Thresholds()
+        assert others.unused_parameter_warnings(kind(), ClassIdsDecoder())
+
+
+def test_settings_without_a_tracker_give_a_warning():
+    config = ParameterValues(tracker_match_iou=0.5)
+    [warning] = config.unused_parameter_warnings(DETECT, Dense())
+    assert warning.split()[0] == 'tracker.match_iou'
+
+
+@needs('scipy')
+def test_low_threshold_above_the_high_threshold_is_refused(golden_messages):
+    wrong = {'tracker.low_threshold': 0.5}
+    assert ParameterValues.from_values(wrong), 'it has no effect without a tracker'
+    with pytest.raises(ConfigError) as caught:
+        ParameterValues.from_values({**wrong, 'tracker.type': 'bytetrack'})
+    golden_messages.add(caught.value)
+
+
+def test_tracker_without_scipy_is_refused_at_its_parameter(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'scipy.optimize', None)
+    assert ParameterValues().tracker_type == 'none'
+    with pytest.raises(ConfigError) as caught:
+        ParameterValues(tracker_type='bytetrack')
+    assert caught.value.subject == "parameter 'tracker.type'"
+    assert 'python3-scipy' in caught.value.fix
 
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

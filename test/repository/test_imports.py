@@ -21,12 +21,12 @@ from support.source_trees import PACKAGE, nodes_of, package_trees
 LAYERS = {
     'shells': ['api', 'commands', 'ros', 'offline.tools'],
     'offline': ['checks', 'offline'],
-    'scheduling': ['scheduling', 'tracking'],
+    'scheduling': ['scheduling'],
     'pipelines': ['pipelines'],
     'stages': ['stages'],
     'parameters': ['parameters'],
     'model': ['model'],
-    'parts': ['gpu', 'images', 'monitoring'],
+    'parts': ['gpu', 'images', 'monitoring', 'tracking'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.

@@ -291,7 +291,7 @@ def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_pa
     assert 'Traceback' not in program.output
 
 
-@pytest.mark.parametrize('name', ['subscriber', 'detections_3d', 'webcam'])
+@pytest.mark.parametrize('name', ['subscriber', 'detections_3d', 'webcam', 'count_line'])
 def test_help_has_the_command_that_starts_the_example(name):
     program = Program([sys.executable, ROOT / 'examples' / f'{name}.py', '--help'])
     try:

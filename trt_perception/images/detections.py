@@ -47,6 +47,30 @@ class NumberedMasks(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class SelectedMasks:
+    """A selection of masks that are drawn as one image of mask numbers.
+
+    A pixel of several masks has only the number of the best one. If this mask is not selected, the
+    pixel is in no mask.
+
+    Attributes:
+        masks: all masks.
+        which: int (n,), the indices of the selected masks, in the order of their new numbers.
+    """
+
+    masks: NumberedMasks
+    which: npt.NDArray[np.int64]
+
+    def number(self, out: npt.NDArray[np.uint16]) -> None:
+        """Write the new mask numbers into an image; see ``NumberedMasks``."""
+        self.masks.number(out)
+        new_numbers = np.zeros(np.iinfo(np.uint16).max + 1, np.uint16)
+        new_numbers[self.which + 1] = np.arange(1, len(self.which) + 1)
+        for rows in row_strips((out.shape[1], out.shape[0])):
+            out[rows] = new_numbers[out[rows]]
+
+
 @dataclass(frozen=True, repr=False)
 class Masks(ShortRepr):
     """The coefficients and prototypes of one image's masks. Methods compute masks at each call.
@@ -207,6 +231,8 @@ class Detections(ImageResult):
         masks: coefficients and prototypes of the masks, None without the task ``segment``.
         numbered: masks that the GPU computes; replaces ``masks`` in pipelines that compute
             masks. None for frames whose masks were not requested.
+        ids: int64 (n,), the number of each object's track, from 1; -1 for an object without a
+            confirmed track. None without a tracker.
         left_out: number of boxes above the threshold that did not enter NMS, because the
             ``max_candidates`` (1024) best boxes of the image have higher scores.
 
@@ -227,6 +253,7 @@ class Detections(ImageResult):
     oriented: npt.NDArray[np.float32] | None = None
     masks: Masks | None = None
     numbered: NumberedMasks | None = None
+    ids: npt.NDArray[np.int64] | None = None
     left_out: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
@@ -242,6 +269,8 @@ class Detections(ImageResult):
             raise ValueError(
                 f'expected oriented boxes of shape ({count}, 5) (got {self.oriented.shape})'
             )
+        if self.ids is not None and self.ids.shape != (count,):
+            raise ValueError(f'expected ids of shape ({count},) (got {self.ids.shape})')
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -252,22 +281,30 @@ class Detections(ImageResult):
         return self.masks if self.numbered is None else self.numbered
 
     def take(self, which: npt.NDArray[Any]) -> Detections:
-        """Return the selected objects with all their values. ``numbered`` must be None.
+        """Return the selected objects with all their values.
 
         Args:
             which: bool (n,), or indices. Indices also define the order of the result.
         """
-        assert self.numbered is None
         values: dict[str, Any] = {
             each.name: getattr(self, each.name) for each in fields(Detections)
         }
-        left_out = values.pop('left_out')
+        left_out, numbered = values.pop('left_out'), values.pop('numbered')
         taken: dict[str, Any] = {
             name: value.take(which) if isinstance(value, Masks) else value[which]
             for name, value in values.items()
             if value is not None
         }
+        if numbered is not None:
+            taken['numbered'] = SelectedMasks(numbered, np.arange(len(self))[which])
         found = Detections(**taken, left_out=left_out)
+        if self._plotted is not None:
+            found.remember_image(*self._plotted)
+        return found
+
+    def with_ids(self, ids: npt.NDArray[np.int64]) -> Detections:
+        """Return the same objects with the numbers of their tracks, int64 (n,)."""
+        found = replace(self, ids=ids)
         if self._plotted is not None:
             found.remember_image(*self._plotted)
         return found
@@ -276,7 +313,7 @@ class Detections(ImageResult):
         """Return the arguments of ``supervision.Detections(**…)``: xyxy, confidence, class_id.
 
         Oriented boxes add ``data`` with the corners as ``xyxyxyxy``. Masks add ``mask``, bool
-        (n, height, width).
+        (n, height, width). A tracker adds ``tracker_id``.
         """
         found: dict[str, Any] = {
             'xyxy': self.xyxy,
@@ -287,6 +324,8 @@ class Detections(ImageResult):
             found['data'] = {'xyxyxyxy': oriented_corners(self.oriented)}
         if self.masks is not None:
             found['mask'] = self.masks.whole()
+        if self.ids is not None:
+            found['tracker_id'] = self.ids
         return found
 
     @classmethod

@@ -26,6 +26,7 @@ _FIRST_COLORS = (
     *((165, 255, 0), (255, 195, 195), (0, 165, 255), (255, 105, 195), (180, 165, 255)),
     *((195, 60, 255), (90, 225, 255), (255, 195, 45), (90, 255, 180), (210, 255, 150)),
 )
+_NO_TRACK_COLOR = (200, 200, 200)
 # OpenCV computes in 32 bits. Points at this coordinate are outside all images.
 _MAX_DRAWN_COORDINATE = 2.0**20
 
@@ -38,37 +39,70 @@ def draw_detections(
 ) -> None:
     """Draw masks, boxes or oriented boxes, class names, scores and keypoints into an image.
 
-    Keypoints with a score below 0.25 are not drawn, nor are their lines.
+    Keypoints with a score below 0.25 are not drawn, nor are their lines. With a tracker, labels
+    begin with the id, and each id has its own colour instead of each class.
 
     Args:
         bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
         detections: the objects, in pixels of this image.
         skeleton: pairs of keypoint indices to connect by lines.
     """
+    colors = _colors(detections)
     numbered = detections.pictured
     if numbered is not None:
-        _draw_masks(bgr, numbered, detections.class_ids.tolist())
+        _draw_masks(bgr, numbered, colors)
     turned = None if detections.oriented is None else oriented_corners(detections.oriented)
-    class_ids = detections.class_ids.tolist()
-    for index, class_id in enumerate(class_ids):
+    for index, color in enumerate(colors):
         corners = None if turned is None else turned[index]
-        draw_box(bgr, detections.xyxy[index], '', _color(class_id), corners=corners)
+        draw_box(bgr, detections.xyxy[index], '', color, corners=corners)
     if detections.keypoints is not None:
-        for points, class_id in zip(detections.keypoints, class_ids, strict=True):
-            _draw_keypoints(bgr, points, skeleton, _color(class_id))
+        for points, color in zip(detections.keypoints, colors, strict=True):
+            _draw_keypoints(bgr, points, skeleton, color)
     # Labels come last, because no line or keypoint may cover a label.
-    for xyxy, score, class_id in zip(detections.xyxy, detections.scores, class_ids, strict=True):
+    ids = [-1] * len(detections) if detections.ids is None else detections.ids.tolist()
+    rows = zip(detections.xyxy, detections.scores, detections.class_ids.tolist(), strict=True)
+    for (xyxy, score, class_id), id_, color in zip(rows, ids, colors, strict=True):
         name = drawable_name(class_names[class_id], class_id)
-        _draw_label(bgr, xyxy, f'{name} {score:.2f}', _color(class_id))
+        number = f'#{id_} ' if id_ > 0 else ''
+        _draw_label(bgr, xyxy, f'{number}{name} {score:.2f}', color)
+
+
+def draw_trail(
+    bgr: npt.NDArray[np.uint8], points: Sequence[tuple[float, float]], track_id: int
+) -> None:
+    """Draw a line through the positions of a tracked object, in the colour of its id.
+
+    Args:
+        bgr: uint8 (height, width, 3), BGR, contiguous. Changed in place.
+        points: x and y in pixels, oldest first.
+    """
+    outline = np.rint(np.array(points).clip(-_MAX_DRAWN_COORDINATE, _MAX_DRAWN_COORDINATE))
+    thickness = 2 * _line_width(bgr)
+    line = [outline.astype(np.int32)]
+    cv2.polylines(bgr, line, False, _track_color(track_id), thickness, cv2.LINE_AA)
+
+
+def _colors(detections: Detections) -> list[tuple[int, int, int]]:
+    """Return the BGR colour of each object: that of its class, or of its id with a tracker."""
+    if detections.ids is None:
+        return [_color(class_id) for class_id in detections.class_ids.tolist()]
+    return [_track_color(id_) for id_ in detections.ids.tolist()]
+
+
+def _track_color(track_id: int) -> tuple[int, int, int]:
+    """Return the BGR colour of an id; light grey for an object without a confirmed track."""
+    return _color(track_id - 1) if track_id > 0 else _NO_TRACK_COLOR
 
 
 def _draw_masks(
-    bgr: npt.NDArray[np.uint8], numbered: NumberedMasks, class_ids: Sequence[int]
+    bgr: npt.NDArray[np.uint8],
+    numbered: NumberedMasks,
+    colors_of_masks: Sequence[tuple[int, int, int]],
 ) -> None:
-    """Tint each pixel in the colour of its mask's class. The best mask wins."""
+    """Tint each pixel in the colour of its mask. The best mask wins."""
     numbers = np.empty(bgr.shape[:2], np.uint16)
     numbered.number(numbers)
-    colors = np.array([(0, 0, 0), *map(_color, class_ids)], np.uint8)
+    colors = np.array([(0, 0, 0), *colors_of_masks], np.uint8)
     for rows in row_strips(_size_wh(bgr)):
         strip, within = bgr[rows], numbers[rows] > 0
         strip[within] = strip[within] // 2 + colors[numbers[rows][within]] // 2

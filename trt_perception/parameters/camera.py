@@ -5,10 +5,11 @@ A camera parameter that was never set has the value of the node's parameter.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -176,10 +177,10 @@ class NodeParameters:
             if name not in rows:
                 raise unknown_parameter(name, self.node.cameras, _argument_with(value))
             fields[name.split('.')[1]][rows[name].field] = value
-        cameras = {
-            name: dataclasses.replace(self.node, **changes) if changes else self.node
-            for name, changes in fields.items()
-        }
+        cameras = {}
+        for name, changes in fields.items():
+            with _errors_of_camera(name):  # values of node and camera may contradict each other
+                cameras[name] = dataclasses.replace(self.node, **changes) if changes else self.node
         object.__setattr__(self, '_cameras', {'': self.node, **cameras})
 
     @classmethod
@@ -255,15 +256,8 @@ class NodeParameters:
         for name, parameters in self._cameras.items():
             if name and parameters is self.node:
                 continue
-            try:
+            with _errors_of_camera(name):
                 check(parameters)
-            except ConfigError as error:
-                if not name:
-                    raise
-                subject = f"camera '{name}': {error.subject}"
-                raise ConfigError(
-                    subject, error.found, expected=error.expected, fix=error.fix
-                ) from error
 
     def rows(self) -> dict[str, Parameter]:
         """Map the name of each current parameter of the node to its row."""
@@ -309,6 +303,18 @@ class NodeParameters:
         return dataclasses.replace(
             self, node=node, camera_values={**camera_values, **changed_values}
         )
+
+
+@contextlib.contextmanager
+def _errors_of_camera(name: str) -> Iterator[None]:
+    """Add the name of a camera to errors. The name '' adds nothing."""
+    try:
+        yield
+    except ConfigError as error:
+        if not name:
+            raise
+        subject = f"camera '{name}': {error.subject}"
+        raise ConfigError(subject, error.found, expected=error.expected, fix=error.fix) from error
 
 
 def _split_by_scope(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

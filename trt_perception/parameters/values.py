@@ -28,7 +28,7 @@ from trt_perception.model.pipeline_options import (
     PipelineOptions,
 )
 from trt_perception.model.tasks.table import TASK_KEYS
-from trt_perception.model.tasks.task import Task
+from trt_perception.model.tasks.task import PARAMETERS_OF_TRACKER, Task
 from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
@@ -44,6 +44,7 @@ from trt_perception.parameters.rules import (
     libraries_mistake,
     rate_mistake,
 )
+from trt_perception.parameters.tracker import TrackerParameters
 from trt_perception.parameters.triton import TritonParameters
 from trt_perception.process.foreign_names import foreign_names
 
@@ -89,8 +90,12 @@ def closest_parameters(word: str, known: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
-    """The values of all parameters. The constructor does not check them."""
+class ParameterValues(FrameParameters, TrackerParameters, ModelParameters, TritonParameters):
+    """The values of all parameters. The constructor checks only rules between parameters.
+
+    Raises:
+        ConfigError: a value of the tracker contradicts another one.
+    """
 
     confidence_threshold: float = parameter_field(
         FrameParameters.confidence_threshold,
@@ -294,6 +299,9 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         live=True,
     )
 
+    def __post_init__(self) -> None:
+        self.check_tracker()
+
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> ParameterValues:
         """Read values by ROS name. Other parameters keep their defaults.
@@ -347,7 +355,9 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         """
         defaults = ParameterValues()
         before = before or defaults
+        without_tracker = PARAMETERS_OF_TRACKER if self.tracker_type == 'none' else ()
         unused = {
+            **dict.fromkeys(without_tracker, 'tracker.type none'),
             **dict.fromkeys(decoder.unused_parameters, f'decoder {decoder.family}'),
             **dict.fromkeys(task.unused_parameters, f'task {task}'),
         }
@@ -362,14 +372,30 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     def thresholds(self, class_names: tuple[str, ...], task: Task | None = None) -> Thresholds:
         """Return the values that may change between frames, with class indices for the filter.
 
+        With a tracker, the lower one of its threshold and `confidence_threshold` applies.
+
         Args:
             task: task of the model; None for a task of objects. Other tasks ignore the filter.
 
         Raises:
-            ConfigError: the class filter names a class that the model does not have.
+            ConfigError: the class filter names a class that the model does not have, or the model
+                finds no objects that could be tracked.
         """
-        names = [field.name for field in dataclasses.fields(FrameParameters)]
-        class_filter = self.class_filter if task is None or task.finds_objects else ()
+        finds_objects = task is None or task.finds_objects
+        if self.tracker_type != 'none' and not finds_objects:
+            raise ConfigError(
+                "parameter 'tracker.type'",
+                f'{self.tracker_type!r} with a model with task {task}',
+                fix="set it to 'none': only models that find objects have tracks",
+            )
+        values = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(FrameParameters)
+        }
+        if self.tracker_type != 'none':
+            values['confidence_threshold'] = min(
+                self.confidence_threshold, self.tracker_low_threshold
+            )
+        class_filter = self.class_filter if finds_objects else ()
         return Thresholds(
             class_ids=class_filter_ids(class_filter, class_names),
             focal_length_px=self.model_focal_length,
@@ -377,7 +403,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
                 self.depth_sky_threshold,
                 self.depth_sky_depth_m if self.depth_sky == 'far' else math.nan,
             ),
-            **{name: getattr(self, name) for name in names},
+            **values,
         )
 
 
@@ -417,10 +443,10 @@ _KINDS: Final = {
 
 
 def _group(field: str) -> int:
-    """Return the group of a row in the table: engine_path, no base class, model, Triton."""
+    """Return the group of a row: engine_path, no base class, tracker, model, Triton."""
     if field == 'engine_path':
         return 0
-    return {'model': 2, 'triton': 3}.get(field.partition('_')[0], 1)
+    return {'tracker': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
 
 
 def _rows() -> tuple[Parameter, ...]:

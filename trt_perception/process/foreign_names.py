@@ -19,6 +19,7 @@ _OPTIONS_BY_PARAMETER: Final = {
     'iou_threshold': '--iou',
     'class_filter': '--classes',
     'device_ids': '--device',
+    'tracker.type': '--track',
 }
 
 
@@ -65,7 +66,6 @@ _PRECISION: Final = (
     'ONNX file since the export'
 )
 _BUILT: Final = 'the node builds no engines: run build_engine first'
-_NO_TRACKING: Final = 'detections have no ids over time; a tracker can subscribe to detections'
 _FLAT: Final = 'boxes are in pixels of the image; another node can lift them with depth images'
 _HUB: Final = 'nothing is downloaded; set engine_path to a file'
 
@@ -101,7 +101,9 @@ FOREIGN_NAMES: Final = (
         'class_filter',
         'a list of names of classes, not of their numbers',
     ),
-    ForeignNames(('agnostic_nms', 'agnostic', 'nms_agnostic'), 'class_agnostic_nms'),
+    ForeignNames(
+        ('agnostic_nms', 'agnostic', 'nms_agnostic', 'class_agnostic'), 'class_agnostic_nms'
+    ),
     ForeignNames(('names', 'labels', 'label_list', 'class_list'), 'model.class_names'),
     ForeignNames(
         (
@@ -223,7 +225,30 @@ FOREIGN_NAMES: Final = (
         'the topic debug_image has the picture while somebody subscribes to it',
     ),
     ForeignNames(
-        ('use_tracking', 'tracking', 'tracker', 'tracker_type', 'track'), '', _NO_TRACKING
+        ('use_tracking', 'tracking', 'tracker', 'track'),
+        'tracker.type',
+        'none or bytetrack',
+    ),
+    ForeignNames(
+        ('track_high_thresh', 'track_thresh', 'high_conf_det_threshold'), 'tracker.high_threshold'
+    ),
+    ForeignNames(('track_low_thresh',), 'tracker.low_threshold'),
+    ForeignNames(
+        ('new_track_thresh', 'track_activation_threshold'), 'tracker.new_track_threshold'
+    ),
+    ForeignNames(('minimum_iou_threshold',), 'tracker.match_iou'),
+    ForeignNames(('match_thresh',), 'tracker.match_iou', '1 minus this value'),
+    ForeignNames(
+        ('track_buffer', 'lost_track_buffer', 'max_age'),
+        'tracker.max_lost_s',
+        'a time in seconds, not a number of images',
+    ),
+    ForeignNames(('minimum_consecutive_frames', 'min_hits', 'n_init'), 'tracker.min_hits'),
+    ForeignNames(('fuse_score',), '', 'scores do not change the overlap of a pair'),
+    ForeignNames(
+        ('with_reid', 'gmc_method'),
+        '',
+        'tracks use boxes only, not the appearance of objects or the motion of the camera',
     ),
     ForeignNames(
         (

@@ -26,6 +26,7 @@ from trt_perception.pipelines.warm_up import OpenPipeline
 from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.autostart import Autostart, OpenModel, open_model
 from trt_perception.ros.camera.camera import NodeCamera, subscriptions_text
+from trt_perception.ros.camera.tracks import CameraTracks
 from trt_perception.ros.camera.transport_choice import choose_transports, simplejpeg_advice
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
@@ -95,6 +96,8 @@ class DetectorNode(LifecycleNode):
         self._pipelines: list[Pipeline] = []
         self._frame_time_s = 0.0  # seconds of a frame in the warm-up
         self._cameras: list[NodeCamera] = []
+        # By name of the camera. They are never removed, so that no id is given twice.
+        self._tracks: dict[str, CameraTracks] = {}
         self._participants = ImageParticipants(self)
         # on_activate creates the pool; _stop frees it.
         self._pool: WorkerPool[Any] | None = None
@@ -158,7 +161,10 @@ class DetectorNode(LifecycleNode):
         for number, name in enumerate(names):
             index = number % len(self._pipelines)
             parameters = self._declared_parameters.camera_parameters(name)
-            self._cameras.append(NodeCamera(self, name, parameters, self._pipelines[index], index))
+            tracks = self._tracks.setdefault(name, CameraTracks(self, name))
+            self._cameras.append(
+                NodeCamera(self, name, parameters, self._pipelines[index], index, tracks)
+            )
         self._monitor.set_cameras([camera.monitor for camera in self._cameras])
         if advice := simplejpeg_advice([camera.parameters for camera in self._cameras]):
             self.get_logger().warning(advice)

@@ -39,6 +39,7 @@ class CameraDiagnostics:
             a JPEG, or grey pixels of 16 bits.
         candidates_limited: number of published images with boxes above the threshold that did
             not enter NMS.
+        track_counts: number of live confirmed tracks, and of ids so far; None without a tracker.
         ages_ms: milliseconds from stamp to publication of the last images; empty if the stamps
             do not show the age.
         reliability: requested QoS reliability; empty while inactive.
@@ -53,6 +54,7 @@ class CameraDiagnostics:
     result_images_skipped: int = 0
     decoder_warnings: int = 0
     candidates_limited: int = 0
+    track_counts: tuple[int, int] | None = None
     ages_ms: Sequence[float] = ()
     reliability: str = ''
     summary: StatusSummary | None = None
@@ -148,6 +150,12 @@ def sum_not_delivered(cameras: Sequence[CameraDiagnostics]) -> int | None:
     return sum(known) if len(known) == len(lost) else None
 
 
+def _sum_track_counts(cameras: Sequence[CameraDiagnostics]) -> tuple[int, int] | None:
+    """Return the sums over all cameras; None if no camera has a tracker."""
+    counts = [camera.track_counts for camera in cameras if camera.track_counts is not None]
+    return (sum(live for live, _ in counts), sum(ids for _, ids in counts)) if counts else None
+
+
 def _single_camera_status(
     name: str, node: NodeDiagnostics, camera: CameraDiagnostics
 ) -> DiagnosticStatus:
@@ -176,6 +184,7 @@ def _node_status(name: str, node: NodeDiagnostics) -> DiagnosticStatus:
         result_images_skipped=sum(camera.result_images_skipped for camera in cameras),
         decoder_warnings=sum(camera.decoder_warnings for camera in cameras),
         candidates_limited=sum(camera.candidates_limited for camera in cameras),
+        track_counts=_sum_track_counts(cameras),
     )
     values = {
         'state': node.state,
@@ -252,6 +261,9 @@ def _count_values(camera: CameraDiagnostics) -> dict[str, str]:
         values['decoder_warnings'] = str(camera.decoder_warnings)
     if camera.candidates_limited:
         values['candidates_limited'] = str(camera.candidates_limited)
+    if camera.track_counts is not None:
+        live, ids = camera.track_counts
+        values |= {'tracks': str(live), 'track_ids': str(ids)}
     if camera.summary is not None and camera.summary.late_stage:
         values['late stage'] = camera.summary.late_stage
     return values

@@ -21,21 +21,25 @@ NO_ID = -1
 
 @dataclass(frozen=True, repr=False)
 class TrackedDetections(ShortRepr):
-    """The detections of one image that a Tracker kept, best score first, and their ids.
+    """The detections of one image that a Tracker kept, best score first, with their ids.
 
     Attributes:
-        detections: the kept detections, of length n. A kept box, mask and keypoint is as detected,
-            not as predicted.
-        ids: int64 (n,), from 1; -1 for a detection without a confirmed track.
+        detections: the kept detections, of length n, with ``ids``. A kept box, mask and keypoint
+            is as detected, not as predicted.
         kept: int64 (n,), ascending: the index of each detection among those given to ``update``.
     """
 
     detections: Detections
-    ids: npt.NDArray[np.int64]
     kept: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.detections)
+
+    @property
+    def ids(self) -> npt.NDArray[np.int64]:
+        """The ``ids`` of the detections: int64 (n,), from 1; -1 without a confirmed track."""
+        assert self.detections.ids is not None
+        return self.detections.ids
 
 
 @dataclass
@@ -136,6 +140,16 @@ class Tracker:
         self._size_wh: tuple[int, int] | None = None
         self._last_id = 0
 
+    @property
+    def live_tracks(self) -> int:
+        """Number of confirmed tracks that have not ended."""
+        return int(np.count_nonzero(self._tracks.ids != NO_ID))
+
+    @property
+    def last_id(self) -> int:
+        """The largest id so far, which is also the number of ids; 0 before the first one."""
+        return self._last_id
+
     def reset(self) -> None:
         """End all tracks. The ids of later tracks continue the numbers."""
         self._tracks = _no_tracks()
@@ -150,7 +164,7 @@ class Tracker:
         ``max_lost_s``, or if the size of the image changes.
 
         Args:
-            detections: in pixels of the image, without ``numbered`` masks.
+            detections: in pixels of the image.
             stamp_s: time of the exposure in seconds. Any clock of constant speed will do.
             size_wh: width and height of the image in pixels; None if the size never changes.
 
@@ -255,4 +269,6 @@ class Tracker:
             keep |= ids != NO_ID
         self._tracks = tracks.take((tracks.ids != NO_ID) | (tracks.seen_s == self._stamp_s))
         kept = np.flatnonzero(keep)
-        return TrackedDetections(detections.take(kept), ids[kept], kept)
+        # Images that the GPU draws need no new numbers if all detections are kept.
+        taken = detections if len(kept) == len(detections) else detections.take(kept)
+        return TrackedDetections(taken.with_ids(ids[kept]), kept)

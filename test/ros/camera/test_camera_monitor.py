@@ -15,6 +15,7 @@ from trt_perception.monitoring.status_summary import Level, StatusSummary
 from trt_perception.ros.camera import camera_monitor
 from trt_perception.ros.camera.camera import NodeCamera
 from trt_perception.ros.camera.camera_monitor import CameraMonitor
+from trt_perception.ros.camera.tracks import CameraTracks
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -66,6 +67,7 @@ def test_images_with_too_many_candidates_are_counted_and_logged_once(
     camera = NodeCamera.__new__(NodeCamera)
     camera.monitor, camera._needs_focal_length = monitor, False
     camera._publishers = SimpleNamespace(publish=lambda *_: True)
+    camera._tracks = CameraTracks(client.node, '')
     message = SimpleNamespace(header=Header())
     frame = frame_from_bgr(np.zeros((4, 6, 3), np.uint8))
 

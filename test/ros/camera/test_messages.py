@@ -163,6 +163,21 @@ def test_bytes_of_oriented_boxes_equal_the_serialisation_of_rclpy(oriented, stam
     assert_same_message(content, expected)
 
 
+@given(
+    rows=ROWS,
+    numbers=st.lists(st.one_of(st.just(-1), st.integers(1, 10**12)), min_size=12, max_size=12),
+    many=st.sampled_from([0, 64]),
+)
+def test_bytes_with_ids_of_tracks_equal_the_serialisation_of_rclpy(rows, numbers, many):
+    """Ids of different lengths move all later fields."""
+    ids = numbers[: len(rows)]
+    found = detections_of(rows).with_ids(np.array(ids, np.int64))
+    message = expected_message(header_of(), rows)
+    for detection, number in zip(message.detections, ids, strict=True):
+        detection.id = str(number) if number > 0 else ''
+    assert_same_message(DetectionsSerializer(CLASS_NAMES, many)(header_of(), found), message)
+
+
 @pytest.mark.parametrize(('found', 'count'), [(0, 17), (3, 2)])
 def test_keypoints_have_a_row_for_each_detection(found, count):
     header = header_of('front', 5, 6)

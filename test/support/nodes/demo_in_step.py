@@ -16,7 +16,7 @@ def command_with_twenty_scenes(options, name, log):
     """Return the demo's camera command with fewer scenes."""
     scenes = options.scenes
     command = camera_command(options, name, log)
-    return [scenes / 'scene_0[01]?.jpg' if word == scenes else word for word in command]
+    return [scenes / '*_0[01]?.jpg' if word == scenes else word for word in command]
 
 
 if __name__ == '__main__':

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, TypeAlias, TypedDict, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import ModelInfo
+from trt_perception.tracking.settings import TrackerSettings
 
 Floats = npt.NDArray[np.float32]
 #: The result of a task for one image. Tasks of objects have Detections. Kernels of a GPU make
@@ -60,12 +61,19 @@ class Topic:
     is_latched: bool = False
 
 
+#: Parameters of the node that only its tracker reads. ``tracker.type`` is refused, not ignored.
+PARAMETERS_OF_TRACKER: Final = tuple(
+    f'tracker.{field.name}'
+    for field in fields(TrackerSettings)
+    if field.name != 'confidence_threshold'
+)
 _PARAMETERS_OF_OBJECTS: Final = (
     'confidence_threshold',
     'iou_threshold',
     'max_detections',
     'class_filter',
     'class_agnostic_nms',
+    *PARAMETERS_OF_TRACKER,
 )
 #: Parameters of the node that only models with an output for the sky read.
 PARAMETERS_OF_SKY: Final = ('depth.sky', 'depth.sky_depth_m', 'depth.sky_threshold')

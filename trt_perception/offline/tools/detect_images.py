@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.images.frame import frame_from_bgr
@@ -28,7 +29,11 @@ from trt_perception.offline.evaluation.offline_detection import (
     detect_batch,
     read_ahead,
 )
-from trt_perception.offline.tools.parts.arguments import check_output_folder, parse_path
+from trt_perception.offline.tools.parts.arguments import (
+    check_output_folder,
+    parse_path,
+    positive_number,
+)
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
 from trt_perception.offline.tools.parts.detection_output import (
     CocoResults,
@@ -36,6 +41,7 @@ from trt_perception.offline.tools.parts.detection_output import (
     write_image,
 )
 from trt_perception.offline.tools.parts.detection_sources import (
+    DEFAULT_FPS,
     SUMMARY_FILE,
     DetectionPlan,
     VideoFile,
@@ -49,6 +55,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     suggest_tool_assignment,
     values_from_options,
 )
+from trt_perception.offline.tools.parts.sequence_tracks import SequenceTracks
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.open_pipeline import open_offline_pipeline
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
@@ -62,6 +69,7 @@ examples:
   detect_images yolo.onnx --source drive.mp4 --output found --confidence 0.5
   detect_images yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
       --classes person car --no-pictures
+  detect_images yolo.onnx --source drive.mp4 --output found --track
 
 The output folder receives:
   each image, with its results drawn, under its own name
@@ -71,6 +79,9 @@ The output folder receives:
   results.json: the same detections in COCO's results format
   summary.json: counts, latency and problems
 Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
+With --track, "track_id" is the number of the object's track, and null without a confirmed track.
+Each video and each folder of images is a sequence with its own tracks. --param tracker.NAME=VALUE
+changes the settings (docs/tracks.md).
 For models that describe the whole image, detections.json is missing, and results.json has for
 each image:
   classify: the five best classes with their scores
@@ -94,6 +105,8 @@ class _DetectionRun:
 
     Attributes:
         seconds: detection time per image, one entry for each batch.
+        tracks: gives the objects of a sequence their ids; None without --track.
+        fps: images per second of folders, and of videos instead of their own rate; 0 if not given.
         problems: messages about images and videos that could not be read completely.
         partial: whether the user interrupted the run. Later images are missing then.
     """
@@ -103,6 +116,8 @@ class _DetectionRun:
     plan: DetectionPlan
     results: CocoResults | ImageTaskResults
     bar: tqdm[NoReturn]
+    tracks: SequenceTracks | None = None
+    fps: float = 0.0
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     drawn: list[str] = field(default_factory=list)
@@ -128,7 +143,8 @@ class _DetectionRun:
         spec = self.pipeline.spec
         files = [(path, None) for _, path in self.plan.images]
         decoded = read_ahead(files, self._skip_unreadable)
-        named = ((self.plan.images[index][0], bgr) for index, bgr in decoded)
+        fps = self.fps or DEFAULT_FPS
+        named = ((self.plan.images[index][0], bgr, index / fps) for index, bgr in decoded)
         for name, bgr, found in self._detect(named):
             if name in self.plan.targets:
                 target = self.plan.targets[name]
@@ -142,7 +158,10 @@ class _DetectionRun:
         spec = self.pipeline.spec
         opened = VideoOutput(target, video.fps, spec.class_names, spec.task) if target else None
         frames = (bgr for _, bgr in ImageSource(str(video.path)))
-        named = ((f'{name}#{number:06d}', bgr) for number, bgr in enumerate(frames))
+        fps = self.fps or video.fps
+        named = ((f'{name}#{number:06d}', bgr, number / fps) for number, bgr in enumerate(frames))
+        if self.tracks is not None:
+            self.tracks.start_sequence()
         with opened or contextlib.nullcontext():
             for _, bgr, found in self._detect(named):
                 if opened is not None:
@@ -157,15 +176,21 @@ class _DetectionRun:
             )
 
     def _detect(
-        self, images: Iterable[tuple[str, _Image]]
+        self, images: Iterable[tuple[str, _Image, float]]
     ) -> Iterator[tuple[str, _Image, TaskResult]]:
-        """Run the model on named images in batches, and collect the results."""
+        """Run the model on images with name and stamp (s) in batches, and collect the results.
+
+        With a tracker, the results have ids, and the images have trails.
+        """
         for chunk in split_into_batches(images, self.pipeline.batch):
-            frames = [frame_from_bgr(bgr) for _, bgr in chunk]
+            frames = [frame_from_bgr(bgr) for _, bgr, _ in chunk]
             started = time.perf_counter()
             run = detect_batch(self.pipeline, frames, self.thresholds)
             self.seconds.append((time.perf_counter() - started) / len(chunk))
-            for (name, bgr), found in zip(chunk, run, strict=True):
+            for (name, bgr, stamp_s), detected in zip(chunk, run, strict=True):
+                found = detected
+                if self.tracks is not None:
+                    found = self.tracks.update(name, bgr, stamp_s, detected)
                 self.results.add(name, (bgr.shape[1], bgr.shape[0]), found)
                 yield name, bgr, found
                 self.bar.update()
@@ -188,6 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, DetectionPlan]:
     parameters = values_from_options(options, options.model)
     parameters = parameters.with_values({'class_filter': options.classes})
+    if options.fps and not options.track:
+        raise ConfigError('--fps', 'has no effect without --track', fix='leave it out')
     model = read_model_file(options.model, accepts_server=True)
     plan = make_plan(
         options.source,
@@ -214,7 +241,9 @@ def _run(
         names, task = pipeline.spec.class_names, pipeline.spec.task
         check_object_options(parameters, task)
         thresholds = parameters.thresholds(names)
-        facts = _facts(model, pipeline.spec, thresholds)
+        settings = parameters.tracker_settings(parameters.confidence_threshold)
+        tracks = None if settings is None else SequenceTracks(settings, draws=bool(plan.targets))
+        facts = _facts(model, pipeline.spec, parameters)
         results: CocoResults | ImageTaskResults
         if task.finds_objects:
             results = CocoResults(names, facts, task)
@@ -228,13 +257,15 @@ def _run(
         make_folder(plan.folder)
         check_output_folder(plan.folder)
         with tqdm(total=plan.total_images or None, unit='img', disable=None, leave=False) as bar:
-            work = _DetectionRun(pipeline, thresholds, plan, results, bar)
+            fps = options.fps or 0.0
+            work = _DetectionRun(pipeline, thresholds, plan, results, bar, tracks, fps)
             work.process_sources()
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
     summary: dict[str, Any] = {
         'command': options.command,
         **facts,
         **results.summary(),
+        **({} if tracks is None else {'tracks': tracks.count}),
         'latency_ms': latency,
         'problems': work.problems,
         'partial': work.partial,
@@ -258,12 +289,14 @@ def _run(
     return 1 if work.problems or saver.failed else 0
 
 
-def _facts(model: ModelFile, spec: ModelSpec, thresholds: Thresholds) -> dict[str, Any]:
+def _facts(model: ModelFile, spec: ModelSpec, config: ParameterValues) -> dict[str, Any]:
     """Return the model and the settings for the written files."""
-    used = {
-        'confidence_threshold': thresholds.confidence_threshold,
-        'iou_threshold': thresholds.iou_threshold,
+    used: dict[str, Any] = {
+        'confidence_threshold': config.confidence_threshold,
+        'iou_threshold': config.iou_threshold,
     }
+    if settings := config.tracker_settings(config.confidence_threshold):
+        used['tracker'] = {'type': config.tracker_type, **asdict(settings)}
     return {
         'model': model.path.name,
         'model_sha256': model.sha256,
@@ -309,6 +342,18 @@ def _parser() -> argparse.ArgumentParser:
     add('--overwrite', action='store_true', help='replace the results of an earlier run')
     add('--no-pictures', action='store_true', help='do not write annotated images and videos')
     add('--classes', nargs='+', default=[], metavar='NAME', help='report only these classes')
+    add(
+        '--track',
+        action='store_true',
+        help='give objects ids that stay the same in the images of a video or folder',
+    )
+    add(
+        '--fps',
+        type=positive_number,
+        metavar='X',
+        help='images per second, with --track (default: the rate of the video; '
+        f'{DEFAULT_FPS:g} for folders)',
+    )
     add_model_arguments(parser)
     return parser
 

@@ -35,6 +35,7 @@ from trt_perception.ros.camera.camera_monitor import OFF_REASON, CameraMonitor
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
 from trt_perception.ros.camera.publishers import CameraPublishers
+from trt_perception.ros.camera.tracks import CameraTracks
 from trt_perception.ros.camera.transport_choice import TransportChoice
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
@@ -50,6 +51,7 @@ class NodeCamera:
     Args:
         name: name of the camera; empty if the node has only one camera.
         pipeline_index: index of the pipeline in the pool.
+        tracks: tracks of the camera, which outlive this object; None for new ones.
 
     Attributes:
         monitor: watches the camera. It may be used after this object was closed.
@@ -62,6 +64,7 @@ class NodeCamera:
         parameters: ParameterValues,
         pipeline: Pipeline,
         pipeline_index: int = 0,
+        tracks: CameraTracks | None = None,
     ) -> None:
         self.name = name
         self.parameters = parameters
@@ -76,11 +79,14 @@ class NodeCamera:
         publishers = CameraPublishers(node, spec.class_names, parameters, spec.task, name)
         self._publishers: CameraPublishers | None = publishers
         self.monitor.wanted_topics = publishers.wanted_topics
+        self._tracks = tracks or CameraTracks(node, name)
+        self.monitor.track_counts = self._tracks.counts
         # Normalised fx and fy, for models that need them.
         self._focal_lengths: tuple[float, float] | None = None
         self._needs_focal_length = spec.decoder.needs_focal_length
         self._info_subscription: Subscription | None = None
         try:
+            self._tracks.apply(parameters)
             if self._needs_focal_length or publishers.needs_camera_info:
                 self._info_subscription = subscribe_camera_info(node, name, self._on_camera_info)
         except BaseException:
@@ -150,6 +156,7 @@ class NodeCamera:
         before, self.parameters = self.parameters, parameters
         self._warn_of_unused_parameters(before)
         self._apply_live_parameters()
+        self._tracks.apply(parameters)
         if parameters.enabled != before.enabled:
             self._log.info(f'switched {"on" if parameters.enabled else f"off: {OFF_REASON}"}')
         if parameters.max_rate_hz != before.max_rate_hz:
@@ -196,7 +203,8 @@ class NodeCamera:
             image_input.close()
 
     def close_publishers(self) -> None:
-        """Destroy the publishers. May be called again."""
+        """Destroy the publishers, and end all tracks. May be called again."""
+        self._tracks.close()
         subscription, self._info_subscription = self._info_subscription, None
         if subscription is not None:
             self._node.destroy_subscription(subscription)
@@ -239,6 +247,7 @@ class NodeCamera:
                 'focal length: publish it, or set model.focal_length',
                 throttle_duration_sec=30.0,
             )
+        found = self._tracks.update(message.header.stamp, frame, found)
         if not self._publishers.publish(message.header, frame, found):
             self.monitor.result_images_skipped += 1
         if frame.warning:

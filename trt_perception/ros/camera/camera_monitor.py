@@ -109,6 +109,8 @@ class CameraMonitor:
 
     Attributes:
         wanted_topics: returns the names of the topics on demand that have a subscriber.
+        track_counts: returns the number of live confirmed tracks, and of ids so far; None without
+            a tracker.
         enabled: whether the camera is switched on. A camera that is switched off has no problems.
         result_images_skipped: number of published images of the last activation without a mask
             image, map or debug image that a subscriber expects; see `CameraDiagnostics`.
@@ -121,6 +123,7 @@ class CameraMonitor:
     def __init__(self, node: Node, name: str = '') -> None:
         self.name = name
         self.wanted_topics: Callable[[], frozenset[str]] = frozenset
+        self.track_counts: Callable[[], tuple[int, int] | None] = lambda: None
         self.enabled = True
         self.result_images_skipped = 0
         self.decoder_warnings = 0
@@ -217,10 +220,11 @@ class CameraMonitor:
         self.candidates_limited += 1
         if self.candidates_limited == 1:
             self._log.warning(
-                f'{left_out} boxes above confidence_threshold did not enter NMS, because only the '
+                f'{left_out} boxes above the threshold did not enter NMS, because only the '
                 f'{DecodingLimits.max_candidates} best of an image do, so boxes with low scores '
-                'may be missing: raise confidence_threshold, or set class_filter; /diagnostics '
-                'counts such images as candidates_limited'
+                'may be missing: raise confidence_threshold (with a tracker, also '
+                'tracker.low_threshold), or set class_filter; /diagnostics counts such images as '
+                'candidates_limited'
             )
 
     def on_published(self, stamp: Time | StampFields) -> None:
@@ -298,6 +302,7 @@ class CameraMonitor:
             result_images_skipped=self.result_images_skipped,
             decoder_warnings=self.decoder_warnings,
             candidates_limited=self.candidates_limited,
+            track_counts=self.track_counts(),
         )
         if counts is not None and self._input is not None:
             diagnostics.statistics = counts

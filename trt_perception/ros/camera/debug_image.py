@@ -15,9 +15,11 @@ from rclpy.publisher import Publisher
 from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
+from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.images.results.image_limits import is_large_result
+from trt_perception.images.trails import Trails
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
 from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
@@ -71,6 +73,7 @@ class DebugImage:
         self._closed = False
         # Only the thread uses the serialised message. It is reused while its size is the same.
         self._message: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._trails = Trails()  # of the drawn images; only the thread uses them
         self._publisher: Publisher | None = None
         self._thread: threading.Thread | None = None
         if max_rate_hz > 0:
@@ -177,6 +180,8 @@ class DebugImage:
         self._message, pixels = serialize_with_room(start, self._message)
         bgr = pixels.reshape(frame.height, frame.width, 3)
         image = frame_to_bgr(decode_on_cpu(frame), out=bgr)
+        if isinstance(found, Detections):
+            self._trails.draw(image, found, header.stamp.sec + header.stamp.nanosec * 1e-9)
         self._task.draw(image, found, self._class_names)
 
     def _report(self, error: Exception) -> None:

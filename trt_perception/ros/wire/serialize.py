@@ -11,8 +11,9 @@ NUL (uint32), followed by the bytes.
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -59,8 +60,8 @@ class DetectionsSerializer:
     def __init__(self, class_names: Sequence[str], array_from: int = 64) -> None:
         self._class_names = [cdr_string(name) for name in class_names]
         self._array_from = array_from
-        # By class id and by the offset modulo 8, which determines the padding.
-        self._templates: dict[tuple[int, int], _Template] = {}
+        # By class id, the offset modulo 8, which determines the padding, and the length of the id.
+        self._templates: dict[tuple[int, int, int], _Template] = {}
         # By class id: a detection whose numbers are zero, None before the first detection of the
         # class; and its length in words of 8 bytes.
         self._zero_entries = np.full(len(class_names), None, np.object_)
@@ -72,22 +73,25 @@ class DetectionsSerializer:
     ) -> bytearray | memoryview:
         """Serialise the detections of an image as a Detection2DArray, in new memory.
 
-        Boxes are in source pixels. Each detection has one hypothesis and an empty id.
+        Boxes are in source pixels. Each detection has one hypothesis. Its id is the number of its
+        track, and empty without a confirmed track.
         """
         if header.frame_id != self._frame_id:
             self._set_frame_id(header.frame_id)
         sec, nanosec = header.stamp.sec, header.stamp.nanosec
         pack, text = self._start_template
         start = pack(CDR_ENCAPSULATION, sec, nanosec, text, len(detections))
-        if len(detections) >= self._array_from:
+        # With ids, the lengths of the entries differ.
+        if detections.ids is None and len(detections) >= self._array_from:
             return self._serialize_with_arrays((sec, nanosec), start, detections)
         parts, end = [start], (len(start) - len(CDR_ENCAPSULATION)) % 8
         class_ids, scores = detections.class_ids.tolist(), detections.scores.tolist()
-        boxes = _box_numbers(detections)
-        for class_id, score, box in zip(class_ids, scores, boxes, strict=True):
-            pack, text = self._templates.get((class_id, end)) or self._make_template(class_id, end)
-            end = len(_NO_ID)  # the id starts at a multiple of 8
-            parts.append(pack(sec, nanosec, text, score, _POSE, *box, _NO_ID))
+        boxes, ids = _box_numbers(detections), _id_strings(detections)
+        for class_id, score, box, id_ in zip(class_ids, scores, boxes, ids, strict=False):
+            key = class_id, end, len(id_)
+            pack, text = self._templates.get(key) or self._make_template(*key)
+            end = len(id_) % 8  # the id starts at a multiple of 8
+            parts.append(pack(sec, nanosec, text, score, _POSE, *box, id_))
         return bytearray().join(parts)
 
     def _serialize_with_arrays(
@@ -124,9 +128,8 @@ class DetectionsSerializer:
 
     def _zero_entry(self, class_id: int, offset: int, stamp: tuple[int, int] = (0, 0)) -> bytes:
         """Return a detection at byte `offset` (modulo 8) whose score and box are zero."""
-        pack, text = self._templates.get((class_id, offset)) or self._make_template(
-            class_id, offset
-        )
+        key = class_id, offset, len(_NO_ID)
+        pack, text = self._templates.get(key) or self._make_template(*key)
         return pack(*stamp, text, 0, _POSE, *[0] * _BOX_NUMBER_COUNT, _NO_ID)
 
     def _set_frame_id(self, frame_id: str) -> None:
@@ -136,17 +139,25 @@ class DetectionsSerializer:
         self._templates.clear()
         self._zero_entries.fill(None)
 
-    def _make_template(self, class_id: int, offset: int) -> _Template:
-        """Create the template of a detection at byte `offset` (modulo 8)."""
+    def _make_template(self, class_id: int, offset: int, id_length: int) -> _Template:
+        """Create the template of a detection at byte `offset` (modulo 8), with room for its id."""
         padding = -offset % 4
         text = (
             pad_cdr(cdr_string(self._frame_id), 4) + _COUNT.pack(1) + self._class_names[class_id]
         )
         text = pad_cdr(text, 8, offset + padding + _STAMP.size)
         numbers = f'd{len(_POSE)}s{_BOX_NUMBER_COUNT}d'
-        layout = f'<{padding}xiI{len(text)}s{numbers}{len(_NO_ID)}s'
-        template = self._templates[class_id, offset] = struct.Struct(layout).pack, text
+        layout = f'<{padding}xiI{len(text)}s{numbers}{id_length}s'
+        template = struct.Struct(layout).pack, text
+        self._templates[class_id, offset, id_length] = template
         return template
+
+
+def _id_strings(detections: Detections) -> Iterable[bytes]:
+    """Return the serialised id of each detection. Without a tracker, it repeats without end."""
+    if detections.ids is None:
+        return itertools.repeat(_NO_ID)
+    return [cdr_string(str(id_)) if id_ > 0 else _NO_ID for id_ in detections.ids.tolist()]
 
 
 def _box_numbers(detections: Detections) -> list[tuple[float, ...]]:

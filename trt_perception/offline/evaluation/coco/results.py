@@ -38,7 +38,7 @@ def coco_rows(
         a score of 0.5 on, else 1; and ``keypoint_scores``. Oriented boxes have an upright ``bbox``
         and also ``oriented_bbox``: centre x, centre y, width, height, angle in radians. Their
         ``segmentation`` is one polygon of the corners. ``RunLengthDetections`` have run lengths as
-        ``segmentation``.
+        ``segmentation``. With ids, ``track_id`` is the id, or None without a confirmed track.
     """
     xywh: npt.NDArray[np.float64] = detections.xyxy.astype(np.float64)
     xywh[:, 2:] -= xywh[:, :2]
@@ -60,6 +60,9 @@ def coco_rows(
     if isinstance(detections, RunLengthDetections):
         for row, runs in zip(rows, detections.runs, strict=True):
             row['segmentation'] = runs
+    if detections.ids is not None:
+        for row, id_ in zip(rows, detections.ids.tolist(), strict=True):
+            row['track_id'] = id_ if id_ > 0 else None
     return [row for row in rows if row['category_id'] is not None]
 
 

@@ -36,7 +36,7 @@ class RunLengthDetections(Detections):
         kept = super().take(which)
         runs = tuple(self.runs[place] for place in np.arange(len(self))[which])
         own = kept.xyxy, kept.scores, kept.class_ids, kept.keypoints, kept.oriented
-        return RunLengthDetections(*own, runs=runs)
+        return RunLengthDetections(*own, ids=kept.ids, runs=runs)
 
 
 def with_run_lengths(found: Detections) -> Detections:
@@ -48,7 +48,7 @@ def with_run_lengths(found: Detections) -> Detections:
         return found
     runs = tuple(mask_run_lengths(found.masks, index) for index in range(len(found)))
     own = found.xyxy, found.scores, found.class_ids, found.keypoints, found.oriented
-    return RunLengthDetections(*own, runs=runs)
+    return RunLengthDetections(*own, ids=found.ids, runs=runs)
 
 
 def mask_run_lengths(masks: Masks, index: int) -> RunLengths:

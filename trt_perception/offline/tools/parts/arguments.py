@@ -32,6 +32,17 @@ def integer_at_least(lowest: int, highest: int | None = None) -> Callable[[str],
     return number
 
 
+def positive_number(text: str) -> float:
+    """Convert an argument to a finite number above 0. An argparse type."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f'expected a number above 0 (got {short_repr(text)})')
+    return number
+
+
 def parse_path(text: str) -> Path:
     """Convert an argument to a path. This argparse type expands ``~`` in quoted arguments."""
     if not text:

@@ -22,7 +22,8 @@ SUMMARY_FILE: Final = 'summary.json'
 MAPS_FOLDER: Final = 'maps'
 # Images of other formats are written as PNG, because not every OpenCV can write these formats.
 _KEPT_IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png')
-_FALLBACK_FPS: Final = 30.0
+#: Images per second of a folder, and of a video that does not state its rate.
+DEFAULT_FPS: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def _open_video(path: Path) -> VideoFile:
     finally:
         capture.release()
     is_usable = math.isfinite(fps) and 0 < fps <= 1000
-    return VideoFile(path, fps if is_usable else _FALLBACK_FPS, int(max(0, min(frames, 2**31))))
+    return VideoFile(path, fps if is_usable else DEFAULT_FPS, int(max(0, min(frames, 2**31))))
 
 
 def _check_targets(

@@ -13,7 +13,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.files.yaml_text import read_yaml
 from trt_perception.model.model_spec import ModelSpec
-from trt_perception.model.tasks.task import Task
+from trt_perception.model.tasks.task import PARAMETERS_OF_TRACKER, Task
 from trt_perception.offline.tools.parts.arguments import integer_at_least
 from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
 from trt_perception.parameters.spelling import split_assignment
@@ -29,6 +29,7 @@ _PARAMETERS_SET_ELSEWHERE: Final = {
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
     'nvtx': 'use --nvtx',
+    'tracker.type': 'use detect_images --track: other tools do not track objects',
     **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
     'class_filter': 'use detect_images --classes: other tools do not filter classes',
 }
@@ -39,6 +40,7 @@ _OBJECT_OPTIONS: Final = {
     '--confidence': 'confidence_threshold',
     '--iou': 'iou_threshold',
     '--max-detections': 'max_detections',
+    '--track': 'tracker_type',
 }
 
 
@@ -124,7 +126,16 @@ def values_from_options(options: argparse.Namespace, model: str) -> ParameterVal
         'nvtx': options.nvtx,
         'triton.timeout_ms': OFFLINE_TIMEOUT_MS,
     }
-    return ParameterValues.from_values(values | read_parameters(options.param))
+    given = read_parameters(options.param)
+    if getattr(options, 'track', False):  # only detect_images has this option
+        values['tracker.type'] = 'bytetrack'
+    elif unused := sorted(set(PARAMETERS_OF_TRACKER) & given.keys()):
+        raise ConfigError(
+            f'--param {unused[0]}',
+            'has no effect without a tracker',
+            fix='use detect_images --track, or leave this parameter out',
+        )
+    return ParameterValues.from_values(values | given)
 
 
 def given_object_options(parameters: ParameterValues) -> list[str]:

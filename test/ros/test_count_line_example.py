@@ -1,0 +1,67 @@
+"""Test examples/count_line.py with a node that tracks, over DDS."""
+
+import re
+import sys
+
+import pytest
+
+from support.docs_pages import ROOT
+from support.models.picture_model import picture_with, write_picture_model
+from support.nodes.graph import HANDSHAKE, Detector, image_message
+from support.optional_packages import needs
+from support.programs import Program
+
+pytest_plugins = ['support.nodes.graph_fixtures']
+pytestmark = [pytest.mark.each_distro, needs('onnx', 'scipy')]
+
+
+def message_of(boxes, stamp_s, frame_id='camera'):
+    stamp = int(stamp_s), round(stamp_s % 1 * 10**9)
+    return image_message(
+        *(picture_with(boxes), 64, 48, 'bgr8'), step=3 * 64, frame_id=frame_id, stamp=stamp
+    )
+
+
+def test_each_object_is_counted_once_in_its_direction(client, tmp_path):
+    """Two objects cross the line at column 32 to the right, one to the left; one stays."""
+    model = str(write_picture_model(tmp_path / 'picture.onnx'))
+    values = {'engine_path': model, 'autostart': True, 'tracker.type': 'bytetrack'}
+    node = Detector(client, values)
+    example = None
+    try:
+        hello = message_of((), 0, HANDSHAKE)
+        node.connect(hello)
+        command = [sys.executable, ROOT / 'examples' / 'count_line.py', '32', '--ros-args']
+        example = Program([*command, '-r', f'__ns:={node.namespace}'])
+        topic = node.topic('detections')
+        client.spin_until(
+            lambda: client.node.count_subscribers(topic) == 2, 'the subscription of the example'
+        )
+        start_s = 1.0
+
+        def crossing_is_counted():
+            """Repeat the scene, because the example may not have discovered the node yet."""
+            nonlocal start_s
+            before = len(example.output)
+            for step in range(16):
+                boxes = [
+                    (12 + 2.5 * step, 6, 8, 6, 0.9),
+                    (16 + 2.0 * step, 18, 8, 8, 0.8),
+                    (52 - 2.5 * step, 30, 8, 8, 0.7),
+                    (12, 42, 8, 6, 0.9),
+                ]
+                boxes = [tuple(round(side) for side in box[:4]) + box[4:] for box in boxes]
+                node.ask(message_of(boxes, start_s + step / 30))
+            start_s += 10
+            client.spin_for(0.3)
+            lines = re.findall(r'^#(\d+) to the (\w+): ', example.output[before:], re.MULTILINE)
+            sides = sorted(side for _, side in lines)
+            assert len(lines) <= 3
+            assert len({number for number, _ in lines}) == len(lines)
+            return sides == ['left', 'right', 'right']
+
+        client.spin_until(crossing_is_counted, 'three crossings')
+    finally:
+        if example is not None:
+            example.close()
+        node.close()
