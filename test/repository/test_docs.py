@@ -179,9 +179,10 @@ def test_executables_and_scripts_in_commands_exist(page):
     named += set(started) - programs - ROS2_COMMANDS
     assert set(named) - {'NAME'} <= executables()
     assert {name for name in programs if not (ROOT / name).is_file()} == set()
-    # A sourced script is not executable.
-    for name in re.findall(r'(?<![\w/])(?<!`\. )scripts/(\w+)', text):
-        assert os.access(ROOT / 'scripts' / name, os.X_OK), name
+    # A sourced script is not executable, and python3 starts a Python program.
+    for name in re.findall(r'(?<![\w/])(?<!`\. )scripts/(\w+(?:\.py)?)', text):
+        mode = os.R_OK if name.endswith('.py') else os.X_OK
+        assert os.access(ROOT / 'scripts' / name, mode), name
     for module in re.findall(r'python3? -m (trt_perception[\w.]*)', text):
         assert ROOT.joinpath(*module.split('.')).with_suffix('.py').exists(), module
 

@@ -111,13 +111,72 @@ def test_picture_of_a_cameras_milliseconds_has_the_recorded_figures():
 def test_accuracy_figures_equal_the_recorded_figures():
     text = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     models = load('accuracy/digits_cpu.json')['models']
-    figures = [row for row in rows(section(text, 'Which method')) if len(row) == 4]
+    figures = rows(section(text, 'The digits detector'))
     described = {f'digits_{name.strip("`")}.onnx': row for name, *row in figures}
     assert set(described) == set(models)
     for name, (m_ap, m_ap50, f1) in described.items():
         metrics, agreement = models[name]['metrics'], models[name].get('agreement')
         assert [m_ap, m_ap50] == [f'{metrics[key]:.3f}' for key in ('mAP', 'mAP50')]
         assert f1 == (f'{agreement["F1"]:.4f}' if agreement else '')
+
+
+#: The measures of each row in the tables of calibration methods, and their decimal places.
+_MEASURES = (('metrics', 'mAP', 3), ('metrics', 'mAP50', 3), ('agreement', 'F1', 4))
+
+
+def trained_yolox_figures():
+    """Return FP32's figures, and the figures of each set by method and number of images."""
+    found, fp32 = {}, []
+    for count in (100, 300):
+        record = load(f'accuracy/yolox_cpu_{count}.json')
+        assert (record['calibration_images'], record['images']) == (count, 300)
+        fp32.append(record['models'].pop(record['reference']))
+        for name, figures in record['models'].items():
+            found.setdefault((name.partition('_')[0], count), []).append(figures)
+    for part in ('metrics', 'at_threshold'):
+        assert fp32[0][part] == fp32[1][part]
+    assert {len(sets) for sets in found.values()} == {3}
+    return fp32[0], found
+
+
+def test_accuracy_of_the_trained_yolox_equals_the_recorded_figures():
+    text = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
+    fp32, found = trained_yolox_figures()
+    expected = [['`fp32`', '', *(f'{fp32["metrics"][key]:.3f}' for key in ('mAP', 'mAP50')), '']]
+    for method in ('minmax', 'percentile', 'entropy'):
+        for count in (100, 300):
+            row = [f'`int8_{method}`', str(count)]
+            for part, key, digits in _MEASURES:
+                values = [figures[part][key] for figures in found[method, count]]
+                figures = (f'{f(values):.{digits}f}' for f in (statistics.median, min, max))
+                row.append('{} ({}–{})'.format(*figures))
+            expected.append(row)
+    assert rows(section(text, 'A trained YOLOX')) == expected
+
+
+def test_calibration_methods_differ_on_the_trained_yolox_as_the_page_says():
+    page = (ROOT / 'docs' / 'calibration.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'A trained YOLOX').split())
+    fp32, found = trained_yolox_figures()
+
+    def values(method, part, key):
+        return [figures[part][key] for count in (100, 300) for figures in found[method, count]]
+
+    minmax, percentile, entropy = (
+        values(method, 'metrics', 'mAP') for method in ('minmax', 'percentile', 'entropy')
+    )
+    higher = [one > other for one, other in zip(minmax, percentile, strict=True)]
+    lost = fp32['metrics']['mAP'] - min(minmax)
+    assert f'with {sum(higher)} of the {len(higher)} sets, but lost {lost:.3f} with' in text
+    assert not higher[minmax.index(min(minmax))]
+    assert f'its mAP differs by at most {max(percentile) - min(percentile):.3f}' in text
+    false = values('percentile', 'at_threshold', 'false')
+    assert f'{min(false)} to {max(false)} false boxes' in text
+    assert f'FP32 finds {fp32["at_threshold"]["false"]}' in text
+    assert min(values('percentile', 'metrics', 'mAP50')) > fp32['metrics']['mAP50']
+    assert max(entropy) < min(minmax + percentile)
+    agreement = [values(method, 'agreement', 'F1') for method in ('minmax', 'percentile')]
+    assert max(values('entropy', 'agreement', 'F1')) < min(map(min, agreement))
 
 
 def test_accuracy_on_a_gpu_equals_the_recorded_figure():

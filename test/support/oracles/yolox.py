@@ -1,7 +1,7 @@
-"""Read a YOLOX file with one class by ONNX Runtime and NumPy, as the ONNX demo of YOLOX does.
+"""Read a YOLOX file with one class by ONNX Runtime and NumPy, as YOLOX's own demo does.
 
-Source: preprocessing, grid decoding and NMS in the repository of YOLOX 0.3.0 (Ge et al., arXiv
-2107.08430). In addition, boxes are clipped to the image.
+Source: demo/ONNXRuntime, preproc and multiclass_nms in the repository of YOLOX (Ge et al., arXiv
+2107.08430). At the end, boxes are clipped to the image.
 """
 
 import cv2
@@ -44,10 +44,10 @@ class YoloxFile:
         tensor = padded.transpose(2, 0, 1)[None].astype(np.float32)
         ((rows,),) = self._session.run(None, {self._name: tensor})
         boxes, scores = self._decode(rows.astype(np.float64))
-        boxes = np.clip(boxes / ratio, 0, [width, height, width, height])
         passing = scores > confidence
-        kept = suppress(boxes[passing], scores[passing], iou)
-        return boxes[passing][kept], scores[passing][kept]
+        boxes, scores = boxes[passing] / ratio, scores[passing]
+        kept = suppress(boxes, scores, iou)
+        return np.clip(boxes[kept], 0, [width, height, width, height]), scores[kept]
 
     def _decode(self, rows):
         """Return boxes in pixels of the network's input, and scores, of all cells."""
