@@ -159,7 +159,7 @@ def test_changed_node_value_applies_to_cameras_without_an_own_value(golden_messa
     assert node_config.camera('front').confidence_threshold == 0.6
     assert node_config.camera('rear').confidence_threshold == 0.5
     with golden_messages.raises(ConfigError):
-        node_config.with_changes({'camera.rear.max_rate_hz': 1e9}, {})
+        NodeConfig.from_values({**TWO_CAMERAS, 'camera.rear.max_rate_hz': 1e9})
 
 
 def test_camera_added_again_has_its_start_values(golden_messages):

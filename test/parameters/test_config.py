@@ -22,7 +22,7 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.config import PARAMETERS, ParameterValues
-from trt_perception.parameters.row import parameter_value
+from trt_perception.parameters.row import read_value
 
 ROWS = {row.name: row for row in PARAMETERS}
 
@@ -195,8 +195,9 @@ def test_values_of_another_type_are_refused(row, golden_messages):
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
 def test_values_of_the_right_type_are_accepted(row):
+    any_value = dataclasses.replace(row, minimum=None, maximum=None, choices=(), rule=None)
     for value, expected in ACCEPTED[row.kind]:
-        result = parameter_value(row, value)
+        result = read_value(any_value, value)
         assert result == expected
         assert type(result) is type(expected)
         if isinstance(expected, tuple):
@@ -385,16 +386,19 @@ def test_pipeline_options_take_their_values_from_the_config():
     )
 
 
-def test_constructor_of_the_config_refuses_invalid_values():
+def test_changed_values_are_read_like_the_first_values():
+    values = ParameterValues.from_values({'iou_threshold': 0.6})
+    changed = values.with_values({'model.std': [1, '1/2', 3]})
+    assert (changed.iou_threshold, changed.model_std) == (0.6, (1.0, 0.5, 3.0))
     for change in (
         {'confidence_threshold': math.nan},
         {'iou_threshold': 1.5},
         {'max_detections': 0},
         {'image_transport': 'theora'},
-        {'model_std': (0.0, 1.0, 1.0)},
+        {'model.std': (0.0, 1.0, 1.0)},
     ):
         with pytest.raises(ConfigError):
-            ParameterValues(**change)
+            values.with_values(change)
     with pytest.raises(dataclasses.FrozenInstanceError):
         ParameterValues().iou_threshold = 0.5
 

@@ -22,7 +22,7 @@ from trt_perception.parameters.config import (
     closest_parameters,
     manifest_only_fix,
 )
-from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.row import Parameter, read_value
 from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.parameters.spelling import assignment_text, parameter_named, yaml_value
 from trt_perception.process.foreign_names import ForeignNames, foreign_names
@@ -155,13 +155,13 @@ class NodeConfig:
     """The configuration of a node, and the resulting configuration of each camera.
 
     Attributes:
-        camera_values: values of camera parameters that were set, by full name, each in the type
-            of its row.
+        camera_values: values of camera parameters that were set, by full name, as `read_value`
+            returned them.
         start_server: host and port of the Triton server in the engine_path with which the node
             started; '' without one. None outside a node.
 
     Raises:
-        ConfigError: a camera value has the wrong type, is out of range, or belongs to no camera.
+        ConfigError: a camera value belongs to no camera.
     """
 
     node: ParameterValues = field(default_factory=ParameterValues)
@@ -175,7 +175,6 @@ class NodeConfig:
         for name, value in self.camera_values.items():
             if name not in rows:
                 raise unknown_parameter(name, self.node.cameras, _argument_with(value))
-            check_value(rows[name], value)
             fields[name.split('.')[1]][rows[name].field] = value
         cameras = {
             name: dataclasses.replace(self.node, **changes) if changes else self.node
@@ -197,7 +196,7 @@ class NodeConfig:
         for name, value in given.items():
             if name not in rows:
                 raise unknown_parameter(name, node.cameras, _argument_with(value))
-            camera_values[name] = parameter_value(rows[name], value)
+            camera_values[name] = read_value(rows[name], value)
         return cls(node, camera_values)
 
     def camera(self, name: str) -> ParameterValues:
@@ -289,18 +288,18 @@ class NodeConfig:
         A removed camera loses its camera values. A new camera gets its values in `given`.
 
         Args:
-            values: new values by parameter name, each in the type of its row.
+            values: new values by parameter name, as `read_value` returned them.
             given: maps the full name of a camera parameter to its start value, also for absent
                 cameras.
 
         Raises:
-            ConfigError: a value is out of range, or a parameter does not exist.
+            ConfigError: a camera parameter does not exist.
         """
         node_values, changed_values = _split_by_scope(values)
         node = self.node
         if node_values:
-            fields = {name: getattr(node, row.field) for name, row in _ROWS.items()}
-            node = ParameterValues.from_values({**fields, **node_values})
+            fields = {_ROWS[name].field: value for name, value in node_values.items()}
+            node = dataclasses.replace(node, **fields)
         come = camera_rows([name for name in node.cameras if name not in self.node.cameras])
         rows = camera_rows(node.cameras)
         camera_values = {name: value for name, value in self.camera_values.items() if name in rows}

@@ -2,8 +2,9 @@
 
 Each field of ParameterValues defines type, default, range and description of one ROS parameter.
 ROS descriptors, config/detect.yaml and docs/parameters.md are generated from these fields.
-Guarantee: every ParameterValues has valid values. Exception: only `thresholds` checks the class
-filter, because this check needs the model's class names.
+Guarantee: `from_values` and `with_values` check each given value once, and return valid values.
+The constructor and `replace` trust their arguments. Exception: only `thresholds` checks the class
+filter against the class names, because this check needs the model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import closest_words, short_repr
+from trt_perception.files.plain_text import closest_words, names_mistake, short_repr
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.images.results.map_size import map_size_mistake
 from trt_perception.model.class_filter import class_filter_ids
@@ -32,14 +33,12 @@ from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
     Parameter,
-    check_value,
     parameter_field,
-    parameter_value,
+    read_value,
 )
 from trt_perception.parameters.rules import (
     HIGHEST_RATE_HZ,
     MAX_CAMERAS,
-    cached_names_mistake,
     cameras_mistake,
     devices_mistake,
     libraries_mistake,
@@ -91,11 +90,7 @@ def closest_parameters(word: str, known: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
-    """The values of all parameters.
-
-    Raises:
-        ConfigError: a value is out of range or not among the choices.
-    """
+    """The values of all parameters. The constructor does not check them."""
 
     confidence_threshold: float = parameter_field(
         FrameParameters.confidence_threshold,
@@ -123,13 +118,13 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'Names of the cameras, at most 64. The camera front has the topics front/image, '
         'front/detections and others. Empty: one camera with the topics image, detections and '
         'others.',
-        find_mistake=cameras_mistake,
+        rule=cameras_mistake,
     )
     device_ids: tuple[int, ...] = parameter_field(
         (0,),
         'CUDA devices, each 0 to 63. Each device runs a copy of the engine for its share of the '
         'cameras. An ONNX model runs on the first one only.',
-        find_mistake=devices_mistake,
+        rule=devices_mistake,
     )
     nodes_on_this_machine: int = parameter_field(
         1,
@@ -143,7 +138,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         (),
         'Names of the cameras that other nodes with the same parameter file serve. This node '
         'ignores the start values of their camera parameters. The launch argument nodes sets it.',
-        find_mistake=cameras_mistake,
+        rule=cameras_mistake,
         start_only=True,
     )
     pipeline_depth: int = parameter_field(
@@ -180,7 +175,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         (),
         'TensorRT plugin libraries (.so) that the engine needs. The process keeps them loaded. An '
         'ONNX model ignores them.',
-        find_mistake=libraries_mistake,
+        rule=libraries_mistake,
         start_only=True,
     )
     nvtx: bool = parameter_field(
@@ -201,7 +196,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         unit='Hz',
         minimum=0.0,
         maximum=HIGHEST_RATE_HZ,
-        find_mistake=rate_mistake,
+        rule=rate_mistake,
         live=True,
         per_camera=True,
     )
@@ -214,7 +209,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     class_filter: tuple[str, ...] = parameter_field(
         (),
         'Names of the classes to report. Empty: all classes.',
-        find_mistake=functools.partial(cached_names_mistake, distinct=False),
+        rule=functools.partial(names_mistake, distinct=False),
         live=True,
         per_camera=True,
     )
@@ -265,7 +260,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         unit='Hz',
         minimum=0.0,
         maximum=HIGHEST_RATE_HZ,
-        find_mistake=rate_mistake,
+        rule=rate_mistake,
     )
     diagnostics_period_s: float = parameter_field(
         1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
@@ -286,7 +281,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'Size of published class and depth maps. source: the size of the image. network: of '
         "the network's input, without padding. 400x200: width and height, at most "
         f"{MAX_RESULT_PIXELS} pixels. Nav2's semantic layer needs the size of its point cloud.",
-        find_mistake=map_size_mistake,
+        rule=map_size_mistake,
     )
     depth_sky: str = parameter_field(
         'far',
@@ -313,13 +308,17 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         live=True,
     )
 
-    def __post_init__(self) -> None:
-        for parameter in PARAMETERS:
-            check_value(parameter, getattr(self, parameter.field))
-
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> ParameterValues:
-        """Build a configuration from values by ROS name. Other parameters keep their defaults.
+        """Read values by ROS name. Other parameters keep their defaults.
+
+        Raises:
+            ConfigError: a name is unknown, or a value has the wrong type or is out of range.
+        """
+        return cls().with_values(values)
+
+    def with_values(self, values: Mapping[str, Any]) -> ParameterValues:
+        """Read values by ROS name, and return them with the other values of this object.
 
         Raises:
             ConfigError: a name is unknown, or a value has the wrong type or is out of range.
@@ -329,8 +328,8 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         for name, value in values.items():
             if name not in rows:
                 raise unknown_parameter(name)
-            fields[rows[name].field] = parameter_value(rows[name], value)
-        return cls(**fields)
+            fields[rows[name].field] = read_value(rows[name], value)
+        return dataclasses.replace(self, **fields)
 
     def pipeline_options(self) -> PipelineOptions:
         """Return the options of a pipeline on the first device."""

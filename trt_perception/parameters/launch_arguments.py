@@ -32,7 +32,7 @@ from trt_perception.parameters.config import (
     closest_parameters,
     manifest_only_fix,
 )
-from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.row import Parameter, read_value
 from trt_perception.parameters.rules import MAX_CAMERAS
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.transport.advice import CAMERA_PROFILE, NODE_PROFILE
@@ -329,7 +329,7 @@ def demo_cameras(text: str) -> tuple[str, ...]:
             expected = f'a number from 1 to {MAX_CAMERAS}, or names'
             raise ConfigError('cameras', short_repr(names[0]), expected=expected)
         names = [f'camera_{number}' for number in range(1, count + 1)]
-    return ParameterValues(cameras=tuple(names)).cameras
+    return ParameterValues.from_values({'cameras': names}).cameras
 
 
 def parameter_file_text(values: Mapping[str, Any]) -> str:
@@ -399,7 +399,7 @@ def _value_from_text(parameter: Parameter, text: str) -> Any:
         value = reader(text) if answer is None else int(answer)
     except ValueError as error:
         raise ConfigError(parameter.name, short_repr(text), expected=expected) from error
-    check_value(parameter, parameter_value(parameter, value))
+    read_value(parameter, value)  # raises if the value is invalid
     return value
 
 

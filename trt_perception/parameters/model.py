@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from trt_perception.files.plain_text import names_mistake
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.preprocessing import (
@@ -18,7 +19,7 @@ from trt_perception.model.recognition.parameter_syntax import LAUNCH_SYNTAX, ROS
 from trt_perception.model.recognition.recognise import ModelOverrides
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.row import parameter_field
-from trt_perception.parameters.rules import cached_names_mistake, triple_mistake
+from trt_perception.parameters.rules import triple_mistake
 from trt_perception.process.tool_command import is_launched
 
 
@@ -31,7 +32,7 @@ class ModelParameters:
         "Width and height of the network's input. Empty: from manifest or tensor.",
         name='model.input_size',
         unit='px',
-        find_mistake=lambda size: input_size_mistake(size) if size else None,
+        rule=lambda size: input_size_mistake(size) if size else None,
     )
     model_resize: str = parameter_field(
         '',
@@ -82,21 +83,21 @@ class ModelParameters:
         name='model.scale',
         minimum=0.0,
         maximum=1000.0,
-        find_mistake=lambda scale: number_mistake('scale', (scale,)) if scale else None,
+        rule=lambda scale: number_mistake('scale', (scale,)) if scale else None,
     )
     model_mean: tuple[float, ...] = parameter_field(
         (),
         'Mean per channel, subtracted after scaling, -1e6 to 1e6. Empty: from the manifest, '
         'else 0.',
         name='model.mean',
-        find_mistake=functools.partial(triple_mistake, 'mean'),
+        rule=functools.partial(triple_mistake, 'mean'),
     )
     model_std: tuple[float, ...] = parameter_field(
         (),
         'Standard deviation per channel, divisor after the mean, 1e-6 to 1e6. Empty: from the '
         'manifest, else 1.',
         name='model.std',
-        find_mistake=functools.partial(triple_mistake, 'std'),
+        rule=functools.partial(triple_mistake, 'std'),
     )
     model_decoder: str = parameter_field(
         '',
@@ -110,7 +111,7 @@ class ModelParameters:
         "Names of the classes in the network's order. Empty: from the manifest, else from the "
         "model's metadata.",
         name='model.class_names',
-        find_mistake=cached_names_mistake,
+        rule=names_mistake,
     )
     model_task: str = parameter_field(
         '',

@@ -39,8 +39,8 @@ class Parameter:
             names files or servers, which others on the ROS graph must not choose.
         per_camera: whether a camera may override the value, as ``camera.<name>.<parameter>``.
         is_yes_no: whether an integer parameter accepts yes and no for 1 and 0.
-        find_mistake: function that returns why a value of the right type is invalid, or None if
-            the value is valid; None if the parameter has no such rule.
+        rule: function that returns why a value of the right type is invalid, or None if the value
+            is valid; None if the parameter has no such rule.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Parameter:
     start_only: bool = False
     per_camera: bool = False
     is_yes_no: bool = False
-    find_mistake: Callable[[Any], Mistake | None] | None = None
+    rule: Callable[[Any], Mistake | None] | None = None
 
     @property
     def allowed(self) -> str:
@@ -89,23 +89,33 @@ _SCALAR_TYPES: Final[dict[str, set[type]]] = {
 }
 
 
-def parameter_value(parameter: Parameter, value: Any) -> Any:
-    """Return a value in the type of its parameter.
+def read_value(parameter: Parameter, value: Any) -> Any:
+    """Return a value in the type of its parameter, if the parameter allows the value.
 
     A double also accepts an integer, and a fraction as text, such as ``1/255``. A bool also
     accepts ``yes``, ``no``, ``true`` and ``false`` as text. A choice ``nan`` also accepts NaN,
     because rcl reads an unquoted nan as a number.
 
     Raises:
-        ConfigError: the value has another type, or too many items.
+        ConfigError: the value has another type or too many items, is out of range, is not among
+            the choices, or breaks the row's rule.
     """
+    typed = _typed_value(parameter, value)
+    if mistake := value_mistake(parameter, typed):
+        raise _wrong_value(parameter, mistake)
+    return typed
+
+
+def _typed_value(parameter: Parameter, value: Any) -> Any:
+    """Return a value in the type of its parameter."""
     if isinstance(value, float) and str(value) in parameter.choices:
         return str(value)
     kind = parameter.kind.removesuffix('[]')
     is_list = parameter.kind.endswith('[]')
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if several and len(value) > MAX_CLASSES:
-        raise _wrong_value_error(parameter, str(len(value)), f'at most {MAX_CLASSES} values')
+        expected = f'at most {MAX_CLASSES} values'
+        raise _wrong_value(parameter, Mistake(found=str(len(value)), expected=expected))
     items = [_converted(parameter, item) for item in value] if several and is_list else [value]
     if not several and not is_list:
         items = [_converted(parameter, value)]
@@ -115,19 +125,17 @@ def parameter_value(parameter: Parameter, value: Any) -> Any:
         # YAML reads unquoted 0 and yes as a number and a bool.
         unquoted = kind == 'string' and set(map(type, items)) & {bool, int, float}
         fix = 'put text in quotes' if unquoted and several == is_list else ''
-        if kind == 'string' and not is_list:
-            try:
-                check_value(parameter, short_repr(value))
-            except ConfigError as error:  # quotes would not help
-                shape, fix = f'{shape}: {error.expected}', ''
-        raise _wrong_value_error(
-            parameter, short_repr(list(value) if several else value), shape, fix
-        )
+        is_text = kind == 'string' and not is_list
+        if is_text and (mistake := value_mistake(parameter, short_repr(value))):
+            shape, fix = f'{shape}: {mistake["expected"]}', ''  # quotes would not help
+        found = short_repr(list(value) if several else value)
+        raise _wrong_value(parameter, Mistake(found=found, expected=shape), fix)
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
-            raise _wrong_value_error(parameter, short_repr(value), 'a finite double') from error
+            mistake = Mistake(found=short_repr(value), expected='a finite double')
+            raise _wrong_value(parameter, mistake) from error
     return tuple(items) if is_list else items[0]
 
 
@@ -143,30 +151,20 @@ def _converted(parameter: Parameter, item: Any) -> Any:
     return item
 
 
-def check_value(parameter: Parameter, value: Any) -> None:
-    """Check a value of the right type against its row.
-
-    Raises:
-        ConfigError: the value is out of range, not among the choices, or breaks the row's rule.
-    """
+def value_mistake(parameter: Parameter, value: Any) -> Mistake | None:
+    """Return why a value of the right type is invalid, or None if it is valid."""
     if parameter.choices and value not in parameter.choices:
         choices = ', '.join(repr(choice) for choice in parameter.choices)
-        raise _wrong_value_error(parameter, short_repr(value), f'one of {choices}')
+        return Mistake(found=short_repr(value), expected=f'one of {choices}')
     if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
-        raise _wrong_value_error(
-            parameter, str(len(value)), f'at most {MAX_PATH_LENGTH} characters'
-        )
+        return Mistake(found=str(len(value)), expected=f'at most {MAX_PATH_LENGTH} characters')
     lowest, highest = parameter.minimum, parameter.maximum
     # The comparison also refuses NaN.
     if lowest is not None and highest is not None and not lowest <= value <= highest:
-        raise _wrong_value_error(
-            parameter, short_repr(value), f'a number from {lowest:g} to {highest:g}'
-        )
-    if parameter.find_mistake is not None and (mistake := parameter.find_mistake(value)):
-        raise _wrong_value_error(parameter, mistake['found'], mistake['expected'])
+        expected = f'a number from {lowest:g} to {highest:g}'
+        return Mistake(found=short_repr(value), expected=expected)
+    return parameter.rule(value) if parameter.rule is not None else None
 
 
-def _wrong_value_error(
-    parameter: Parameter, found: str, expected: str, fix: str = ''
-) -> ConfigError:
-    return ConfigError(f"parameter '{parameter.name}'", found, expected=expected, fix=fix)
+def _wrong_value(parameter: Parameter, mistake: Mistake, fix: str = '') -> ConfigError:
+    return ConfigError(f"parameter '{parameter.name}'", fix=fix, **mistake)

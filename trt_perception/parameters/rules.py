@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Sequence
 from typing import Final
@@ -29,9 +28,6 @@ _MAX_SERVERS: Final = 64
 _NODE_STATUS_NAME: Final = 'detector'
 # A camera's name is the first part of the names of its topics.
 _CAMERA_NAME: Final = re.compile(r'[A-Za-z][A-Za-z0-9_]{0,63}')
-# Each change of a parameter checks all values again. The cache avoids this check for equal names,
-# because a service must answer within 0.1 s even with 65536 names.
-cached_names_mistake: Final = functools.lru_cache(maxsize=4)(names_mistake)
 
 
 def rate_mistake(value: float) -> Mistake | None:

@@ -40,7 +40,7 @@ class TritonParameters:
         "Further Triton servers, each 'HOST:PORT' in quotes, which engine_path may name after the "
         'start. They get no headers and no client certificate.',
         name='triton.servers',
-        find_mistake=servers_mistake,
+        rule=servers_mistake,
         start_only=True,
     )
     triton_headers: str = parameter_field(

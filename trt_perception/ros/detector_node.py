@@ -380,16 +380,21 @@ class DetectorNode(LifecycleNode):
 
     # Changes of parameters.
 
+    def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
+        """Set each parameter alone, like the service of this name."""
+        return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
+
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """Set parameters. Services call this method. A refusal names parameter, rule and value.
 
         The reason of a success names the camera parameters that override a changed value.
         """
         # rclpy's messages for a wrong type or an unknown name do not name the parameter.
-        reason = self._node_parameters.find_mistake(parameter_list)
-        if reason:
-            return SetParametersResult(successful=False, reason=reason)
-        result: SetParametersResult = super().set_parameters_atomically(parameter_list)
+        try:
+            changes = self._node_parameters.read_changes(parameter_list)
+        except ConfigError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        result: SetParametersResult = super().set_parameters_atomically(changes)
         if result.successful:
             result.reason = self._node_parameters.overriding_cameras(parameter_list)
         return result

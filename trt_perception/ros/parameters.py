@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shlex
@@ -29,7 +28,7 @@ from trt_perception.parameters.camera import (
     unknown_parameter,
 )
 from trt_perception.parameters.config import ParameterValues
-from trt_perception.parameters.row import Parameter, check_value, parameter_value
+from trt_perception.parameters.row import Parameter, read_value
 from trt_perception.parameters.spelling import yaml_value
 from trt_perception.process.tool_command import is_typed, ros2_command
 from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
@@ -37,13 +36,14 @@ from trt_perception.ros.keypoint_parameters import KEYPOINT_PARAMETERS
 # Start values of these parameters are ignored here: rclpy declares or reads the first two, and the
 # others describe the model. A file of `ros2 param dump` contains them.
 _OTHER_PARAMETERS = ('use_sim_time', 'start_type_description_service', *KEYPOINT_PARAMETERS)
+_CAMERA_LISTS = ('cameras', 'cameras_of_other_nodes')
 _QOS_PREFIX = 'qos_overrides.'
 _RCLPY_QOS_PREFIXES = tuple(
     f'{_QOS_PREFIX}{topic}.' for topic in ('/clock', '/parameter_events', '/rosout')
 )
 _MAX_HINT_LENGTH = 200
 # Added to errors about bool values, because the original word is lost.
-_BOOL_WORDS_NOTE = '; ROS reads on, off, yes, no, y and n without quotes as true or false, too'
+_BOOL_WORDS_NOTE = 'ROS reads on, off, yes, no, y and n without quotes as true or false, too'
 
 
 class NodeParameters:
@@ -88,7 +88,6 @@ class NodeParameters:
         self._ros_values: dict[str, Any] = {}
         self._is_updating = False
         self._update_declarations()
-        node.add_pre_set_parameters_callback(self._convert_types)
         node.add_on_set_parameters_callback(self._on_set)
         node.add_post_set_parameters_callback(self._post_set)
 
@@ -120,36 +119,37 @@ class NodeParameters:
         then, now = before.values(), self.node_config.values()
         return [name for name in before.camera_values if then[name] != now[name]]
 
-    def find_mistake(self, changes: list[RosParameter]) -> str:
-        """Return why a single change is invalid, with the parameter's name; '' if all are valid.
+    def read_changes(self, changes: list[RosParameter]) -> list[RosParameter]:
+        """Return changes in the types of their parameters, before rclpy checks the types.
 
-        Rules that depend on other parameters are not checked.
+        Each change of a parameter must pass through this method once. Rules that depend on other
+        parameters are not checked.
+
+        Raises:
+            ConfigError: a parameter is unknown, or its value is invalid.
         """
+        return [self._read_change(change) for change in changes]
+
+    def _read_change(self, change: RosParameter) -> RosParameter:
         node = self._node.get_fully_qualified_name()
-        for change in changes:
-            row = self._declared.get(change.name)
-            if row is not None and change.type_ == RosParameter.Type.NOT_SET:
-                command = ros2_command('param', 'set', node, change.name, _yaml_text(row.default))
-                return (
-                    f"parameter '{change.name}' cannot be deleted, the node needs a value; for "
-                    f'its default: {command}'
-                )
-            if row is None and self._node.has_parameter(change.name):
-                # A parameter of rclpy or of the model. rclpy's refusal would not name it.
-                kind = self._node.get_parameter(change.name).type_
-                if change.type_ != kind:
-                    expected = kind.name.lower()
-                    return f"parameter '{change.name}': expected {expected} (got {change.value!r})"
-                continue
+        subject = f"parameter '{change.name}'"
+        row = self._declared.get(change.name)
+        if row is not None and change.type_ == RosParameter.Type.NOT_SET:
+            command = ros2_command('param', 'set', node, change.name, _yaml_text(row.default))
+            found = 'cannot be deleted, the node needs a value'
+            raise ConfigError(subject, found, fix=f'for its default: {command}')
+        if row is None and self._node.has_parameter(change.name):
+            # A parameter of rclpy or of the model. rclpy's refusal would not name it.
+            kind = self._node.get_parameter(change.name).type_
+            if change.type_ != kind:
+                raise ConfigError(subject, repr(change.value), expected=kind.name.lower())
+            return change
 
-            def typed(name: str, text: str) -> str:
-                return ros2_command('param', 'set', node, name, text)
+        def typed(name: str, text: str) -> str:
+            return ros2_command('param', 'set', node, name, text)
 
-            if mistake := _find_mistake(
-                change.name, change.value, row, self.config.cameras, typed
-            ):
-                return mistake
-        return ''
+        value = _read_value(change.name, change.value, row, self.config.cameras, typed)
+        return _ros_parameter(self._declared[change.name], value)
 
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
         """Return a sentence about camera parameters that override these changes; '' if none do."""
@@ -160,26 +160,16 @@ class NodeParameters:
         ]
         return f'cameras keep their own values: {join_first_items(names)}' if names else ''
 
-    def _convert_types(self, changes: list[RosParameter]) -> list[RosParameter]:
-        """Convert integers to doubles, and give empty lists a type, before rclpy checks types."""
-        own = list(changes)
-        for i, change in enumerate(changes):
-            row = self._declared.get(change.name)
-            with contextlib.suppress(ConfigError):  # rclpy or _on_set reports the error
-                if row is not None:
-                    own[i] = _ros_parameter(row, _table_value(row, change.value))
-        return own
-
     def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
+        """Check the rules that depend on other parameters and on the state of the node."""
         if self._is_updating:
             return SetParametersResult(successful=True)
+        values = {
+            change.name: _table_value(change)
+            for change in changes
+            if change.name in self._declared
+        }
         try:
-            rows = self._declared
-            values = {
-                change.name: parameter_value(rows[change.name], change.value)
-                for change in changes
-                if change.name in rows
-            }
             node_config = self.node_config.with_changes(values, self._start_values)
             self._check_fixed(node_config)
             node_config.check(self._check)
@@ -269,38 +259,31 @@ def _read_start_values(node: Node) -> NodeConfig:
         if name not in _OTHER_PARAMETERS and not name.startswith(_RCLPY_QOS_PREFIXES)
     }
     rows = NodeConfig().rows()
-    mistakes = []
     values: dict[str, Any] = {}
-    cameras, others = (
-        _start_names(rows[name], given.get(name, ()))
-        for name in ('cameras', 'cameras_of_other_nodes')
-    )
-    rows.update(camera_rows(cameras or ()))
-    # Another node reads and checks the values of these cameras.
-    ignored = set(others or ()).difference(cameras or ())
-    for name, value in given.items():
+    mistakes: dict[str, str] = {}
+    # The names of the cameras are read first, because they decide which other parameters exist.
+    for name in sorted(given, key=lambda name: name not in _CAMERA_LISTS):
+        cameras, others = (values.get(list_name, ()) for list_name in _CAMERA_LISTS)
         if is_camera_parameter(name):
-            if cameras is None or others is None:
+            if mistakes.keys() & _CAMERA_LISTS:
                 continue  # the invalid list of names is the mistake to report
-            if camera_of_parameter(name) in ignored:
-                continue
+            camera = camera_of_parameter(name)
+            if camera in others and camera not in cameras:
+                continue  # another node reads the values of this camera
         line = _start_line(name)
-        if mistake := _find_mistake(name, value, rows.get(name), cameras or (), line):
-            mistakes.append(mistake)
-        else:
-            values[name] = _table_value(rows[name], value)
+        try:
+            values[name] = _read_value(name, given[name], rows.get(name), cameras, line)
+        except ConfigError as error:
+            mistakes[name] = str(error)
+            continue
+        if name == 'cameras':
+            rows.update(camera_rows(values[name]))
     if mistakes:
-        raise ValuesError(mistakes)
-    node_config = NodeConfig.from_values(values)
+        raise ValuesError(list(mistakes.values()))
+    node_config = NodeConfig().with_changes(values, {})
     return dataclasses.replace(
         node_config, start_server=triton_server(node_config.node.engine_path)
     )
-
-
-def _start_names(row: Parameter, value: Any) -> tuple[str, ...] | None:
-    """Return the start value of a list of names, or None if the value is invalid."""
-    is_valid = not _find_mistake(row.name, value, row, (), _start_line(row.name))
-    return _table_value(row, value) if is_valid else None
 
 
 def _start_line(given: str) -> Callable[[str, str], str]:
@@ -310,31 +293,37 @@ def _start_line(given: str) -> Callable[[str, str], str]:
     return '{}: {}'.format  # in a parameter file
 
 
-def _find_mistake(
+def _read_value(
     name: str,
     value: Any,
     row: Parameter | None,
     cameras: Sequence[str],
     line: Callable[[str, str], str],
-) -> str:
-    """Return why a single value is invalid, '' if it is valid.
+) -> Any:
+    """Return a value from ROS in the type of its row.
 
     Args:
+        value: the value; None for an empty list in YAML, which has no type.
         row: row of the parameter; None if the name is unknown.
         line: returns what the user pastes to set a parameter, from its name and its value in YAML.
+
+    Raises:
+        ConfigError: the name is unknown, or the value is invalid.
     """
+    if row is None and name.startswith(_QOS_PREFIX):
+        fix = 'set image_qos.reliability and image_qos.depth'
+        raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
+    if row is None:
+        raise unknown_parameter(name, cameras, lambda meant: line(meant, yaml_value(value)))
     try:
-        if row is None and name.startswith(_QOS_PREFIX):
-            fix = 'set image_qos.reliability and image_qos.depth'
-            raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
-        if row is None:
-            raise unknown_parameter(name, cameras, lambda meant: line(meant, yaml_value(value)))
-        check_value(row, _table_value(row, value))
+        return read_value(row, () if value is None and row.kind.endswith('[]') else value)
     except ConfigError as error:
         text = _suggested_text(row, value)
-        also = _BOOL_WORDS_NOTE if _has_bool(value) else ''
-        return f'{error}{also}; for text: {line(name, text)}' if text else str(error)
-    return ''
+        if not text:
+            raise
+        note = _BOOL_WORDS_NOTE if _has_bool(value) else ''
+        fix = '; '.join(filter(None, (error.fix, note, f'for text: {line(name, text)}')))
+        raise ConfigError(error.subject, error.found, expected=error.expected, fix=fix) from error
 
 
 def _has_bool(value: Any) -> bool:
@@ -342,12 +331,12 @@ def _has_bool(value: Any) -> bool:
     return any(isinstance(item, bool) for item in items)
 
 
-def _suggested_text(parameter: Parameter | None, value: Any) -> str:
+def _suggested_text(parameter: Parameter, value: Any) -> str:
     """Return the probably intended text of a non-text value, as YAML; '' if there is none.
 
     A shell removes quotes, so that text like 12 or true arrives as a number or bool.
     """
-    if parameter is None or parameter.kind not in ('string', 'string[]') or value is None:
+    if parameter.kind not in ('string', 'string[]') or value is None:
         return ''
     is_list = parameter.kind == 'string[]'
     if isinstance(value, Sequence) and not is_list:
@@ -360,7 +349,7 @@ def _suggested_text(parameter: Parameter | None, value: Any) -> str:
     try:
         words = [item if isinstance(item, str) else json.dumps(item) for item in items]
         meant = words if is_list else words[0]
-        check_value(parameter, parameter_value(parameter, meant))
+        read_value(parameter, meant)
     except (ConfigError, TypeError):  # JSON has no bytes
         return ''
     text = _yaml_text(meant)
@@ -371,14 +360,9 @@ def _yaml_text(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
-def _table_value(parameter: Parameter, value: Any) -> Any:
-    """Return a value in the type of its row.
-
-    An empty YAML list has no type and may arrive as None.
-    """
-    if value is None and parameter.kind.endswith('[]'):
-        return ()
-    return parameter_value(parameter, value)
+def _table_value(change: RosParameter) -> Any:
+    """Return the value of a change that ``read_changes`` has read, in the type of its row."""
+    return tuple(change.value) if isinstance(change.value, list) else change.value
 
 
 def _ros_type(parameter: Parameter) -> RosParameter.Type:

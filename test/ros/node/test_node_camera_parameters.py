@@ -11,7 +11,7 @@ from support import forked
 from support.docs_pages import ROOT
 from support.nodes.graph import Detector
 from support.programs import DEADLINE_S, executable
-from trt_perception.errors import ValuesError
+from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, NodeConfig, camera_rows
 from trt_perception.ros.parameters import NodeParameters
 
@@ -49,11 +49,16 @@ class Holder:
             self.refuse(config)
 
     def set(self, **values):
-        changes = [
-            Parameter(name.replace('__', '.'), value=value) for name, value in values.items()
-        ]
-        reason = self.parameters.find_mistake(changes)
-        return reason or self.node.set_parameters_atomically(changes).reason
+        return self.change(
+            *(Parameter(name.replace('__', '.'), value=value) for name, value in values.items())
+        )
+
+    def change(self, *changes):
+        try:
+            read = self.parameters.read_changes(changes)
+        except ConfigError as error:
+            return str(error)
+        return self.node.set_parameters_atomically(read).reason
 
     def ros_values(self):
         """Return ROS's values of the camera parameters."""
@@ -187,7 +192,7 @@ def test_camera_value_that_does_not_fit_the_model_is_refused(make_holder, golden
 def test_empty_list_of_any_type_and_whole_numbers_are_accepted(make_holder):
     holder = make_holder({**TWO, 'camera.front.class_filter': ['a']})
     empty = Parameter('camera.front.class_filter', Parameter.Type.BOOL_ARRAY, [])
-    assert holder.node.set_parameters_atomically([empty]).successful
+    assert holder.change(empty) == ''
     assert holder.ros_values()['camera.front.class_filter'] == []
     assert holder.set(camera__front__max_rate_hz=7) == ''
     assert isinstance(holder.ros_values()['camera.front.max_rate_hz'], float)

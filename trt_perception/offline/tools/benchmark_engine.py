@@ -177,7 +177,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         for provider in (options.provider if model.is_onnx else ('auto',))
     ]
     for depth in benchmark_options.depths:
-        replace(config, pipeline_depth=depth)  # raises if the depth is out of range
+        config.with_values({'pipeline_depth': depth})  # raises if the depth is out of range
     first, *others = options.encoding
     # Each slot in flight holds different frames, and each batch has the same frames every time.
     largest_batch = max(benchmark_options.batches)

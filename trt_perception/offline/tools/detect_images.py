@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -187,7 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, DetectionPlan]:
     config = values_from_options(options, options.model)
-    config = replace(config, class_filter=tuple(options.classes))
+    config = config.with_values({'class_filter': options.classes})
     model = read_model_file(options.model, accepts_server=True)
     plan = make_plan(
         options.source,
