@@ -9,7 +9,7 @@ from support.oracles.recognition_support import ULTRALYTICS, tensors
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.model_spec import resolve_model_spec
-from trt_perception.model.recognition.refusal import needed_class_count
+from trt_perception.model.recognition.missing_info import needed_class_count
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.offline.tools.write_manifest import main as write_manifest

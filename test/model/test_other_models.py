@@ -15,7 +15,7 @@ from trt_perception.files.checked_files import ONNX_MAX_BYTES
 from trt_perception.model.decoders.table import PRESETS
 from trt_perception.model.decoders.whole_image import ClassLogitsDecoder
 from trt_perception.model.files.model_file import read_model_file
-from trt_perception.model.other_networks import refuse_outputs_of_other_networks
+from trt_perception.model.other_networks import check_outputs_fit_a_task
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 
 #: Input sides, and outputs (B, 1, rows, columns) of exports: DBNet, MODNet, RMBG, U-2-Net.
@@ -366,7 +366,7 @@ def test_outputs_of_a_decoder_are_no_other_network(preset):
         TensorSpec(name, array.shape, str(array.dtype)) for name, array in arrays.items()
     )
     model = ModelInfo('x.onnx', (image,), outputs)
-    refuse_outputs_of_other_networks(model, image, 'model.decoder', by_shape=True)
+    check_outputs_fit_a_task(model, image, 'model.decoder', by_shape=True)
 
 
 @pytest.mark.parametrize('classes', [1, 3, 20])

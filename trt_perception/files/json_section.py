@@ -32,7 +32,7 @@ def parse_json(text: bytes | str) -> Any:
         return json.loads(
             text,
             object_pairs_hook=_object_without_repeated_keys,
-            parse_constant=_refuse_nan_or_infinity,
+            parse_constant=_raise_not_a_number,
         )
     except UnicodeDecodeError as error:
         raise ValueError(f'it is not text: byte {error.start} cannot be decoded') from error
@@ -72,7 +72,7 @@ class _NotANumberError(ValueError):
     pass
 
 
-def _refuse_nan_or_infinity(name: str) -> None:
+def _raise_not_a_number(name: str) -> None:
     raise _NotANumberError(f'{name} is not a number in JSON')
 
 

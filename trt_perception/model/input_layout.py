@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from trt_perception.errors import EngineError
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.other_networks import refuse_inputs_of_other_networks
+from trt_perception.model.other_networks import check_inputs_fit_a_task
 from trt_perception.model.preprocessing import input_size_mistake
 from trt_perception.model.tensors import INDEX_DTYPES, TensorSpec, check_tensor_sizes, tensors_text
 
@@ -41,7 +41,7 @@ def split_inputs(
     auxiliary_inputs = tuple(tensor for tensor in inputs if _is_auxiliary(tensor))
     images = [tensor for tensor in inputs if tensor not in auxiliary_inputs]
     if len(images) != 1 or len(images[0].shape) not in (3, 4):
-        refuse_inputs_of_other_networks(name, inputs)
+        check_inputs_fit_a_task(name, inputs)
         raise EngineError(
             name,
             tensors_text(inputs),
@@ -52,7 +52,7 @@ def split_inputs(
     image = images[0]
     channels = image.shape[{'nchw': 1, 'nhwc': 3, 'chw': 0}[image_layout(image)]]
     if channels not in (3, -1):
-        refuse_inputs_of_other_networks(name, inputs)
+        check_inputs_fit_a_task(name, inputs)
         raise EngineError(
             name,
             tensors_text(images),

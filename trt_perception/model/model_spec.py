@@ -30,6 +30,7 @@ from trt_perception.model.manifest import Manifest, rebuild_command
 from trt_perception.model.output_tensor import OutputTensor, assign_outputs, shapes_match
 from trt_perception.model.preprocessing import Preprocessing, uint8_input_mistake
 from trt_perception.model.recognition.manifest_command import export_command
+from trt_perception.model.recognition.missing_info import outputs_mismatch
 from trt_perception.model.recognition.recognise import (
     FindOutputShapes,
     ModelDescription,
@@ -37,7 +38,6 @@ from trt_perception.model.recognition.recognise import (
     apply_overrides,
     recognise,
 )
-from trt_perception.model.recognition.refusal import outputs_mismatch
 from trt_perception.model.tasks.detect import DETECT
 from trt_perception.model.tasks.task import Task
 from trt_perception.model.tensors import (

@@ -102,7 +102,7 @@ _LINE_HEIGHT: Final = 64
 _LANDMARKS: Final = 10
 
 
-def refuse_inputs_of_other_networks(model_name: str, inputs: Sequence[TensorSpec]) -> None:
+def check_inputs_fit_a_task(model_name: str, inputs: Sequence[TensorSpec]) -> None:
     """Refuse inputs that only networks of no task have.
 
     Raises:
@@ -162,7 +162,7 @@ def _network_of_shapes(outputs: Sequence[TensorSpec], image: TensorSpec) -> Othe
     return None
 
 
-def refuse_outputs_of_other_networks(
+def check_outputs_fit_a_task(
     model: ModelInfo, image: TensorSpec, decoder_parameter: str, *, by_shape: bool
 ) -> None:
     """Refuse outputs that only networks of no task have.

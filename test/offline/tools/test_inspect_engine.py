@@ -41,7 +41,7 @@ from trt_perception.offline.building.inspection.inspector import (
 )
 from trt_perception.offline.building.inspection.layers import (
     LayerInfo,
-    check_precision,
+    compare_precision,
     layer_precisions,
 )
 from trt_perception.offline.building.options.sources import load_options
@@ -343,9 +343,9 @@ def test_real_engine_reports_its_layer_types(built_engines, name):
         max(layer_precisions(information.layers), key=layer_precisions(information.layers).get)
         == name
     )
-    check = check_precision(information.layers, name, convolutions())
+    check = compare_precision(information.layers, name, convolutions())
     assert (check.share, check.node_count) == (1.0, 50)
-    assert check_precision(information.layers, name).node_count >= 40
+    assert compare_precision(information.layers, name).node_count >= 40
     assert information.verbosity == 'detailed'
     assert information.context_bytes[0] > 0
     assert information.inputs[0].shape == (1, 3, 480, 640)

@@ -26,7 +26,7 @@ from trt_perception.files.checked_files import (
     read_exactly,
 )
 from trt_perception.files.json_section import is_nested_deeper, parse_json
-from trt_perception.model.files.other_formats import refuse_other_format
+from trt_perception.model.files.other_formats import check_file_format
 from trt_perception.model.files.triton_address import (
     TritonAddress,
     is_triton_address,
@@ -150,7 +150,7 @@ def read_model_file(path: str | Path, *, accepts_server: bool = False) -> ModelF
             # Compare the size before reading gigabytes of a wrong file.
             _check_identity(manifest, manifest_file, model_path, size)
         content = read_exactly(file, size, model_path)
-    refuse_other_format(str(model_path), content, is_onnx=is_onnx(model_path))
+    check_file_format(str(model_path), content, is_onnx=is_onnx(model_path))
     digest = hashlib.sha256(content).hexdigest()
     if manifest is not None and manifest_file is not None:
         _check_identity(manifest, manifest_file, model_path, size, digest)

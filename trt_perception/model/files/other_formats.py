@@ -60,7 +60,7 @@ _PLAN: Final = _format(
 )
 
 
-def refuse_other_format(path: str, content: bytes, *, is_onnx: bool) -> None:
+def check_file_format(path: str, content: bytes, *, is_onnx: bool) -> None:
     """Refuse a file that starts like a file of another known format.
 
     Args:

@@ -87,16 +87,16 @@ def find_decoders(
             break
     if not info.task.has_masks and info.task.finds_objects:
         given = f'{names_source} has {counted(classes, "name")}' if classes else ''
-        _refuse_other_networks(model, input_size, syntax, left, given)
+        _check_is_box_detector(model, input_size, syntax, left, given)
     if not info.decoder_candidates:
-        _refuse_anchor_outputs(model, left, syntax)
+        _check_query_count(model, left, syntax)
     if (
         classes is not None
         and info.task == DETECT
         and left in ([], ['dense_objectness'])
         and not info.decoder_candidates
     ):
-        _refuse_extra_channels(model, classes, syntax, names_source)
+        _check_channel_count(model, classes, syntax, names_source)
     return tuple(left)
 
 
@@ -208,7 +208,7 @@ def _filter_by_exporter(
     return [] if sets else decoders
 
 
-def _refuse_other_networks(
+def _check_is_box_detector(
     model: ModelInfo,
     input_size: tuple[int, int] | None,
     syntax: ParameterSyntax,
@@ -238,7 +238,7 @@ def _refuse_other_networks(
                 f"{tensors_text(masks)} besides the boxes, as RF-DETR's keypoints",
                 fix='export a model whose keypoints are supported (docs/decoders.md)',
             )
-        _refuse_masks(model, masks, decoders, syntax)
+        raise _masks_error(model, masks, decoders, syntax)
     image, _ = split_inputs(model.name, model.inputs)
     if may_be_semantic(model, input_size):
         channels = max(outputs[0].shape[1], 0) or 'C'
@@ -266,7 +266,7 @@ def _refuse_other_networks(
             fix='export only the output "out", or give the outputs these names',
         )
     if outputs and len(masks) == len(outputs):
-        _refuse_maps(model, input_size, syntax)
+        _check_maps(model, input_size, syntax)
     if outputs and all(len(tensor.shape) in (4, 5) for tensor in outputs):
         other = possible_networks(outputs, image)
         raise EngineError(
@@ -278,13 +278,13 @@ def _refuse_other_networks(
         )
 
 
-def _refuse_masks(
+def _masks_error(
     model: ModelInfo,
     masks: Sequence[TensorSpec],
     decoders: Sequence[str],
     syntax: ParameterSyntax,
-) -> None:
-    """Refuse outputs with masks, unless the task is known.
+) -> EngineError:
+    """Return the error for outputs with masks, if the task is unknown.
 
     A decoder of queries reads the boxes of a model such as DetrForSegmentation, but not its masks:
     these are neither prototypes nor the masks of RF-DETR.
@@ -292,21 +292,18 @@ def _refuse_masks(
     Args:
         masks: the outputs with four axes.
         decoders: the decoders that fit, and leave some outputs unused.
-
-    Raises:
-        EngineError: always.
     """
     names = {tensor.name for tensor in model.outputs}
     # Without a file, the model may be RF-DETR, whose masks are read.
     if decoders and 'rfdetr' not in decoders and {'pred_boxes', 'pred_masks'} <= names:
         ways = ' or '.join(syntax.arguments({'decoder': name}) for name in decoders)
-        raise EngineError(
+        return EngineError(
             model.name,
             f'{tensors_text(masks)} besides the boxes of queries, as of DetrForSegmentation',
             expected='masks of RF-DETR, or a detector of boxes',
             fix=f'for the boxes alone, add {ways}: the masks then stay unused',
         )
-    raise EngineError(
+    return EngineError(
         model.name,
         f'{tensors_text(masks)} besides the boxes, as in instance segmentation',
         expected='a detector of boxes',
@@ -315,7 +312,7 @@ def _refuse_masks(
     )
 
 
-def _refuse_maps(
+def _check_maps(
     model: ModelInfo, input_size: tuple[int, int] | None, syntax: ParameterSyntax
 ) -> None:
     """Refuse outputs with four axes that are no grids of a detector.
@@ -355,7 +352,7 @@ def _may_be_grid(tensor: TensorSpec, input_size: tuple[int, int]) -> bool:
     )
 
 
-def _refuse_anchor_outputs(model: ModelInfo, decoders: list[str], syntax: ParameterSyntax) -> None:
+def _check_query_count(model: ModelInfo, decoders: list[str], syntax: ParameterSyntax) -> None:
     """Refuse boxes and scores of anchors, which look like a transformer's queries.
 
     Raises:
@@ -411,7 +408,7 @@ def _max_row_count(outputs: tuple[TensorSpec, ...]) -> int:
     return max((tensor.shape[1] for tensor in outputs if len(tensor.shape) == 3), default=0)
 
 
-def _refuse_extra_channels(
+def _check_channel_count(
     model: ModelInfo, classes: int, syntax: ParameterSyntax, names_source: str
 ) -> None:
     """Refuse an output with more channels than box and classes, and list possible meanings.

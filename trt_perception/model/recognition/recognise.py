@@ -35,8 +35,8 @@ from trt_perception.model.input_layout import (
 )
 from trt_perception.model.manifest import Manifest
 from trt_perception.model.other_networks import (
+    check_outputs_fit_a_task,
     possible_networks,
-    refuse_outputs_of_other_networks,
 )
 from trt_perception.model.preprocessing import Preprocessing, fields_text
 from trt_perception.model.recognition.decoder_search import (
@@ -54,12 +54,12 @@ from trt_perception.model.recognition.libreyolo_metadata import (
     is_libreyolo,
     read_libreyolo_metadata,
 )
-from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
-from trt_perception.model.recognition.refusal import (
+from trt_perception.model.recognition.missing_info import (
     REQUIRED_FIELDS,
     RecognitionState,
-    refuse_missing_info,
+    check_nothing_is_missing,
 )
+from trt_perception.model.recognition.parameter_syntax import ROS_SYNTAX, ParameterSyntax
 from trt_perception.model.recognition.requested_task import requested_task
 from trt_perception.model.recognition.timm_config import is_timm_config, read_timm_config
 from trt_perception.model.recognition.ultralytics_metadata import (
@@ -213,13 +213,11 @@ def recognise(
     decoder_parameter = overrides.syntax.name('decoder')
     try:
         if may_be_other:
-            refuse_outputs_of_other_networks(
-                model, image, decoder_parameter, by_shape=not overrides.task
-            )
+            check_outputs_fit_a_task(model, image, decoder_parameter, by_shape=not overrides.task)
         return _describe(model, info, size, overrides)
     except EngineError as error:
         if may_be_other and overrides.task and not isinstance(error, MissingModelInfoError):
-            refuse_outputs_of_other_networks(model, image, decoder_parameter, by_shape=True)
+            check_outputs_fit_a_task(model, image, decoder_parameter, by_shape=True)
         if not info.other_model or overrides.decoder or overrides.task:
             raise
         # Advice about values that are unknown would not help.
@@ -286,7 +284,7 @@ def _describe(
         if overrides.class_names and info.class_names
         else '',
     )
-    refuse_missing_info(model, evidence, state, overrides.syntax)
+    check_nothing_is_missing(model, evidence, state, overrides.syntax)
     decoder = PRESETS[chosen].decoder.for_outputs(model.outputs)
     if decoder.is_background_first:
         evidence.append(f'{chosen} -> label 0, the background, has the name {class_names[0]!r}')

@@ -21,7 +21,7 @@ from trt_perception.model.tasks.task import (
     Floats,
     Task,
     Topic,
-    key_mistake,
+    wrong_key,
 )
 from trt_perception.model.tensors import ModelInfo, tensors_text
 
@@ -84,7 +84,7 @@ class Segment(Task):
             return None
         without = family if has_own_outputs else ''
         key = 'mask_coefficients'
-        return key_mistake(self.name, key, [self.name], given=given, without=without)
+        return wrong_key(self.name, key, [self.name], given=given, without=without)
 
     def detection_fields(
         self,

@@ -17,7 +17,7 @@ from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.model.tasks.task import Task, key_mistake
+from trt_perception.model.tasks.task import Task, wrong_key
 
 #: Maps the name of each task to its class.
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
@@ -50,7 +50,7 @@ def read_task(section: JsonSection, key: str) -> Task:
         given, is_required = section.has(name), _IS_KEY_REQUIRED_BY_TASK[task].get(name, False)
         if (given and name not in _IS_KEY_REQUIRED_BY_TASK[task]) or (is_required and not given):
             owners = [owner for owner, keys in _IS_KEY_REQUIRED_BY_TASK.items() if name in keys]
-            raise ManifestError(section.location, **key_mistake(task, name, owners, given=given))
+            raise ManifestError(section.location, **wrong_key(task, name, owners, given=given))
     return read_record_leaving_other_keys(TASKS[task], section)
 
 

@@ -300,7 +300,7 @@ class MapTask(Task):
             )
 
 
-def key_mistake(
+def wrong_key(
     task: str, key: str, owners: Sequence[str], *, given: bool, without: str = ''
 ) -> Mistake:
     """Return the mistake for a missing key, or for a key that belongs to other tasks.

@@ -46,8 +46,8 @@ from trt_perception.offline.tools.parts.arguments import (
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
 from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
+    check_object_options,
     given_object_options,
-    refuse_object_options,
     suggest_tool_assignment,
     values_from_options,
 )
@@ -193,7 +193,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         opened = benchmark_options.with_provider('cpu').pipeline
         for model in files:
             with contextlib.closing(open_offline_pipeline(model, opened)) as pipeline:
-                refuse_object_options(config, pipeline.spec.task)
+                check_object_options(config, pipeline.spec.task)
     return models, frames, encoding_frames, benchmark_options
 
 

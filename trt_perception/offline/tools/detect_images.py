@@ -45,7 +45,7 @@ from trt_perception.offline.tools.parts.detection_sources import (
 from trt_perception.offline.tools.parts.image_task_output import ImageTaskResults
 from trt_perception.offline.tools.parts.model_arguments import (
     add_model_arguments,
-    refuse_object_options,
+    check_object_options,
     suggest_tool_assignment,
     values_from_options,
 )
@@ -210,7 +210,7 @@ def _run(
     model, config, plan = job
     with contextlib.closing(open_offline_pipeline(model, config.pipeline_options())) as pipeline:
         names, task = pipeline.spec.class_names, pipeline.spec.task
-        refuse_object_options(config, task)
+        check_object_options(config, task)
         thresholds = config.thresholds(names)
         facts = _facts(model, pipeline.spec, thresholds)
         results: CocoResults | ImageTaskResults

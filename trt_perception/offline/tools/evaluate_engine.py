@@ -161,10 +161,10 @@ def _check_object_options(options: argparse.Namespace) -> None:
             'one model without --annotations has nothing to compare its detections with',
             fix='give --annotations (COCO JSON), or a second model',
         )
-    _require_annotations(options, 'plot', 'worst', 'results', 'allow_subset', 'class_map')
+    _check_has_annotations(options, 'plot', 'worst', 'results', 'allow_subset', 'class_map')
 
 
-def _require_annotations(options: argparse.Namespace, *names: str) -> None:
+def _check_has_annotations(options: argparse.Namespace, *names: str) -> None:
     for name in names:
         if options.annotations is None and getattr(options, name):
             raise ConfigError(
@@ -180,7 +180,7 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     paths = [image.path for image in job.dataset.images]
     try:
         labelled = label_images(paths, list(specs.values()), job.class_map, options)
-        _require_annotations(options, 'allow_missing')
+        _check_has_annotations(options, 'allow_missing')
         if labelled is None and job.dataset.annotations is None:
             _check_object_options(options)
     except ConfigError as error:

@@ -28,8 +28,8 @@ from trt_perception.offline.building.inspection.inspection_report import (
 from trt_perception.offline.building.inspection.inspector import inspect_engine, time_layers
 from trt_perception.offline.building.inspection.layers import (
     check_precision,
+    compare_precision,
     layer_precisions,
-    require_precision,
 )
 from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
@@ -192,7 +192,7 @@ def update_manifest(report: EngineReport) -> dict[str, int]:
     # Write before the check, because the manifest must be true even if the check fails.
     updated = dataclasses.replace(manifest, build=build)
     write_atomically({_manifest_file(path): serialise_manifest(updated)})
-    require_precision(check_precision(report.engine_info.layers, precision.asked), str(path))
+    check_precision(compare_precision(report.engine_info.layers, precision.asked), str(path))
     return counts
 
 

@@ -66,7 +66,7 @@ class OnnxModel:
             EngineError: ONNX Runtime is not installed, cannot use the provider or cannot load
                 the model, or the model has weights in other files.
         """
-        _refuse_external_weights(model)
+        _check_no_external_weights(model)
         runtime = _import_runtime(model.path.name)
         check_available(runtime, provider)
         self.provider = provider
@@ -153,7 +153,7 @@ def _import_runtime(model: str) -> Any:
         ) from error
 
 
-def _refuse_external_weights(model: ModelFile) -> None:
+def _check_no_external_weights(model: ModelFile) -> None:
     whole = str(model.path.with_name(f'{model.path.stem}_whole.onnx'))
     if places := find_external_weights(model.content, str(model.path)):
         raise EngineError(

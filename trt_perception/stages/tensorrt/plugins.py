@@ -94,7 +94,7 @@ def load_plugins(
             # `extend` adds one library at a time, so `finally` closes them if a later one fails.
             opened.extend(_open_library(Path(path)) for path in libraries)
             identities = tuple(library.identity for library in opened)
-            _require_needed_libraries(needed, identities, loaded, engine)
+            _check_needed_libraries(needed, identities, loaded, engine)
             register_own = getattr(trt, 'init_libnvinfer_plugins', None)
             if register_own is not None:
                 register_own(trt_log.logger, '')
@@ -110,7 +110,7 @@ def load_plugins(
     return identities
 
 
-def _require_needed_libraries(
+def _check_needed_libraries(
     needed: Sequence[FileIdentity],
     given: Sequence[FileIdentity],
     loaded: Collection[str],

@@ -84,7 +84,7 @@ class TensorRtEngine:
                 self.outputs = tuple(map(_with_open_batch, self.outputs))
             # Variable inputs may have variable outputs. create_context checks these outputs later.
             if not any(side < 0 for tensor in self.inputs for side in tensor.shape):
-                self._refuse_open_shapes(self.outputs)
+                self._check_fixed_shapes(self.outputs)
         except BaseException:
             engine = None
             self.close()
@@ -159,7 +159,7 @@ class TensorRtEngine:
                 TensorSpec(tensor.name, tuple(context.get_tensor_shape(tensor.name)), tensor.dtype)
                 for tensor in self.outputs
             )
-            self._refuse_open_shapes(outputs)
+            self._check_fixed_shapes(outputs)
         except BaseException:
             # The exception's traceback keeps this Python frame, and would keep the context alive.
             del context
@@ -192,7 +192,7 @@ class TensorRtEngine:
         self._runtime_cache = None
         self._runtime = None
 
-    def _refuse_open_shapes(self, outputs: tuple[TensorSpec, ...]) -> None:
+    def _check_fixed_shapes(self, outputs: tuple[TensorSpec, ...]) -> None:
         """Refuse outputs whose shapes vary although all inputs have fixed shapes."""
         if any(side < 0 for tensor in outputs for side in tensor.shape):
             raise EngineError(

@@ -208,7 +208,7 @@ class TritonModel:
         if request.is_lost:
             if must_end:
                 check_interruption()
-            self._watch.check_now()
+            self._watch.ask_now()
             error = error or self._timeout_error(request)
         if error is not None:
             raise error
@@ -290,7 +290,7 @@ class TritonModel:
             request.outputs, request.error, request.is_over = outputs, error, True
         request.answered.put(None)
         if error is not None:
-            self._watch.check_now()
+            self._watch.ask_now()
 
     def _timeout_error(self, request: _Request) -> ServerTimeoutError:
         return ServerTimeoutError(

@@ -132,7 +132,7 @@ class ServerWatch:
         else:
             self.waiting_regions.add(region)
 
-    def check_now(self) -> None:
+    def ask_now(self) -> None:
         """Ask the server soon, because a request failed."""
         self._wake.put(None)
 

@@ -11,9 +11,9 @@ from trt_perception.errors import EngineError
 from trt_perception.offline.building.inspection.layers import (
     LayerInfo,
     check_precision,
+    compare_precision,
     layer_precisions,
     parse_layers,
-    require_precision,
 )
 
 RTX = json.loads((Path(__file__).parents[3] / 'data' / 'inspector_rtx.json').read_text())
@@ -104,19 +104,19 @@ def test_control_characters_in_a_report_are_accepted():
 @pytest.mark.parametrize('name', ['fp32', 'fp16', 'bf16'])
 @pytest.mark.parametrize('nodes', [COMPUTE, None])
 def test_all_layers_of_a_matching_engine_have_the_precision(name, nodes):
-    check = check_precision(rtx(name), name, nodes)
+    check = compare_precision(rtx(name), name, nodes)
     assert (check.share, check.deviations) == (1.0, {})
     # Without the model, a matrix product in a fused layer is not recognised.
     assert check.node_count == (4 if nodes else 3)
-    require_precision(check, 'a.engine')
+    check_precision(check, 'a.engine')
 
 
 def test_fp32_layers_are_refused_if_fp16_was_requested(golden_messages):
-    check = check_precision(rtx('fp32'), 'fp16', COMPUTE)
+    check = compare_precision(rtx('fp32'), 'fp16', COMPUTE)
     assert check.share == 0
     assert check.deviations == dict.fromkeys(COMPUTE, 'fp32')
     with golden_messages.raises(EngineError):
-        require_precision(check, 'a.engine')
+        check_precision(check, 'a.engine')
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_fp32_layers_are_refused_if_fp16_was_requested(golden_messages):
     ],
 )
 def test_narrower_types_fulfil_a_requested_precision(asked, built, fits):
-    check = check_precision([LayerInfo('conv', inputs=(built,), nodes=('n',))], asked, {'n'})
+    check = compare_precision([LayerInfo('conv', inputs=(built,), nodes=('n',))], asked, {'n'})
     assert check.share == fits
 
 
@@ -142,9 +142,9 @@ def test_at_least_half_of_the_layers_must_have_the_precision(golden_messages):
         kinds = ['fp16'] * half + ['fp32'] * single
         return [LayerInfo(f'conv{i}', inputs=(kind,)) for i, kind in enumerate(kinds)]
 
-    require_precision(check_precision(layers(5, 5), 'fp16'), 'x')
+    check_precision(compare_precision(layers(5, 5), 'fp16'), 'x')
     with golden_messages.raises(EngineError):
-        require_precision(check_precision(layers(4, 5), 'fp16'), 'x')
+        check_precision(compare_precision(layers(4, 5), 'fp16'), 'x')
 
 
 def test_excluded_nodes_are_not_counted():
@@ -153,8 +153,8 @@ def test_excluded_nodes_are_not_counted():
         LayerInfo('conv b', inputs=('fp16',), nodes=('b',)),
     ]
     for nodes in ({'a', 'b'}, None):
-        assert check_precision(layers, 'fp16', nodes).share == 0.5
-        assert check_precision(layers, 'fp16', nodes, excluded_nodes={'a'}).share == 1
+        assert compare_precision(layers, 'fp16', nodes).share == 0.5
+        assert compare_precision(layers, 'fp16', nodes, excluded_nodes={'a'}).share == 1
 
 
 def test_conversion_layer_does_not_hide_the_type_of_its_convolution():
@@ -163,8 +163,8 @@ def test_conversion_layer_does_not_hide_the_type_of_its_convolution():
         LayerInfo('cast', inputs=('fp32',), outputs=('fp16',), nodes=('n',)),
     ]
     for order in (layers, layers[::-1]):
-        assert check_precision(order, 'fp16', {'n'}).share == 1
+        assert compare_precision(order, 'fp16', {'n'}).share == 1
 
 
 def test_engine_without_convolutions_passes_the_precision_check():
-    assert check_precision([LayerInfo('pool', inputs=('fp32',))], 'fp16').share == 1
+    assert compare_precision([LayerInfo('pool', inputs=('fp32',))], 'fp16').share == 1

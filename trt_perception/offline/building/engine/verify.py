@@ -22,8 +22,8 @@ from trt_perception.offline.building.inspection.inspector import (
 from trt_perception.offline.building.inspection.layers import (
     LayerInfo,
     check_precision,
+    compare_precision,
     layer_precisions,
-    require_precision,
 )
 from trt_perception.offline.building.options.build_options import BuildOptions
 
@@ -120,10 +120,10 @@ def verify_engine(
     engine_info = inspect_engine(model, device, options.plugin_libraries)
     deviations: Mapping[str, str] = {}
     if any(layer.precision for layer in engine_info.layers):
-        check = check_precision(engine_info.layers, options.precision, nodes, excluded_nodes)
+        check = compare_precision(engine_info.layers, options.precision, nodes, excluded_nodes)
         if not check.node_count:  # this release of TensorRT does not report a layer's ONNX nodes
-            check = check_precision(engine_info.layers, options.precision)
-        require_precision(check, model.path.name)
+            check = compare_precision(engine_info.layers, options.precision)
+        check_precision(check, model.path.name)
         deviations = check.deviations
     return EngineCheck(
         layers=engine_info.layers,

@@ -17,7 +17,7 @@ from typing import Any, Final
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.model.build_record import BuildRecord
 from trt_perception.offline.building.inspection.inspector import EngineInfo, LayerTime
-from trt_perception.offline.building.inspection.layers import LayerInfo, check_precision
+from trt_perception.offline.building.inspection.layers import LayerInfo, compare_precision
 
 # These operators move or select values, or are constant. TensorRT often needs no layer for them.
 _OPERATORS_WITHOUT_ARITHMETIC: Final = frozenset(
@@ -169,7 +169,7 @@ def read_fusion(engine: EngineInfo, build: BuildRecord | None) -> Fusion | None:
         for name in heavy
         if any(fnmatchcase(name, pattern) for pattern in build.precision.keep_fp32)
     ]
-    found = check_precision(engine.layers, build.precision.asked, heavy or None, kept)
+    found = compare_precision(engine.layers, build.precision.asked, heavy or None, kept)
     return Fusion(engine.layers, build.nodes, found.deviations)
 
 

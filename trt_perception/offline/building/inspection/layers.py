@@ -154,7 +154,7 @@ def layer_precisions(layers: Sequence[LayerInfo]) -> dict[str, int]:
     return dict(Counter(layer.precision for layer in layers if layer.precision).most_common())
 
 
-def check_precision(
+def compare_precision(
     layers: Sequence[LayerInfo],
     requested: str,
     nodes: Collection[str] | None = None,
@@ -194,7 +194,7 @@ def _narrower_type(first: str, second: str) -> str:
     )
 
 
-def require_precision(check: PrecisionCheck, name: str) -> None:
+def check_precision(check: PrecisionCheck, name: str) -> None:
     """Refuse an engine that mostly computes in a wider type than requested.
 
     Raises:

@@ -18,7 +18,7 @@ from trt_perception.offline.evaluation.image_tasks.labels import LabelledImage, 
 from trt_perception.offline.tools.parts.command_line import ResultSaver, progress_bar
 from trt_perception.offline.tools.parts.evaluation_text import image_report_text
 from trt_perception.offline.tools.parts.model_arguments import (
-    refuse_object_options,
+    check_object_options,
     values_from_options,
 )
 from trt_perception.pipelines.pipeline import Pipeline
@@ -54,7 +54,7 @@ def label_images(
     spec = next((one for one in specs if not one.task.finds_objects), None)
     if spec is None:
         return None
-    refuse_object_options(values_from_options(options, ''), spec.task)
+    check_object_options(values_from_options(options, ''), spec.task)
     is_classifier = isinstance(spec.task, Classify)
     for name in (*_OBJECT_OPTIONS, 'allow_missing' if is_classifier else 'class_map'):
         if getattr(options, name):

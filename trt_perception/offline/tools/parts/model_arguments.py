@@ -137,7 +137,7 @@ def given_object_options(config: ParameterValues) -> list[str]:
     ]
 
 
-def refuse_object_options(config: ParameterValues, task: Task) -> None:
+def check_object_options(config: ParameterValues, task: Task) -> None:
     """Refuse options for objects if a model has another task.
 
     Raises:

@@ -96,7 +96,7 @@ class RecognitionState:
     replaced_names: str = ''
 
 
-def refuse_missing_info(
+def check_nothing_is_missing(
     model: ModelInfo,
     evidence: Sequence[str],
     state: RecognitionState,
