@@ -2,7 +2,7 @@
 
 from support import golden
 from support.findings import text_of
-from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
+from trt_perception.checks.cameras import CameraReport, CameraScene, camera_findings
 from trt_perception.parameters.camera import CameraPlan
 from trt_perception.transport.advice import LARGE_MESSAGE_BYTES
 
@@ -253,7 +253,7 @@ SCENES = {
 
 def findings_of(reports, cameras, facts=None):
     facts = {'segment_bytes': 2**26, 'profile_fix': 'FIX', **(facts or {})}
-    return list(check_cameras(CameraScene(reports, cameras, **facts)))
+    return list(camera_findings(CameraScene(reports, cameras, **facts)))
 
 
 def test_camera_scenes_give_the_recorded_findings():

@@ -14,7 +14,7 @@ from support.gpu import fake_cuda
 from support.gpu.fake_nvjpeg import BAD_JPEG, FakeNvJpeg
 from support.models.support_models import write_model
 from trt_perception.checks import software, trial
-from trt_perception.checks.model import check_model
+from trt_perception.checks.model import model_findings
 from trt_perception.checks.software import InstalledGpu, ModuleImport
 from trt_perception.errors import ConfigError, CudaError, EngineError, MissingModelInfoError
 from trt_perception.gpu import bindings, nvjpeg
@@ -45,7 +45,7 @@ PACKAGES = {
 
 def packages(*, onnx=False, python=(3, 12), **changes):
     modules = {**ALL, **changes}
-    return list(software.check_packages(modules, needs_onnx=onnx, python=python))
+    return list(software.package_findings(modules, needs_onnx=onnx, python=python))
 
 
 def test_each_fault_of_a_package_gives_its_finding():
@@ -99,7 +99,7 @@ def check_gpu_with(*, engine=True, modules=None, jpeg=None, devices=(3,), **erro
         for name, value in works.items():
             stand_in = mock.Mock(return_value=value, side_effect=errors.get(name))
             stack.enter_context(mock.patch.object(trial, name, stand_in))
-        findings = software.check_gpu(
+        findings = software.gpu_findings(
             {**ALL, **(modules or {})}, needs_engine=engine, device_ids=devices, found=found
         )
         findings = list(findings)
@@ -200,7 +200,7 @@ BUILD = {
 
 
 def check_model_with(path, modules=RTX, cards=(CARD,), trial=lambda: 'works'):
-    return list(check_model(str(path), modules, cards, trial=trial))
+    return list(model_findings(str(path), modules, cards, trial=trial))
 
 
 def write_engine(folder, card='Card', capability='8.7', content=PLAN):

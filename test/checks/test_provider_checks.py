@@ -11,7 +11,7 @@ import pytest
 
 from support.findings import lines_of
 from trt_perception.checks import onnx_providers
-from trt_perception.checks.onnx_providers import check_onnx_providers, find_installations
+from trt_perception.checks.onnx_providers import find_installations, onnx_provider_findings
 
 # A build of ONNX Runtime that has CUDA, but cannot load it.
 BUILD_WITHOUT_LIBRARIES = """
@@ -69,7 +69,7 @@ def test_trial_model_applies_relu():
 
 
 def test_installed_build_works():
-    findings = list(check_onnx_providers(0))
+    findings = list(onnx_provider_findings(0))
     assert findings[0].level == 'green'
     assert 'cpu' in findings[0].found
 
@@ -77,7 +77,7 @@ def test_installed_build_works():
 def test_each_fault_of_a_provider_gives_its_finding(install, golden_messages):
     for source in (BUILD_WITHOUT_LIBRARIES, 'import os; os._exit(3)'):
         install(source)
-        golden_messages.add('\n'.join(lines_of(check_onnx_providers(0))))
+        golden_messages.add('\n'.join(lines_of(onnx_provider_findings(0))))
 
 
 def test_two_packages_with_the_same_module_are_found(monkeypatch, tmp_path, golden_messages):
@@ -89,6 +89,6 @@ def test_two_packages_with_the_same_module_are_found(monkeypatch, tmp_path, gold
 
     add_package(tmp_path, 'onnxruntime', '9.0', [module])
     assert find_installations() == ['onnxruntime 9.0', 'onnxruntime-gpu 9.1']
-    first = next(check_onnx_providers(0))
+    first = next(onnx_provider_findings(0))
     assert first.level == 'yellow'
     golden_messages.add('\n'.join(lines_of([first])))

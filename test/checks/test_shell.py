@@ -8,8 +8,8 @@ import pytest
 
 from support import golden
 from support.findings import text_of
-from trt_perception.checks.machine import check_machine
-from trt_perception.checks.shell import check_shell, export_profile_command, read_profile
+from trt_perception.checks.machine import machine_findings
+from trt_perception.checks.shell import export_profile_command, read_profile, shell_findings
 
 pytestmark = pytest.mark.ros
 
@@ -82,7 +82,7 @@ def check_changed_shell(tmp_path):
             for name, value in {**GOOD, **changes}.items()
             if value is not None
         }
-        return list(check_shell(environment, folder=tmp_path))
+        return list(shell_findings(environment, folder=tmp_path))
 
     return check
 
@@ -127,7 +127,7 @@ def test_fix_for_the_transport_profile_is_a_valid_command(tmp_path):
     long = '/tmp/' + 300 * 'x'  # Path.exists() raises an error for this path
     odd = {'AMENT_PREFIX_PATH': f'{long}:{folder}', 'RMW_IMPLEMENTATION': 'rmw_a_cpp'}
     assert str(folder) in export_profile_command(odd)
-    assert by_name(check_shell(odd))['middleware'].level == 'red'
+    assert by_name(shell_findings(odd))['middleware'].level == 'red'
     unknown = export_profile_command({'ROS_DISTRO': 'kilted', 'AMENT_PREFIX_PATH': str(tmp_path)})
     assert unknown.startswith(f'export {NEW}=$(ros2 pkg prefix trt_perception)/share/')
 
@@ -157,7 +157,7 @@ def check_host(tmp_path, monkeypatch):
         folders = {'system': tmp_path, 'shared_memory': tmp_path / 'shm'}
         with monkeypatch.context() as patch:
             patch.setattr(os, 'statvfs', statvfs)
-            return list(check_machine(2**26, raw_cameras=raw_cameras, **folders))
+            return list(machine_findings(2**26, raw_cameras=raw_cameras, **folders))
 
     return check
 
@@ -197,10 +197,11 @@ def test_missing_shared_memory_is_red(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     missing_folder = tmp_path / 'gone'
     assert (
-        by_name(check_machine(1, shared_memory=missing_folder))[str(missing_folder)].level == 'red'
+        by_name(machine_findings(1, shared_memory=missing_folder))[str(missing_folder)].level
+        == 'red'
     )
     monkeypatch.setattr(os, 'access', lambda *_: False)
-    finding = by_name(check_machine(1, shared_memory=tmp_path))[str(tmp_path)]
+    finding = by_name(machine_findings(1, shared_memory=tmp_path))[str(tmp_path)]
     assert finding.level == 'red'
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.programs import Program, executable
-from trt_perception.checks.shell import check_shell
+from trt_perception.checks.shell import shell_findings
 from trt_perception.errors import TrtPerceptionError, WriteError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.model.files.model_file import read_model_file
@@ -38,7 +38,7 @@ def as_calibration_cache(fifo):
 
 def as_profile(fifo):
     environment = {'FASTRTPS_DEFAULT_PROFILES_FILE': str(fifo), 'ROS_DISTRO': 'jazzy'}
-    findings = [finding.found for finding in check_shell(environment, folder=fifo.parent)]
+    findings = [finding.found for finding in shell_findings(environment, folder=fifo.parent)]
     assert any('regular file' in found for found in findings)
 
 

@@ -1,6 +1,6 @@
 """Checks of camera topics: publishers, QoS and the images that arrived.
 
-`check_cameras` reports the cameras of the detector without a publisher first. Then it runs two
+`camera_findings` reports the cameras of the detector without a publisher first. Then it runs two
 tables of checks, `_UNUSABLE_CHECKS` and `_OTHER_CHECKS`, on each topic, and reports the first
 problem.
 """
@@ -109,7 +109,7 @@ class CameraScene:
         return 'red' if self.topics_given else 'yellow'
 
 
-def check_cameras(scene: CameraScene) -> Iterator[Finding]:
+def camera_findings(scene: CameraScene) -> Iterator[Finding]:
     """Report each camera of the detector without a publisher, then each topic of images."""
     wanted = scene.plans_with_known_topic
     if not scene.reports and not any(plan.enabled for plan in wanted):
@@ -127,7 +127,7 @@ def check_cameras(scene: CameraScene) -> Iterator[Finding]:
     for report in sorted(scene.reports, key=lambda r: (order.get(r.topic, len(wanted)), r.topic)):
         plan = plans.get(report.topic)
         if plan is None or report.is_published:  # _missing_cameras reports the others
-            yield _check_topic(_Topic(scene, report, plan))
+            yield _topic_finding(_Topic(scene, report, plan))
 
 
 def _missing_cameras(scene: CameraScene) -> Iterator[Finding]:
@@ -209,7 +209,7 @@ class _Topic:
         )
 
 
-def _check_topic(topic: _Topic) -> Finding:
+def _topic_finding(topic: _Topic) -> Finding:
     """Return the finding of a topic: its first problem, or its rate, size and QoS."""
     report = topic.camera_report
     unusable = _first_problem(_UNUSABLE_CHECKS, topic) if report.received else None

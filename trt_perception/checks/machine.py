@@ -24,7 +24,7 @@ _MIN_FREE_CACHE_BYTES: Final = 256 * 1024 * 1024
 _AREA: Final = 'machine'
 
 
-def check_machine(
+def machine_findings(
     segment_bytes: int,
     *,
     raw_cameras: int = 0,
@@ -37,8 +37,8 @@ def check_machine(
         segment_bytes: bytes of shared memory that each process allocates.
         raw_cameras: number of cameras of a detector that may send raw images.
     """
-    yield _check_socket_buffer(system / 'net/core/rmem_max')
-    yield _check_shared_memory(shared_memory, segment_bytes, raw_cameras)
+    yield _socket_buffer_finding(system / 'net/core/rmem_max')
+    yield _shared_memory_finding(shared_memory, segment_bytes, raw_cameras)
     if ports := unfinished_ports(shared_memory):
         yield Finding(
             _AREA,
@@ -48,10 +48,10 @@ def check_machine(
             'creating these files; programs that start, or send to these ports, hang forever',
             repair_command(ports),
         )
-    yield _check_caches(cache_folder('kernels').parent)
+    yield _cache_finding(cache_folder('kernels').parent)
 
 
-def _check_socket_buffer(file: Path) -> Finding:
+def _socket_buffer_finding(file: Path) -> Finding:
     name = 'net.core.rmem_max'
     fix = f'for a camera on another machine: sudo sysctl -w {name}=2147483647'
     try:
@@ -64,7 +64,7 @@ def _check_socket_buffer(file: Path) -> Finding:
     return Finding(_AREA, name, 'green', f'{size} bytes')
 
 
-def _check_shared_memory(folder: Path, segment_bytes: int, raw_cameras: int) -> Finding:
+def _shared_memory_finding(folder: Path, segment_bytes: int, raw_cameras: int) -> Finding:
     name = str(folder)
     larger = 'in a container: docker run --shm-size=1g (or --ipc=host); else remount it larger'
     try:
@@ -93,7 +93,7 @@ def _check_shared_memory(folder: Path, segment_bytes: int, raw_cameras: int) -> 
     return Finding(_AREA, name, 'green', found)
 
 
-def _check_caches(folder: Path) -> Finding:
+def _cache_finding(folder: Path) -> Finding:
     name = 'caches'
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

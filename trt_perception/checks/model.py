@@ -29,7 +29,7 @@ def is_engine(path: str) -> bool:
     return bool(path) and not (is_onnx(path) or path.startswith('triton:'))
 
 
-def check_model(
+def model_findings(
     path: str,
     modules: Mapping[str, ModuleImport],
     gpus: Sequence[InstalledGpu],
@@ -66,13 +66,13 @@ def check_model(
         kind = model.manifest.task.summary(model.manifest.class_names)
         found = f'{kind}, {model.manifest.decoder.family}; SHA-256 and size match the file'
         yield Finding(_AREA, 'manifest', 'green', found)
-        yield from _check_agreement(model.manifest.build)
+        yield from _agreement_findings(model.manifest.build)
     fits = True
     if not model.is_onnx:
-        for finding in _check_plan(model, modules, gpus):
+        for finding in _plan_findings(model, modules, gpus):
             fits = fits and finding.level != 'red'
             yield finding
-    # check_packages and check_gpu report a missing runtime or GPU.
+    # package_findings and gpu_findings report a missing runtime or GPU.
     if fits and (modules['onnxruntime'].version if model.is_onnx else gpus):
         yield from _trial_findings(trial)
 
@@ -102,7 +102,7 @@ class _WarningHandler(logging.Handler):
         self.fixes[record.getMessage()] = getattr(record, 'fix', 'do what this warning says')
 
 
-def _check_agreement(build: Any) -> Iterator[Finding]:
+def _agreement_findings(build: Any) -> Iterator[Finding]:
     """Report how well the engine agreed with the original model when it was built."""
     agreement = build and build.agreement
     if not agreement:
@@ -114,7 +114,7 @@ def _check_agreement(build: Any) -> Iterator[Finding]:
         yield Finding(_AREA, 'accuracy', 'green', found)
 
 
-def _check_plan(
+def _plan_findings(
     model: Any, modules: Mapping[str, ModuleImport], gpus: Sequence[InstalledGpu]
 ) -> Iterator[Finding]:
     """Compare the TensorRT version and the GPU of the build with this machine."""
@@ -158,10 +158,10 @@ def _check_plan(
         return
     for gpu in gpus:
         label = f' on device {gpu.index}' if len(gpus) > 1 else ''
-        yield _check_engine_gpu(f'GPU of the engine{label}', build.gpu, gpu, rebuild)
+        yield _engine_gpu_finding(f'GPU of the engine{label}', build.gpu, gpu, rebuild)
 
 
-def _check_engine_gpu(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Finding:
+def _engine_gpu_finding(name: str, built: Any, gpu: InstalledGpu, rebuild: str) -> Finding:
     """Compare the GPU on which an engine was built with a GPU that would run the engine."""
     capability = built.compute_capability
     here = '.'.join(map(str, gpu.compute_capability))

@@ -28,7 +28,7 @@ _TINY_MODEL: Final = (
 )
 
 
-def check_onnx_providers(device_id: int) -> Iterator[Finding]:
+def onnx_provider_findings(device_id: int) -> Iterator[Finding]:
     """Check that ONNX Runtime is installed once, and which providers run a tiny model.
 
     Args:

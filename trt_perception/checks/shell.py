@@ -69,7 +69,7 @@ def read_profile(environment: Mapping[str, str]) -> FastDdsProfile:
     return FastDdsProfile(path, max(map(int, texts), default=DEFAULT_SEGMENT_BYTES))
 
 
-def check_shell(
+def shell_findings(
     environment: Mapping[str, str], *, folder: Path | None = None, has_ros: bool = True
 ) -> Iterator[Finding]:
     """Check the environment variables that ROS 2 and its middleware read.
@@ -86,12 +86,12 @@ def check_shell(
         fix = 'for the node, source the setup.bash of ROS 2 and of the workspace'
         yield Finding(_AREA, 'ROS 2', 'yellow', found, fix)
         return
-    yield _check_distribution(environment)
-    yield from _check_middleware(environment)
-    yield from _check_domain(environment)
+    yield _distribution_finding(environment)
+    yield from _middleware_findings(environment)
+    yield from _domain_findings(environment)
     if environment.get('RMW_IMPLEMENTATION', _FAST_DDS) == _FAST_DDS:
-        yield from _check_transport(environment, folder or Path.cwd())
-    yield from _check_security(environment)
+        yield from _transport_findings(environment, folder or Path.cwd())
+    yield from _security_findings(environment)
 
 
 def export_profile_command(environment: Mapping[str, str]) -> str:
@@ -115,7 +115,7 @@ def _profile_variable(environment: Mapping[str, str]) -> str:
     )
 
 
-def _check_distribution(environment: Mapping[str, str]) -> Finding:
+def _distribution_finding(environment: Mapping[str, str]) -> Finding:
     name = environment.get('ROS_DISTRO', '')
     if not name:
         fix = 'source /opt/ros/jazzy/setup.bash, then install/setup.bash of the workspace'
@@ -126,7 +126,7 @@ def _check_distribution(environment: Mapping[str, str]) -> Finding:
     return Finding(_AREA, 'distribution', 'green', name)
 
 
-def _check_middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
+def _middleware_findings(environment: Mapping[str, str]) -> Iterable[Finding]:
     name = environment.get('RMW_IMPLEMENTATION', '')
     prefixes = _install_prefixes(environment)
     index = 'share/ament_index/resource_index/packages'
@@ -149,7 +149,7 @@ def _check_middleware(environment: Mapping[str, str]) -> Iterable[Finding]:
         yield Finding(_AREA, 'middleware', 'yellow', found, fix)
 
 
-def _check_domain(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _domain_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
     text = environment.get('ROS_DOMAIN_ID', '')
     number = _parse_like_strtoul(text) if text else 0
     if not 0 <= number <= 232:
@@ -191,7 +191,7 @@ def _parse_like_strtoul(text: str) -> int:
     return int(text, 16 if text[1:2] in ('x', 'X') else 8 if text[0] == '0' else 10)
 
 
-def _check_transport(environment: Mapping[str, str], folder: Path) -> Iterator[Finding]:
+def _transport_findings(environment: Mapping[str, str], folder: Path) -> Iterator[Finding]:
     name = 'transport profile'
     used = _profile_variable(environment)
     other = _NEW_VARIABLE if used == _OLD_VARIABLE else _OLD_VARIABLE
@@ -236,7 +236,7 @@ def _check_transport(environment: Mapping[str, str], folder: Path) -> Iterator[F
             yield Finding(_AREA, 'profile here', 'yellow', found, f'move {folder / file} away')
 
 
-def _check_security(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _security_findings(environment: Mapping[str, str]) -> Iterator[Finding]:
     if environment.get('ROS_SECURITY_ENABLE', '').lower() != 'true':
         return
     keystore = environment.get('ROS_SECURITY_KEYSTORE', '')

@@ -125,7 +125,7 @@ def _import_module(name: str) -> ModuleImport:
         return ModuleImport('', f'the import ended the process with exit code {ended.returncode}')
 
 
-def check_packages(
+def package_findings(
     modules: Mapping[str, ModuleImport],
     *,
     needs_onnx: bool,
@@ -162,9 +162,9 @@ def check_packages(
             fix = _NUMPY_FIX if module.clash else fix
             yield Finding(_AREA, package, 'red', module.error, fix)
     if has_ros:
-        yield _check_cv_bridge(modules['cv_bridge'])
-    yield _check_pillow(modules['PIL'])
-    yield _check_simplejpeg(modules['simplejpeg'])
+        yield _cv_bridge_finding(modules['cv_bridge'])
+    yield _pillow_finding(modules['PIL'])
+    yield _simplejpeg_finding(modules['simplejpeg'])
     runtime = modules['onnxruntime']
     if runtime.version:
         yield Finding(_AREA, 'ONNX Runtime', 'green', runtime.version)
@@ -175,7 +175,7 @@ def check_packages(
         yield Finding(_AREA, 'ONNX Runtime', level, found, fix)
 
 
-def _check_cv_bridge(module: ModuleImport) -> Finding:
+def _cv_bridge_finding(module: ModuleImport) -> Finding:
     if module.version:
         return Finding(_AREA, 'cv_bridge', 'green', module.version)
     if module.missing:
@@ -183,7 +183,7 @@ def _check_cv_bridge(module: ModuleImport) -> Finding:
     return Finding(_AREA, 'cv_bridge', 'yellow', module.error, _NUMPY_FIX)
 
 
-def _check_pillow(module: ModuleImport) -> Finding:
+def _pillow_finding(module: ModuleImport) -> Finding:
     if module.version:
         return Finding(_AREA, 'Pillow', 'green', module.version)
     cannot = 'PNG and image files cannot be read, and the CPU cannot run models that antialias'
@@ -191,7 +191,7 @@ def _check_pillow(module: ModuleImport) -> Finding:
     return Finding(_AREA, 'Pillow', 'yellow', found, 'sudo apt install python3-pil')
 
 
-def _check_simplejpeg(module: ModuleImport) -> Finding:
+def _simplejpeg_finding(module: ModuleImport) -> Finding:
     if module.version:
         return Finding(_AREA, 'simplejpeg', 'green', module.version)
     instead = 'OpenCV decodes JPEG on the CPU, and prints a line for each damaged file'
@@ -200,7 +200,7 @@ def _check_simplejpeg(module: ModuleImport) -> Finding:
     return Finding(_AREA, 'simplejpeg', 'yellow', found, fix)
 
 
-def check_gpu(
+def gpu_findings(
     modules: Mapping[str, ModuleImport],
     *,
     needs_engine: bool,
@@ -223,11 +223,13 @@ def check_gpu(
         text = f'driver for CUDA {versions["driver"]}, runtime {versions["runtime"]}'
         yield Finding(_GPU_AREA, 'CUDA', 'green', text)
         for index in device_ids:
-            yield from _check_device(index, f' {index}' if len(device_ids) > 1 else '', bad, found)
-    yield from _check_tensorrt(modules, bad)
+            yield from _device_findings(
+                index, f' {index}' if len(device_ids) > 1 else '', bad, found
+            )
+    yield from _tensorrt_findings(modules, bad)
 
 
-def _check_device(
+def _device_findings(
     index: int, label: str, bad: Level, found: list[InstalledGpu]
 ) -> Iterator[Finding]:
     """Check one GPU until the first error. Further checks would fail for the same reason.
@@ -247,7 +249,7 @@ def _check_device(
         step = 'NVRTC'
         trial.check_kernels(gpu.compute_capability)
         yield Finding(_GPU_AREA, f'{step}{label}', 'green', 'compiles for this GPU')
-        yield _check_nvjpeg(label)
+        yield _nvjpeg_finding(label)
     except CudaError as error:
         yield _cuda_error_finding(f'{step}{label}', bad, error)
 
@@ -257,7 +259,7 @@ def _cuda_error_finding(name: str, bad: Level, error: CudaError) -> Finding:
     return Finding(_GPU_AREA, name, bad, error.statement, f'{fix} ({_WITHOUT_GPU_NOTE})')
 
 
-def _check_nvjpeg(label: str) -> Finding:
+def _nvjpeg_finding(label: str) -> Finding:
     """Return the finding of nvJPEG, which is optional and decodes compressed images."""
     try:
         version = trial.check_nvjpeg()
@@ -273,7 +275,7 @@ def _check_nvjpeg(label: str) -> Finding:
     return Finding(_GPU_AREA, f'nvJPEG{label}', 'green', found)
 
 
-def _check_tensorrt(modules: Mapping[str, ModuleImport], bad: Level) -> Iterator[Finding]:
+def _tensorrt_findings(modules: Mapping[str, ModuleImport], bad: Level) -> Iterator[Finding]:
     there = {name: modules[name] for name in ('tensorrt', 'tensorrt_lean', 'tensorrt_rtx')}
     for name, module in there.items():
         version = tuple(int(part) for part in re.findall(r'\d+', module.version)[:2])

@@ -427,7 +427,7 @@ def test_graph_process_gets_the_plans_of_the_cameras(monkeypatch, topic, values,
         image_topic=topic, node='/detector', seconds=0.5, model='', device=None
     )
     inputs = doctor._Inputs(options, values)
-    findings = list(doctor._check_cameras(inputs))
+    findings = list(doctor._camera_findings(inputs))
     assert [finding.level for finding in findings] == levels
     for finding in findings:
         if values == {}:

@@ -27,7 +27,7 @@ from support.oracles.family_outputs import (
     random_objects,
 )
 from support.programs import UNMEASURED, Program, executable, unmeasured
-from trt_perception.checks.model import check_model
+from trt_perception.checks.model import model_findings
 from trt_perception.checks.software import import_modules
 from trt_perception.parameters.camera import NodeConfig
 from trt_perception.pipelines.warm_up import warm_up
@@ -177,7 +177,7 @@ def test_doctor_is_red_exactly_if_configure_fails(name, tmp_path, modules):
     findings = []
     doctor_error = ''
     try:
-        findings.extend(check_model(str(path), modules, (), trial=lambda: trial_run(values)))
+        findings.extend(model_findings(str(path), modules, (), trial=lambda: trial_run(values)))
     except Exception as error:  # doctor turns an exception into a red finding
         doctor_error = str(error)
     red = [finding for finding in findings if finding.level == 'red']

@@ -16,7 +16,7 @@ from support.fake_triton import OUTPUT, answer, config, fake_triton, tensor
 from support.models.digits import DIGITS
 from support.models.open_model import open_by_parameters
 from support.optional_packages import needs
-from trt_perception.checks.model import check_model
+from trt_perception.checks.model import model_findings
 from trt_perception.errors import (
     ConfigError,
     EngineError,
@@ -268,6 +268,6 @@ def test_address_of_another_scheme_is_no_file(address, golden_messages):
 
 @pytest.mark.parametrize('address', ['triton://host', 'triton://host:0/a', 'triton:'])
 def test_doctor_asks_for_an_address_instead_of_a_file(address, golden_messages):
-    (finding,) = check_model(address, {}, (), trial=pytest.fail)
+    (finding,) = model_findings(address, {}, (), trial=pytest.fail)
     assert finding.level == 'red'
     golden_messages.add(f'{finding.found}; {finding.fix}')

@@ -18,16 +18,16 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from trt_perception.checks.finding import Finding, findings_as_json, format_findings, run_check
-from trt_perception.checks.machine import check_machine
-from trt_perception.checks.model import check_model, is_engine, is_onnx
-from trt_perception.checks.onnx_providers import check_onnx_providers
-from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, check_shell, read_profile
+from trt_perception.checks.machine import machine_findings
+from trt_perception.checks.model import is_engine, is_onnx, model_findings
+from trt_perception.checks.onnx_providers import onnx_provider_findings
+from trt_perception.checks.shell import DEFAULT_SEGMENT_BYTES, read_profile, shell_findings
 from trt_perception.checks.software import (
     InstalledGpu,
     ModuleImport,
-    check_gpu,
-    check_packages,
+    gpu_findings,
     import_modules,
+    package_findings,
 )
 from trt_perception.checks.trial import run_model_once
 from trt_perception.errors import ConfigError
@@ -141,7 +141,7 @@ class _Inputs:
     @functools.cached_property
     def segment_bytes(self) -> int:
         """Bytes of shared memory that a process of this shell allocates."""
-        with contextlib.suppress(OSError, ValueError):  # check_shell reports these errors
+        with contextlib.suppress(OSError, ValueError):  # shell_findings reports these errors
             return read_profile(os.environ).segment_bytes
         return DEFAULT_SEGMENT_BYTES
 
@@ -160,15 +160,15 @@ def run_checks(options: argparse.Namespace) -> Iterator[Finding]:
         yield from run_check(area, name, functools.partial(check, inputs))
 
 
-def _check_shell(inputs: _Inputs) -> Iterable[Finding]:
-    return check_shell(os.environ, has_ros=inputs.has_ros)
+def _shell_findings(inputs: _Inputs) -> Iterable[Finding]:
+    return shell_findings(os.environ, has_ros=inputs.has_ros)
 
 
-def _check_machine(inputs: _Inputs) -> Iterable[Finding]:
-    return check_machine(inputs.segment_bytes, raw_cameras=inputs.raw_cameras)
+def _machine_findings(inputs: _Inputs) -> Iterable[Finding]:
+    return machine_findings(inputs.segment_bytes, raw_cameras=inputs.raw_cameras)
 
 
-def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
+def _parameter_findings(inputs: _Inputs) -> Iterator[Finding]:
     """Read the parameters with ROS in a separate process, because ROS may be broken."""
     options = inputs.options
     if not inputs.has_parameters:
@@ -187,10 +187,10 @@ def _check_parameters(inputs: _Inputs) -> Iterator[Finding]:
         inputs.values = report['values']
         names = ', '.join(report['values']) or 'all have their defaults'
         yield Finding('parameters', 'parameters', 'green', f'{options.node}: {names}')
-        yield from _check_start_values(inputs.node_values)
+        yield from _start_value_findings(inputs.node_values)
 
 
-def _check_start_values(values: Mapping[str, Any]) -> Iterator[Finding]:
+def _start_value_findings(values: Mapping[str, Any]) -> Iterator[Finding]:
     """Say which values only a new start can change, and whether secrets are sent unencrypted."""
     fixed = [row.name for row in PARAMETERS if row.start_only and row.name in values]
     if fixed:
@@ -202,18 +202,20 @@ def _check_start_values(values: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding('parameters', 'triton.headers', 'yellow', found, fix)
 
 
-def _check_packages(inputs: _Inputs) -> Iterable[Finding]:
-    return check_packages(inputs.modules, needs_onnx=is_onnx(inputs.model), has_ros=inputs.has_ros)
+def _package_findings(inputs: _Inputs) -> Iterable[Finding]:
+    return package_findings(
+        inputs.modules, needs_onnx=is_onnx(inputs.model), has_ros=inputs.has_ros
+    )
 
 
-def _check_onnx_providers(inputs: _Inputs) -> Iterable[Finding]:
-    if not inputs.modules['onnxruntime'].version:  # reported by check_packages
+def _onnx_provider_findings(inputs: _Inputs) -> Iterable[Finding]:
+    if not inputs.modules['onnxruntime'].version:  # reported by package_findings
         return []
-    return check_onnx_providers(inputs.device_ids[0])
+    return onnx_provider_findings(inputs.device_ids[0])
 
 
-def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
-    return check_gpu(
+def _gpu_findings(inputs: _Inputs) -> Iterable[Finding]:
+    return gpu_findings(
         inputs.modules,
         needs_engine=is_engine(inputs.model),
         device_ids=inputs.device_ids,
@@ -221,14 +223,14 @@ def _check_gpu(inputs: _Inputs) -> Iterable[Finding]:
     )
 
 
-def _check_model(inputs: _Inputs) -> Iterable[Finding]:
+def _model_findings(inputs: _Inputs) -> Iterable[Finding]:
     if inputs.values is None:
         found = 'not checked, because the parameters cannot be read'
         return [Finding('model', 'model', 'yellow', found, _CORRECT_PARAMETERS)]
     if not (inputs.model or inputs.has_parameters):
         return []
     trial = functools.partial(trial_run, inputs.node_values)
-    return check_model(inputs.model, inputs.modules, inputs.gpus, trial=trial)
+    return model_findings(inputs.model, inputs.modules, inputs.gpus, trial=trial)
 
 
 def trial_run(values: Mapping[str, Any]) -> str:
@@ -257,7 +259,7 @@ def trial_run(values: Mapping[str, Any]) -> str:
     return run_model_once(node.engine_path, options, node.device_ids, check)
 
 
-def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
+def _camera_findings(inputs: _Inputs) -> Iterator[Finding]:
     """Check the ROS graph in a separate process, because a missing middleware ends the process."""
     options = inputs.options
     if not (options.seconds and inputs.has_ros):
@@ -293,14 +295,14 @@ def _check_cameras(inputs: _Inputs) -> Iterator[Finding]:
 
 #: Area and name of each check, and the check itself.
 _CHECKS: Final[tuple[tuple[str, str, Callable[[_Inputs], Iterable[Finding]]], ...]] = (
-    ('ROS 2 in this shell', 'shell', _check_shell),
-    ('machine', 'machine', _check_machine),
-    ('parameters', 'parameters', _check_parameters),
-    ('Python and packages', 'packages', _check_packages),
-    ('Python and packages', 'ONNX Runtime providers', _check_onnx_providers),
-    ('GPU', 'GPU', _check_gpu),
-    ('model', 'model', _check_model),
-    ('cameras', 'graph', _check_cameras),
+    ('ROS 2 in this shell', 'shell', _shell_findings),
+    ('machine', 'machine', _machine_findings),
+    ('parameters', 'parameters', _parameter_findings),
+    ('Python and packages', 'packages', _package_findings),
+    ('Python and packages', 'ONNX Runtime providers', _onnx_provider_findings),
+    ('GPU', 'GPU', _gpu_findings),
+    ('model', 'model', _model_findings),
+    ('cameras', 'graph', _camera_findings),
 )
 
 

@@ -24,7 +24,7 @@ from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image
 
-from trt_perception.checks.cameras import CameraReport, CameraScene, check_cameras
+from trt_perception.checks.cameras import CameraReport, CameraScene, camera_findings
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.checks.shell import export_profile_command
 from trt_perception.errors import ImageError
@@ -53,7 +53,7 @@ _LOOK_INTERVAL_S: Final = 0.25
 _FINDING_LEVELS: Final[tuple[Level, ...]] = ('green', 'yellow', 'red', 'yellow')
 
 
-def check_graph(
+def graph_findings(
     plans: Sequence[CameraPlan],
     seconds: float,
     segment_bytes: int,
@@ -86,7 +86,7 @@ def check_graph(
     )
     return [
         graph.intake,
-        *check_cameras(scene),
+        *camera_findings(scene),
         *_same_name_findings(graph.same_names),
         *_detector_findings(graph.statuses.values()),
     ]
@@ -368,7 +368,7 @@ def main(request: str) -> None:
     """Print the findings."""
     arguments = json.loads(request)
     plans = [CameraPlan(**plan) for plan in arguments.pop('plans')]
-    findings = check_graph(plans, **arguments)
+    findings = graph_findings(plans, **arguments)
     print(json.dumps([asdict(finding) for finding in findings]))
 
 

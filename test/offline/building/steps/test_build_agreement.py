@@ -25,7 +25,7 @@ from support.models.digits import (
     save_digits,
 )
 from support.programs import UNMEASURED, Program, executable
-from trt_perception.checks.model import check_model
+from trt_perception.checks.model import model_findings
 from trt_perception.errors import EngineError
 from trt_perception.model.build_record import AgreementRecord
 from trt_perception.model.thresholds import Thresholds
@@ -142,7 +142,7 @@ def test_doctor_and_inspect_engine_show_the_agreement(build, clip_quantisation, 
     engine = tmp_path / 'digits.engine'
     record = result.manifest.build.agreement
     modules = {'tensorrt_rtx': SimpleNamespace(version='1.7.1.116', error='')}
-    found = list(check_model(str(engine), modules, (), trial=str))
+    found = list(model_findings(str(engine), modules, (), trial=str))
     (finding,) = [one for one in found if one.name == 'accuracy']
     assert finding.level == 'yellow'
     assert f'{record.f1:.1%} of ' in finding.found

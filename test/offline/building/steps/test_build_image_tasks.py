@@ -14,7 +14,7 @@ from support.building.messages import without_variable_text
 from support.gpu.gpu_support import BUILT_ON_CPU_MARKS
 from support.models.digits import CALIBRATION_IMAGES
 from support.models.image_models import IMAGE_TASKS, NAMES, add_layers, write_image_model
-from trt_perception.checks.model import check_model
+from trt_perception.checks.model import model_findings
 from trt_perception.offline.building.steps import validation
 from trt_perception.offline.tools import inspect_engine
 
@@ -78,7 +78,7 @@ def test_int8_is_calibrated_and_compared_with_the_original(task, build_task, ima
     assert inspect_engine.main([str(engine)]) == 0
     assert record.statement in capsys.readouterr().out
     modules = {'tensorrt_rtx': SimpleNamespace(version='1.7.1.116', error='')}
-    found = check_model(str(engine), modules, (), trial=str)
+    found = model_findings(str(engine), modules, (), trial=str)
     (finding,) = [one for one in found if one.name == 'accuracy']
     assert finding.found == record.statement
 
