@@ -131,7 +131,7 @@ def list_reader(fits: Callable[[Any], bool], expected: str) -> FieldReader:
     def read(section: JsonSection, key: str) -> tuple[Any, ...]:
         values = section.items(key)
         if not all(map(fits, values)):
-            raise section.refusal(key, values, expected)
+            raise section.wrong_value_error(key, values, expected)
         return tuple(values)
 
     return read

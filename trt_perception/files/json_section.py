@@ -129,14 +129,14 @@ class JsonSection:
         value = self._unread.pop(key)
         # In Python, bool is a subclass of int; in JSON, true is not a number.
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise self.refusal(key, value, expected)
+            raise self.wrong_value_error(key, value, expected)
         return value
 
     def integer(self, key: str, lowest: int = 0, highest: int = 2**53) -> int:
         """Return a whole number from lowest to highest."""
         value: int = self.take(key, 'a whole number', (int,))
         if not lowest <= value <= highest:
-            raise self.refusal(key, value, f'a number from {lowest} to {highest}')
+            raise self.wrong_value_error(key, value, f'a number from {lowest} to {highest}')
         return value
 
     def number(self, key: str) -> float:
@@ -152,7 +152,7 @@ class JsonSection:
                     return number
         except OverflowError:  # JSON allows whole numbers beyond the range of float
             pass
-        raise self.refusal(key, value, 'finite numbers')
+        raise self.wrong_value_error(key, value, 'finite numbers')
 
     def boolean(self, key: str) -> bool:
         """Return true or false."""
@@ -163,7 +163,7 @@ class JsonSection:
         """Return a string, which must be a choice if ``choices`` is not empty."""
         value: str = self.take(key, 'a string', (str,))
         if choices and value not in choices:
-            raise self.refusal(key, value, f'one of {", ".join(choices)}')
+            raise self.wrong_value_error(key, value, f'one of {", ".join(choices)}')
         return value
 
     def items(self, key: str) -> list[Any]:
@@ -213,16 +213,24 @@ class JsonSection:
             names = join_first_items([short_json(key) for key in self._unread])
             raise self.error(self.location, f'unknown key {names}', fix='see docs/manifest.md')
 
-    def refusal(self, key: str, value: object, expected: str, fix: str = '') -> TrtPerceptionError:
+    def wrong_value_error(
+        self, key: str, value: object, expected: str, fix: str = ''
+    ) -> TrtPerceptionError:
         """Return the error for an invalid value. Its message says which values are valid."""
-        return self.error(self.subject(key), self.format_value(value), expected=expected, fix=fix)
+        return self.error_at(key, self.format_value(value), expected, fix)
+
+    def error_at(
+        self, key: str, found: str, expected: str = '', fix: str = ''
+    ) -> TrtPerceptionError:
+        """Return an error about the value at a key, for the caller to raise."""
+        return self.error(self.subject(key), found, expected=expected, fix=fix)
 
     def check_value(
         self, key: str, value: Value, check: Callable[[Value], Mistake | None]
     ) -> Value:
         """Return the value. If the check returns a mistake, raise an error that names the key."""
         if mistake := check(value):
-            raise self.error(self.subject(key), **mistake)
+            raise self.error_at(key, **mistake)
         return value
 
     def subject(self, key: str) -> str:

@@ -73,7 +73,7 @@ def _read_profile_range(section: JsonSection, name: str) -> ProfileRange:
         for low, best, high in zip(found.min, found.opt, found.max, strict=True)
     ):
         shapes = to_json(found)
-        raise section.refusal(name, shapes, 'min <= opt <= max, of equal length')
+        raise section.wrong_value_error(name, shapes, 'min <= opt <= max, of equal length')
     return found
 
 
@@ -181,14 +181,14 @@ class AgreementRecord:
 def _read_file_name(section: JsonSection, key: str) -> str:
     name = section.text(key)
     if Path(name).name != name or name in ('', '.', '..'):
-        raise section.refusal(key, name, 'a bare file name')
+        raise section.wrong_value_error(key, name, 'a bare file name')
     return name
 
 
 def _read_sha256(section: JsonSection, key: str) -> str:
     digest = section.text(key)
     if not re.fullmatch('[0-9a-f]{64}', digest):
-        raise section.refusal(key, digest, '64 lower-case hex digits')
+        raise section.wrong_value_error(key, digest, '64 lower-case hex digits')
     return digest
 
 

@@ -39,7 +39,7 @@ def read_strides(section: JsonSection, key: str) -> tuple[int, ...]:
     strides = section.items(key)
     whole = all(type(side) is int and 1 <= side <= 1024 for side in strides)
     if not whole or not 1 <= len(strides) <= 8:
-        raise section.refusal(key, strides, '1 to 8 whole numbers from 1 to 1024')
+        raise section.wrong_value_error(key, strides, '1 to 8 whole numbers from 1 to 1024')
     return tuple(strides)
 
 

@@ -90,7 +90,7 @@ def uint8_input_mistake(
 def _read_numbers(section: JsonSection, key: str, count: int) -> tuple[float, ...]:
     values = section.items(key)
     if len(values) != count:
-        raise section.refusal(key, values, f'{count} numbers')
+        raise section.wrong_value_error(key, values, f'{count} numbers')
     return tuple(section.finite(value, key) for value in values)
 
 

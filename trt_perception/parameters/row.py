@@ -102,7 +102,7 @@ def read_value(parameter: Parameter, value: Any) -> Any:
     """
     typed = _typed_value(parameter, value)
     if mistake := value_mistake(parameter, typed):
-        raise _wrong_value(parameter, mistake)
+        raise _wrong_value_error(parameter, mistake)
     return typed
 
 
@@ -115,7 +115,7 @@ def _typed_value(parameter: Parameter, value: Any) -> Any:
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     if several and len(value) > MAX_CLASSES:
         expected = f'at most {MAX_CLASSES} values'
-        raise _wrong_value(parameter, Mistake(found=str(len(value)), expected=expected))
+        raise _wrong_value_error(parameter, Mistake(found=str(len(value)), expected=expected))
     items = [_converted(parameter, item) for item in value] if several and is_list else [value]
     if not several and not is_list:
         items = [_converted(parameter, value)]
@@ -129,13 +129,13 @@ def _typed_value(parameter: Parameter, value: Any) -> Any:
         if is_text and (mistake := value_mistake(parameter, short_repr(value))):
             shape, fix = f'{shape}: {mistake["expected"]}', ''  # quotes would not help
         found = short_repr(list(value) if several else value)
-        raise _wrong_value(parameter, Mistake(found=found, expected=shape), fix)
+        raise _wrong_value_error(parameter, Mistake(found=found, expected=shape), fix)
     if kind == 'double':
         try:
             items = [float(item) for item in items]
         except OverflowError as error:
             mistake = Mistake(found=short_repr(value), expected='a finite double')
-            raise _wrong_value(parameter, mistake) from error
+            raise _wrong_value_error(parameter, mistake) from error
     return tuple(items) if is_list else items[0]
 
 
@@ -166,5 +166,5 @@ def value_mistake(parameter: Parameter, value: Any) -> Mistake | None:
     return parameter.rule(value) if parameter.rule is not None else None
 
 
-def _wrong_value(parameter: Parameter, mistake: Mistake, fix: str = '') -> ConfigError:
+def _wrong_value_error(parameter: Parameter, mistake: Mistake, fix: str = '') -> ConfigError:
     return ConfigError(f"parameter '{parameter.name}'", fix=fix, **mistake)

@@ -57,9 +57,9 @@ def _read_skeleton(section: JsonSection, key: str) -> tuple[tuple[int, int], ...
             and len(line) == 2
             and all(type(end) is int and 0 <= end < MAX_KEYPOINTS for end in line)
         ):
-            raise section.refusal(key, line, 'pairs of keypoints, counted from 0')
+            raise section.wrong_value_error(key, line, 'pairs of keypoints, counted from 0')
     if len(lines) > MAX_KEYPOINTS:
-        raise section.refusal(key, len(lines), f'at most {MAX_KEYPOINTS} pairs')
+        raise section.wrong_value_error(key, len(lines), f'at most {MAX_KEYPOINTS} pairs')
     return tuple((first, second) for first, second in lines)
 
 
@@ -92,7 +92,9 @@ class KeypointSpec:
         )
         inner.finish()
         if missing := [line for line in found.skeleton if max(line) >= len(found.names)]:
-            raise inner.refusal('skeleton', missing[0], f'keypoints 0 to {len(found.names) - 1}')
+            raise inner.wrong_value_error(
+                'skeleton', missing[0], f'keypoints 0 to {len(found.names) - 1}'
+            )
         return found
 
 

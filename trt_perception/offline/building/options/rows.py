@@ -68,7 +68,7 @@ class Option:
         value: str = section.take(self.name, expected, (str,))
         if value not in self.choices:
             fix = self.refused.get(value, '')
-            raise section.refusal(self.name, value, expected, fix)
+            raise section.wrong_value_error(self.name, value, expected, fix)
         return value
 
     def _read_number(self, section: JsonSection) -> float:
@@ -79,7 +79,7 @@ class Option:
         kinds = (int,) if self.kind == 'int' else (int, float)
         value: float = section.take(self.name, expected, kinds)
         if not low <= value <= high:  # also refuses NaN
-            raise section.refusal(self.name, value, expected)
+            raise section.wrong_value_error(self.name, value, expected)
         return value if self.kind == 'int' else float(value)
 
 

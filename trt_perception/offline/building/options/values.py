@@ -69,7 +69,7 @@ def _read_size(section: JsonSection, key: str) -> tuple[int, ...]:
     sides = _parse_sides(value, 2)
     if sides is None:
         expected = f'width and height, each side from 1 to {MAX_SIDE}, as in 640x480'
-        raise section.refusal(key, value, expected)
+        raise section.wrong_value_error(key, value, expected)
     return sides
 
 
@@ -86,22 +86,22 @@ def _parse_profile(section: JsonSection, key: str, value: object) -> ShapeProfil
     """Return a profile from one shape, from min:opt:max, or from a mapping with these keys."""
     if isinstance(value, Mapping):
         if set(value) != {'min', 'opt', 'max'}:
-            raise section.refusal(key, list(value), 'a profile with min, opt and max')
+            raise section.wrong_value_error(key, list(value), 'a profile with min, opt and max')
         parts = [value[side] for side in ('min', 'opt', 'max')]
     else:
         parts = value.split(':') if isinstance(value, str) else [value]
         if len(parts) not in (1, 3):
-            raise section.refusal(key, value, 'a profile: one shape, or min:opt:max')
+            raise section.wrong_value_error(key, value, 'a profile: one shape, or min:opt:max')
     shapes = []
     for part in parts:
         shape = _parse_sides(part, 4)
         if shape is None:
             expected = f'a shape NxCxHxW, each side from 1 to {MAX_SIDE}, as in 1x3x480x640'
-            raise section.refusal(key, part, expected)
+            raise section.wrong_value_error(key, part, expected)
         shapes.append(shape)
     low, best, high = shapes * 3 if len(shapes) == 1 else shapes
     if not all(a <= b <= c for a, b, c in zip(low, best, high, strict=True)):
-        raise section.refusal(key, value, 'min <= opt <= max for each side of a profile')
+        raise section.wrong_value_error(key, value, 'min <= opt <= max for each side of a profile')
     return ShapeProfile(low, best, high)
 
 
@@ -116,7 +116,9 @@ def _read_batches(section: JsonSection, key: str) -> tuple[int, ...]:
             is_size = text.isdecimal() and len(text) <= len(str(MAX_BATCH))
             sizes.append(int(text) if is_size else part)
     if not sizes or not all(type(size) is int and 1 <= size <= MAX_BATCH for size in sizes):
-        raise section.refusal(key, value, f'whole numbers from 1 to {MAX_BATCH}, as in 1,4,8')
+        raise section.wrong_value_error(
+            key, value, f'whole numbers from 1 to {MAX_BATCH}, as in 1,4,8'
+        )
     return tuple(sorted(set(sizes)))
 
 
@@ -125,7 +127,7 @@ def _read_texts(section: JsonSection, key: str) -> tuple[str, ...]:
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
     for value in values:
         if not isinstance(value, str):
-            raise section.refusal(key, value, 'a list of texts')
+            raise section.wrong_value_error(key, value, 'a list of texts')
     return values
 
 
@@ -138,7 +140,7 @@ def _read_triple(section: JsonSection, key: str) -> tuple[float, ...]:
     values = _as_tuple(section.take(key, '', _ANY_TYPE))
     expected = 'a list of three numbers'
     if len(values) != 3:
-        raise section.error(section.subject(key), f'{len(values)} values', expected=expected)
+        raise section.error_at(key, f'{len(values)} values', expected)
     numbers = tuple(section.finite(value, key) for value in values)
     return section.check_value(key, numbers, lambda found: number_mistake(key, found))
 
@@ -165,7 +167,7 @@ def _read_paths(section: JsonSection, key: str) -> tuple[Path, ...]:
 
 def _check_path_text(section: JsonSection, key: str, value: object, expected: str) -> str:
     if not isinstance(value, str):
-        raise section.refusal(key, value, expected)
+        raise section.wrong_value_error(key, value, expected)
     return section.check_value(key, value, _path_mistake)
 
 
@@ -183,13 +185,13 @@ def _expand_home(section: JsonSection, key: str, name: str) -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
-        raise section.error(section.subject(key), str(error)) from error
+        raise section.error_at(key, str(error)) from error
 
 
 def _read_onnx_path(section: JsonSection, key: str) -> Path:
     path = _read_path(section, key)
     if path.suffix != '.onnx':
-        raise section.refusal(key, path.name, 'an ONNX model, whose name ends in .onnx')
+        raise section.wrong_value_error(key, path.name, 'an ONNX model, whose name ends in .onnx')
     return path
 
 
@@ -197,7 +199,7 @@ def _read_engine_path(section: JsonSection, key: str) -> Path:
     path = _read_path(section, key)
     if path.suffix not in ENGINE_SUFFIXES:
         expected = f'a name that ends in one of {", ".join(ENGINE_SUFFIXES)}'
-        raise section.refusal(key, path.name, expected)
+        raise section.wrong_value_error(key, path.name, expected)
     return path
 
 
@@ -219,7 +221,7 @@ def _read_capabilities(section: JsonSection, key: str) -> tuple[str, ...]:
     for value in _as_tuple(section.take(key, '', _ANY_TYPE)):
         capability = normalise_compute_capability(value)
         if capability is None:
-            raise section.refusal(key, value, 'a compute capability, as in 8.6 or sm_86')
+            raise section.wrong_value_error(key, value, 'a compute capability, as in 8.6 or sm_86')
         found[capability] = None
     return tuple(found)
 

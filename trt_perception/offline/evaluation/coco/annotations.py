@@ -181,20 +181,20 @@ def _read_object(entry: CocoSection) -> AnnotatedObject:
     bbox = entry.get('bbox')
     if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(is_finite, bbox)):
         expected = '[left, top, width, height], finite numbers in pixels'
-        raise entry.refusal('bbox', bbox, expected)
+        raise entry.wrong_value_error('bbox', bbox, expected)
     if max(map(abs, bbox)) > MAX_COORDINATE:
         expected = f'pixels, from {-MAX_COORDINATE:g} to {MAX_COORDINATE:g}'
-        raise entry.refusal('bbox', bbox, expected)
+        raise entry.wrong_value_error('bbox', bbox, expected)
     left, top, width, height = map(float, bbox)
     if width < 0 or height < 0:
-        raise entry.refusal('bbox', bbox, 'a width and height of 0 or more')
+        raise entry.wrong_value_error('bbox', bbox, 'a width and height of 0 or more')
     area = entry.get('area')
     if area is None:
         area = width * height
     if not is_finite(area) or area < 0:
-        raise entry.refusal('area', area, 'a finite number of 0 or more')
+        raise entry.wrong_value_error('area', area, 'a finite number of 0 or more')
     crowd = entry.get('iscrowd', 0)
     if crowd not in (0, 1):
-        raise entry.refusal('iscrowd', crowd, '0 or 1')
+        raise entry.wrong_value_error('iscrowd', crowd, '0 or 1')
     category_id = entry.read_id('category_id')
     return AnnotatedObject(category_id, (left, top, width, height), float(area), bool(crowd))

@@ -43,10 +43,6 @@ class CocoSection(JsonSection):
         """Return the integer id at a key."""
         return self.integer(key, -MAX_ID, MAX_ID)
 
-    def error_at(self, key: str, found: str, expected: str, fix: str = '') -> TrtPerceptionError:
-        """Return an error about the value at a key, for the caller to raise."""
-        return self.error(self.subject(key), found, expected=expected, fix=fix)
-
     def entries(self, key: str, most: int = MAX_ID) -> Iterator[CocoSection]:
         """Yield the objects of the list at a key, at most ``most`` objects."""
         entries = self.get(key)

@@ -102,7 +102,7 @@ class Keypoints(Measure):
         if points is None:
             raise entry.error_at(key, 'none', 'a list', BOXES_ONLY_FIX)
         if not isinstance(points, list) or not all(map(is_finite, points)):
-            raise entry.refusal(key, points, 'a list of numbers')
+            raise entry.wrong_value_error(key, points, 'a list of numbers')
         if len(points) != 3 * count:
             expected = (
                 f'{3 * count} numbers: x, y and visibility of each of the {count} keypoints of '

@@ -124,7 +124,7 @@ def _fill_polygons(entry: CocoSection, outline: Any, size_wh: tuple[int, int]) -
             or not all(map(is_finite, polygon))
         ):
             expected = 'polygons of at least three points, as lists x, y, x, y …; or run lengths'
-            raise entry.refusal(_MASK_KEY, polygon, expected)
+            raise entry.wrong_value_error(_MASK_KEY, polygon, expected)
         # Drawing a polygon takes time and memory in proportion to the length of its outline.
         if min(polygon) < -max(size_wh) or max(polygon) > 2 * max(size_wh):
             expected = f'points within {width}x{height} pixels'

@@ -82,7 +82,7 @@ def _read_oriented_box(entry: CocoSection) -> tuple[float, ...]:
         or min(given[2:4]) < 0
         or max(map(abs, given)) > MAX_COORDINATE
     ):
-        raise entry.refusal(_ORIENTED_BOX_KEY, given, _ORIENTED_BOX_LAYOUT)
+        raise entry.wrong_value_error(_ORIENTED_BOX_KEY, given, _ORIENTED_BOX_LAYOUT)
     if abs(given[4]) > 2 * math.pi:
         fix = 'if the angles are in degrees, multiply all by pi / 180'
         found = f'an angle of {entry.format_value(given[4])}'
