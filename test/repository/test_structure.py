@@ -1,4 +1,4 @@
-"""Check that lower layers ignore node settings and the types of frames."""
+"""Check that lower layers ignore node settings and frame types, and the names of checks."""
 
 import ast
 
@@ -52,6 +52,46 @@ def test_lower_layers_do_not_import_parameters_of_the_node():
         if not name.startswith(SHELLS) and (imported := imported_settings(tree))
     }
     assert found.keys() == EXCEPTIONS['settings'].keys()
+
+
+def breaks_the_rule_of_names(function):
+    """Return whether a function's name hides what it does about a wrong value.
+
+    docs/extending.md has the rule.
+    """
+    name = function.name.lstrip('_')
+    returned = ast.unparse(function.returns) if function.returns else ''
+    return (
+        (returned == 'Mistake | None') != name.endswith('_mistake')
+        or (name.startswith('check_') and any(t in returned for t in ('Finding', 'bool', 'Error')))
+        or name.startswith(('refuse_', 'require_'))
+    )
+
+
+def test_names_of_functions_say_whether_a_wrong_value_is_returned_or_raised():
+    found = [
+        f'{name}: {function.name}'
+        for name, tree in package_trees().items()
+        for function in nodes_of([tree], ast.FunctionDef)
+        if breaks_the_rule_of_names(function)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ('code', 'breaks'),
+    [
+        ('def name_mistake(name) -> Mistake | None: ...', False),
+        ('def wrong_name(name) -> Mistake | None: ...', True),
+        ('def name_mistake(name) -> str: ...', True),
+        ('def check_name(name) -> None: ...', False),
+        ('def _check_name(name) -> EngineError | None: ...', True),
+        ('def check_name(name) -> Iterator[Finding]: ...', True),
+        ('def _refuse_name(name) -> None: ...', True),
+    ],
+)
+def test_rule_of_names_is_applied(code, breaks):
+    assert breaks_the_rule_of_names(ast.parse(code).body[0]) is breaks
 
 
 @pytest.mark.parametrize(
