@@ -112,7 +112,7 @@ def test_parameters_match_the_ros_interface():
     assert {row.name for row in PARAMETERS if row.live} == LIVE
     assert {row.name for row in PARAMETERS if row.start_only} == START_ONLY
     assert {row.name for row in PARAMETERS if row.per_camera} == PER_CAMERA
-    assert {name: (ROWS[name].minimum, ROWS[name].maximum) for name in RANGES} == RANGES
+    assert {name: ROWS[name].limits for name in RANGES} == RANGES
     assert Thresholds() == ParameterValues().thresholds(('cat',))
 
 
@@ -143,8 +143,7 @@ def test_every_parameter_has_a_description(row, golden_messages):
     assert row.field == row.name.replace('.', '_')
     assert row.kind.removesuffix('[]') in ('bool', 'integer', 'double', 'string')
     if row.kind in ('integer', 'double'):
-        assert row.minimum is not None
-        assert row.maximum is not None
+        assert row.limits is not None
 
 
 def test_table_has_every_field_of_the_config():
@@ -195,7 +194,7 @@ def test_values_of_another_type_are_refused(row, golden_messages):
 
 @pytest.mark.parametrize('row', PARAMETERS, ids=ROWS)
 def test_values_of_the_right_type_are_accepted(row):
-    any_value = dataclasses.replace(row, minimum=None, maximum=None, choices=(), rule=None)
+    any_value = dataclasses.replace(row, limits=None, choices=(), rule=None)
     for value, expected in ACCEPTED[row.kind]:
         result = read_value(any_value, value)
         assert result == expected
@@ -243,15 +242,16 @@ def test_whole_numbers_are_accepted_for_doubles():
     assert all(isinstance(value, float) for value in config.model_mean)
 
 
-RANGED = [row for row in PARAMETERS if row.minimum is not None]
+RANGED = [row for row in PARAMETERS if row.limits]
 
 
 @pytest.mark.parametrize('row', RANGED, ids=lambda row: row.name)
 def test_values_outside_the_range_are_refused(row, golden_messages):
     whole = row.kind == 'integer'
-    below = row.minimum - 1 if whole else math.nextafter(row.minimum, -math.inf)
-    above = row.maximum + 1 if whole else math.nextafter(row.maximum, math.inf)
-    for value in (row.minimum, row.maximum):
+    low, high = row.limits
+    below = low - 1 if whole else math.nextafter(low, -math.inf)
+    above = high + 1 if whole else math.nextafter(high, math.inf)
+    for value in row.limits:
         config = ParameterValues.from_values({row.name: value})
         assert getattr(config, row.field) == value
     outside = [below, above]

@@ -46,7 +46,7 @@ def sample_of(row):
     if row.kind == 'bool':
         return [str(not row.default).lower()]
     if row.kind in ('integer', 'double'):
-        return [str(int(row.maximum))]
+        return [str(int(row.limits[1]))]
     lists = {'integer[]': ['64', '32'], 'double[]': ['0.5', '0.25', '1'], 'string': ['12']}
     return lists.get(row.kind, ['front', 'off' if 'names' in row.name else 'rear'])
 

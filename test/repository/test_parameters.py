@@ -67,5 +67,6 @@ def test_page_has_a_row_for_each_parameter():
         assert meaning == parameter.description
         for choice in parameter.choices:
             assert f'"{choice}"' in allowed
-        if parameter.minimum is not None:
-            assert f'{parameter.minimum:g} to {parameter.maximum:g}' in allowed
+        if parameter.limits:
+            low, high = parameter.limits
+            assert f'{low:g} to {high:g}' in allowed

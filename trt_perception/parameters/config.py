@@ -95,8 +95,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     confidence_threshold: float = parameter_field(
         FrameParameters.confidence_threshold,
         'Only detections with a score above this are reported.',
-        minimum=0.0,
-        maximum=1.0,
+        limits=(0.0, 1.0),
         live=True,
         per_camera=True,
     )
@@ -104,8 +103,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         FrameParameters.iou_threshold,
         'If the intersection over union (IoU) of two boxes of one class is above this, the box '
         'with the lower score is dropped.',
-        minimum=0.0,
-        maximum=1.0,
+        limits=(0.0, 1.0),
         live=True,
     )
     engine_path: str = parameter_field(
@@ -130,8 +128,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         1,
         'Number of detector nodes that share this machine. Each node takes this part of the free '
         'shared memory and of the CPU cores. The launch argument nodes sets it.',
-        minimum=1,
-        maximum=MAX_CAMERAS,
+        limits=(1, MAX_CAMERAS),
         start_only=True,
     )
     cameras_of_other_nodes: tuple[str, ...] = parameter_field(
@@ -145,8 +142,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         3,
         'Batches in flight on the GPU, or requests in flight to a Triton server. The CPU pipeline '
         'always has one.',
-        minimum=1,
-        maximum=8,
+        limits=(1, 8),
     )
     use_cuda_graph: bool = parameter_field(
         True, 'Replay one captured CUDA graph for each batch. false: queue each CUDA call.'
@@ -155,8 +151,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         0.0,
         'Longest wait for images of other cameras before an incomplete batch runs. 0: no wait.',
         unit='ms',
-        minimum=0.0,
-        maximum=1000.0,
+        limits=(0.0, 1000.0),
     )
     onnx_provider: str = parameter_field(
         'auto',
@@ -168,8 +163,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         0,
         'Threads of ONNX Runtime. 0: half of the cores that the process may use, divided by '
         'nodes_on_this_machine.',
-        minimum=0,
-        maximum=1024,
+        limits=(0, 1024),
     )
     plugin_libraries: tuple[str, ...] = parameter_field(
         (),
@@ -194,8 +188,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'Largest rate of processed images, at least 0.01. Further images are dropped with the '
         'reason rate_limit. 0: no limit.',
         unit='Hz',
-        minimum=0.0,
-        maximum=HIGHEST_RATE_HZ,
+        limits=(0.0, HIGHEST_RATE_HZ),
         rule=rate_mistake,
         live=True,
         per_camera=True,
@@ -203,8 +196,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
     max_detections: int = parameter_field(
         300,
         'Largest number of detections in an image, best scores first.',
-        minimum=1,
-        maximum=1024,
+        limits=(1, 1024),
     )
     class_filter: tuple[str, ...] = parameter_field(
         (),
@@ -235,8 +227,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'Further DDS participants that receive raw images, so that cameras do not wait for each '
         'other. -1: one for each of several cameras, fewer if shared memory is short. Only with '
         'rmw_fastrtps and image_intake auto.',
-        minimum=-1,
-        maximum=MAX_CAMERAS,
+        limits=(-1, MAX_CAMERAS),
     )
     image_qos_reliability: str = parameter_field(
         'auto',
@@ -249,8 +240,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         1,
         'Images that the middleware keeps. More than 1 adds latency.',
         name='image_qos.depth',
-        minimum=1,
-        maximum=100,
+        limits=(1, 100),
         per_camera=True,
     )
     debug_image_max_rate_hz: float = parameter_field(
@@ -258,12 +248,11 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'Largest rate of debug images, at least 0.01. 0: no debug images.',
         name='debug_image.max_rate_hz',
         unit='Hz',
-        minimum=0.0,
-        maximum=HIGHEST_RATE_HZ,
+        limits=(0.0, HIGHEST_RATE_HZ),
         rule=rate_mistake,
     )
     diagnostics_period_s: float = parameter_field(
-        1.0, 'Time between two messages on /diagnostics.', unit='s', minimum=0.1, maximum=60.0
+        1.0, 'Time between two messages on /diagnostics.', unit='s', limits=(0.1, 60.0)
     )
     autostart: bool = parameter_field(
         False, 'Configure and activate when the node starts, and again after a fault.'
@@ -273,8 +262,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         5,
         'Number of classes in a message of a model that classifies the whole image.',
         name='classification.top_k',
-        minimum=1,
-        maximum=1000,
+        limits=(1, 1000),
     )
     map_size: str = parameter_field(
         'source',
@@ -294,8 +282,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         0.3,
         'Smallest value of the output sky where a pixel is sky.',
         name='depth.sky_threshold',
-        minimum=0.0,
-        maximum=1000.0,
+        limits=(0.0, 1000.0),
         live=True,
     )
     depth_sky_depth_m: float = parameter_field(
@@ -303,8 +290,7 @@ class ParameterValues(FrameParameters, ModelParameters, TritonParameters):
         'Depth of the sky.',
         name='depth.sky_depth_m',
         unit='m',
-        minimum=1.0,
-        maximum=100000.0,
+        limits=(1.0, 100000.0),
         live=True,
     )
 

@@ -45,8 +45,7 @@ class ModelParameters:
         "Image's shorter side before center_crop. 0: from the manifest, else from the model.",
         name='model.shorter_side',
         unit='px',
-        minimum=0,
-        maximum=MAX_SIDE,
+        limits=(0, MAX_SIDE),
     )
     model_filter: str = parameter_field(
         '',
@@ -59,16 +58,14 @@ class ModelParameters:
         'Whether downscaling filters the image, as PIL and Hugging Face do: 1 or yes, 0 or no. '
         '-1: from the manifest, else from the model.',
         name='model.antialias',
-        minimum=-1,
-        maximum=1,
+        limits=(-1, 1),
         is_yes_no=True,
     )
     model_pad_value: int = parameter_field(
         -1,
         'Pixel value of the padding. -1: from the manifest, else from the model.',
         name='model.pad_value',
-        minimum=-1,
-        maximum=255,
+        limits=(-1, 255),
     )
     model_color_order: str = parameter_field(
         '',
@@ -81,8 +78,7 @@ class ModelParameters:
         'Factor on the pixel values, at least 1e-6, often 1/255. 0: from the manifest, else from '
         'the model.',
         name='model.scale',
-        minimum=0.0,
-        maximum=1000.0,
+        limits=(0.0, 1000.0),
         rule=lambda scale: number_mistake('scale', (scale,)) if scale else None,
     )
     model_mean: tuple[float, ...] = parameter_field(
@@ -126,8 +122,7 @@ class ModelParameters:
         'Focal length of the camera, in pixels of the image. 0: from camera_info.',
         name='model.focal_length',
         unit='px',
-        minimum=0.0,
-        maximum=1e6,
+        limits=(0.0, 1e6),
         live=True,
         per_camera=True,
     )

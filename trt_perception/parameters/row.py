@@ -31,8 +31,7 @@ class Parameter:
         default: the value without user input.
         description: one sentence for users.
         unit: unit of the value; may be empty.
-        minimum: smallest value; None without a limit, then ``maximum`` is None, too.
-        maximum: largest value.
+        limits: smallest and largest value; None without limits.
         choices: the allowed values; empty allows any value.
         live: whether the parameter may change while the node is active.
         start_only: whether the parameter keeps the value of the node's start. Such a parameter
@@ -49,8 +48,7 @@ class Parameter:
     default: Any
     description: str
     unit: str = ''
-    minimum: float | None = None
-    maximum: float | None = None
+    limits: tuple[float, float] | None = None
     choices: tuple[str, ...] = ()
     live: bool = False
     start_only: bool = False
@@ -63,10 +61,11 @@ class Parameter:
         """The allowed values and the unit in brackets; empty without limits and unit."""
         if self.choices:
             return f'({", ".join(json.dumps(choice) for choice in self.choices)})'
-        if self.minimum is None or self.maximum is None:
+        if self.limits is None:
             return f'({self.unit})' if self.unit else ''
+        low, high = self.limits
         unit = f' {self.unit}' if self.unit else ''
-        return f'({self.minimum:g} to {self.maximum:g}{unit})'
+        return f'({low:g} to {high:g}{unit})'
 
 
 def parameter_field(default: Any, description: str, **facts: Any) -> Any:
@@ -158,11 +157,10 @@ def value_mistake(parameter: Parameter, value: Any) -> Mistake | None:
         return Mistake(found=short_repr(value), expected=f'one of {choices}')
     if isinstance(value, str) and len(value) > MAX_PATH_LENGTH:
         return Mistake(found=str(len(value)), expected=f'at most {MAX_PATH_LENGTH} characters')
-    lowest, highest = parameter.minimum, parameter.maximum
     # The comparison also refuses NaN.
-    if lowest is not None and highest is not None and not lowest <= value <= highest:
-        expected = f'a number from {lowest:g} to {highest:g}'
-        return Mistake(found=short_repr(value), expected=expected)
+    if parameter.limits and not parameter.limits[0] <= value <= parameter.limits[1]:
+        low, high = parameter.limits
+        return Mistake(found=short_repr(value), expected=f'a number from {low:g} to {high:g}')
     return parameter.rule(value) if parameter.rule is not None else None
 
 

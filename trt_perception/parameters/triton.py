@@ -25,8 +25,7 @@ class TritonParameters:
         'for 60 s by default.',
         name='triton.timeout_ms',
         unit='ms',
-        minimum=1.0,
-        maximum=60_000.0,
+        limits=(1.0, 60_000.0),
     )
     triton_shared_memory: bool = parameter_field(
         True,

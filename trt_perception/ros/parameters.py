@@ -389,11 +389,11 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
     descriptor = ParameterDescriptor(
         description=parameter.description + unit, additional_constraints='; '.join(constraints)
     )
-    low, high = parameter.minimum, parameter.maximum
-    if low is not None and high is not None:
+    if parameter.limits:
+        low, high = parameter.limits
         if parameter.kind == 'integer':
-            limits = IntegerRange(from_value=int(low), to_value=int(high), step=1)
-            descriptor.integer_range = [limits]
+            steps = IntegerRange(from_value=int(low), to_value=int(high), step=1)
+            descriptor.integer_range = [steps]
         else:
             span = FloatingPointRange(from_value=float(low), to_value=float(high))
             descriptor.floating_point_range = [span]

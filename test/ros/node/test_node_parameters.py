@@ -278,8 +278,7 @@ def test_descriptors_match_the_parameter_table(detector, golden_messages):
             (entry.from_value, entry.to_value)
             for entry in (*descriptor.integer_range, *descriptor.floating_point_range)
         ]
-        limits = (parameter.minimum, parameter.maximum)
-        assert ranges == ([] if limits == (None, None) else [limits])
+        assert ranges == ([parameter.limits] if parameter.limits else [])
         for choice in parameter.choices:
             assert repr(choice) in descriptor.additional_constraints
 
