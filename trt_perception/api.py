@@ -131,14 +131,14 @@ class Model(Generic[_ResultT]):
 
     def __init__(self, path: str | Path, **parameters: Any) -> None:
         """Open the model. ``load`` documents arguments and errors."""
-        self._values = _parameters_by_name(path, parameters)
-        if only_of_node := sorted(NODE_ONLY_PARAMETERS & self._values.keys()):
+        values = _parameters_by_name(path, parameters)
+        if only_of_node := sorted(NODE_ONLY_PARAMETERS & values.keys()):
             raise ConfigError(
                 f'parameter {only_of_node[0]}',
                 'applies to nodes only',
                 fix='leave this parameter out',
             )
-        config = ParameterValues.from_values(self._values)
+        self._parameters = config = ParameterValues.from_values(values)
         options = config.pipeline_options()
         overrides = replace(options.overrides, syntax=PYTHON_SYNTAX)
         self._pipeline = open_offline_pipeline(
@@ -230,7 +230,7 @@ class Model(Generic[_ResultT]):
                 f'has no effect on a model with task {task.name}',
                 fix='leave it out: only models that find objects have thresholds',
             )
-        config = ParameterValues.from_values({**self._values, **given})
+        config = self._parameters.with_values(given)
         thresholds = config.thresholds(self.class_names, task)
         # None (from cv2.imread), a file name and bytes count as one image, and are refused below.
         is_single = not isinstance(images, Sequence) or isinstance(images, _NOT_IMAGES)
