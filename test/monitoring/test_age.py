@@ -5,91 +5,48 @@ import pytest
 from trt_perception.monitoring.age import AgeOfOutput
 from trt_perception.monitoring.percentiles import percentiles
 
-S = 10**9
+MS, S = 10**6, 10**9
 NOW = 1_700_000_000 * S
 SIMULATED = 120 * S
+GOOD, NO_STAMP, WRONG = (NOW - 30 * MS, NOW), (0, NOW), (5, NOW)
+#: By name of the scene: stamps and times of the node's clock for images that follow every 0.5 s.
+SCENES = {
+    # The age is known.
+    'ages are in milliseconds': [(NOW - i * MS, NOW) for i in range(101)],
+    **{
+        f'age of {age_ns / S:g} s is possible': [(NOW - age_ns, NOW)]
+        for age_ns in (-S, 0, S // 10, 600 * S)
+    },
+    'ages before the last 512 images are ignored': [(NOW - 500 * MS, NOW)] * 9 + [GOOD] * 512,
+    'ages are known again after stamps of another clock': [WRONG] * 9 + [GOOD],
+    'clock that starts late is no problem': [(SIMULATED, 0), *[(SIMULATED, SIMULATED)] * 9],
+    # The age is unknown.
+    'no image has no age and no problem': [],
+    'images without a stamp have no age and no problem': [NO_STAMP] * 9,
+    'images without a stamp and without a clock are no problem': [(0, 0)] * 9,
+    'image without a stamp does not change the age of others': [(NOW, NOW), NO_STAMP],
+    'images without a stamp replace earlier ages': [GOOD] + [NO_STAMP] * 512,
+    'image without a stamp ends the problem of the clock': [WRONG] * 9 + [NO_STAMP],
+    'wrong stamps for less than 0.9 s are not reported': [GOOD, WRONG, WRONG],
+    # The stamps are of another clock.
+    'stamps of another clock end an earlier known age': [GOOD, WRONG, WRONG, WRONG],
+    'use_sim_time without a publisher of /clock is reported': [(NOW, 0)] * 3,
+    'simulated camera without a publisher of /clock is reported': [(SIMULATED, 0)] * 3,
+    'real camera in a simulation is reported': [(NOW, SIMULATED)] * 3,
+    'camera whose clock starts at zero is reported': [(SIMULATED, NOW)] * 3,
+    **{
+        f'age of {age_ns / S:g} s is reported': [(NOW - age_ns, NOW)] * 3
+        for age_ns in (-5 * S, -1001 * MS, 601 * S, 5400 * S, 5 * 3600 * S, 3 * 86400 * S)
+    },
+}
 
 
-def age_and_problem(stamps_and_clocks, seconds=2.0):
-    """Add images within `seconds`. Return the percentiles of their age, and the clock problem."""
-    age = AgeOfOutput()
-    last = len(stamps_and_clocks) - 1
-    for i, (stamp_ns, clock_ns) in enumerate(stamps_and_clocks):
-        age.add_stamp(stamp_ns, clock_ns, 50.0 + seconds * i / max(1, last))
-    return percentiles(age.ages_ms()), age.clock_problem(50.0 + seconds)
-
-
-def test_age_is_unknown_before_the_first_image():
-    assert age_and_problem([]) == (None, '')
-
-
-def test_ages_are_in_milliseconds():
-    ages = [(NOW - i * 10**6, NOW) for i in range(101)]
-    assert age_and_problem(ages) == ((50.0, 99.0), '')
-
-
-@pytest.mark.parametrize('offset_ns', [S, 0, -S // 10, -599 * S])
-def test_age_within_ten_minutes_is_not_a_clock_problem(offset_ns):
-    percentiles, note = age_and_problem([(NOW + offset_ns, NOW)] * 3)
-    assert percentiles == pytest.approx((-offset_ns * 1e-6,) * 2)
-    assert note == ''
-
-
-def test_image_without_a_stamp_has_no_age_and_no_clock_problem():
-    assert age_and_problem([(0, NOW)] * 3) == (None, '')
-    assert age_and_problem([(0, 0)] * 3) == (None, '')
-    assert age_and_problem([(NOW, NOW), (0, NOW)])[0] == (0.0, 0.0)
-    assert age_and_problem([(5, NOW)] * 9 + [(0, NOW)]) == (None, '')
-
-
-@pytest.mark.parametrize(
-    ('stamp_ns', 'clock_ns'),
-    [
-        (NOW, 0),  # use_sim_time without a publisher of /clock
-        (SIMULATED, 0),
-        (NOW, SIMULATED),  # a real camera in a simulation
-        (SIMULATED, NOW),  # a simulated camera, or a camera whose clock starts at zero
-        (-5 * S, NOW),
-        (NOW + 5 * S, NOW),
-        (NOW - 3 * 86400 * S, NOW),  # a recording
-        (NOW - 5400 * S, NOW),
-        (NOW - 5 * 3600 * S, NOW),
-    ],
-)
-def test_stamps_of_another_clock_have_no_age_and_a_clock_problem(
-    stamp_ns, clock_ns, golden_messages
-):
-    percentiles, note = age_and_problem([(stamp_ns, clock_ns)] * 3)
-    assert percentiles is None
-    assert note
-    golden_messages.add(note)
-    # An earlier known age is not reported either.
-    percentiles, note = age_and_problem([(NOW, NOW), *[(stamp_ns, clock_ns)] * 3])
-    assert percentiles is None
-
-
-def test_single_wrong_stamp_is_not_reported():
-    assert age_and_problem([(NOW, NOW), (5, NOW)], seconds=0.1)[1] == ''
-    percentiles, note = age_and_problem([(5, NOW)] * 9 + [(NOW, NOW)])
-    assert percentiles == (0.0, 0.0)
-    assert note == ''
-
-
-def test_clock_that_starts_late_is_not_reported():
-    age = AgeOfOutput()
-    age.add_stamp(SIMULATED, 0, 1.0)
-    assert age.clock_problem(1.4) == ''
-    age.add_stamp(SIMULATED, SIMULATED, 1.5)
-    assert age.clock_problem(9.0) == ''
-    assert percentiles(age.ages_ms()) == (0.0, 0.0)
-
-
-def test_ages_include_only_the_last_images():
-    age = AgeOfOutput(window=2)
-    for milliseconds in (500, 10, 20):
-        age.add_stamp(NOW - milliseconds * 10**6, NOW, 0.0)
-    assert percentiles(age.ages_ms()) == pytest.approx((15.0, 19.9))
-
-
-def test_images_without_a_stamp_replace_earlier_ages():
-    assert age_and_problem([(NOW - 30 * 10**6, NOW), *[(0, NOW)] * 512]) == (None, '')
+@pytest.mark.parametrize('scene', SCENES)
+def test_each_scene_has_the_recorded_ages_and_clock_problem(scene, golden_messages):
+    age, time_s = AgeOfOutput(), 50.0
+    for stamp_ns, clock_ns in SCENES[scene]:
+        time_s += 0.5
+        age.add_stamp(stamp_ns, clock_ns, time_s)
+    ages = percentiles(age.ages_ms())
+    golden_messages.add(f'{ages.p50_ms:.3f} ms, {ages.p99_ms:.3f} ms' if ages else 'unknown')
+    golden_messages.add(age.clock_problem(time_s) or 'no problem')

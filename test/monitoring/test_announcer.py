@@ -1,5 +1,7 @@
 """Tests of the rules that decide when a problem is logged."""
 
+import pytest
+
 from trt_perception.monitoring.announcer import Announcer
 from trt_perception.monitoring.status_summary import Level, StatusSummary
 
@@ -7,39 +9,22 @@ OK = StatusSummary(Level.OK, '', 'active, 30.0 Hz')
 STALLED = StatusSummary(Level.ERROR, 'stalled', 'no image')
 SLOW = StatusSummary(Level.WARN, 'engine_slower', 'slow')
 NOTE = StatusSummary(Level.WARN, 'note', 'assumed preprocessing')
+#: By name of the scene: for how many seconds each summary lasts. A check follows every 0.5 s.
+SCENES = {
+    'no problem is not logged': [(9, OK)],
+    'lasting problem is logged every 30 s, and its end once': [(1, OK), (62, STALLED), (3, OK)],
+    'recurring problem is logged at most every 10 s': [(0.5, OK), (0.5, SLOW)] * 60,
+    'another problem is logged at once': [(0.5, SLOW), (0.5, STALLED), (1, SLOW), (1, OK)],
+    'note is not logged, and ends a problem': [(99, NOTE), (2, STALLED), (9, NOTE)],
+}
 
 
-def test_new_lasting_and_ended_problems_are_logged(golden_messages):
-    announcer = Announcer()
-    assert announcer.due_line(OK, 0.0) is None
-    assert announcer.due_line(STALLED, 1.0) == (Level.ERROR, 'no image')
-    assert [announcer.due_line(STALLED, 1.5 + i) for i in range(29)] == [None] * 29
-    assert announcer.due_line(STALLED, 31.0) == (Level.ERROR, 'no image')
-    level, line = announcer.due_line(OK, 33.0)
-    assert level == Level.OK
-    golden_messages.add(line)
-    assert announcer.due_line(OK, 33.5) is None
-
-
-def test_recurring_problem_is_logged_at_most_every_10_s():
-    announcer = Announcer()
-    lines = [announcer.due_line(SLOW if i % 2 else OK, 0.5 * i) for i in range(120)]
-    logged = [line for line in lines if line is not None]
-    # Within 60 s, the log gets a problem every 10 s, and a line about its end after each.
-    assert len([line for line in logged if line[0] == Level.WARN]) == 6
-    assert len(logged) == 12
-
-
-def test_another_problem_is_logged_at_once():
-    announcer = Announcer()
-    assert announcer.due_line(SLOW, 0.0) is not None
-    assert announcer.due_line(STALLED, 0.5) == (Level.ERROR, 'no image')
-    assert announcer.due_line(SLOW, 1.0) is None
-    assert '(stalled)' in announcer.due_line(OK, 2.0)[1]
-
-
-def test_note_has_no_line_and_ends_a_problem():
-    announcer = Announcer()
-    assert [announcer.due_line(NOTE, float(second)) for second in range(100)] == [None] * 100
-    assert announcer.due_line(STALLED, 100.0) == (Level.ERROR, 'no image')
-    assert announcer.due_line(NOTE, 102.0) == (Level.OK, 'recovered after 2.0 s (stalled)')
+@pytest.mark.parametrize('scene', SCENES)
+def test_each_scene_logs_the_recorded_lines(scene, golden_messages):
+    announcer, time_s, lines = Announcer(), 0.0, []
+    for seconds, summary in SCENES[scene]:
+        for _ in range(round(2 * seconds)):
+            if line := announcer.due_line(summary, time_s):
+                lines.append(f'{time_s:5.1f} s  {line[0].name} {line[1]}')
+            time_s += 0.5
+    golden_messages.add('\n'.join(lines))

@@ -2,9 +2,7 @@
 
 import pytest
 
-from support.simulated_activation import healthy
 from trt_perception.monitoring.late_stage import StageLoad, late_stage, mean_delay_s
-from trt_perception.monitoring.silence import TopicState
 
 PERIOD_S = 1 / 30
 IDLE = {'transport_s': 0.006, 'intake_s': 0.001, 'worker_share': 0.2, 'model_share': 0.2}
@@ -48,29 +46,3 @@ def test_late_stage_is_the_cause_of_missing_images(change, if_lost, if_replaced)
 )
 def test_mean_delay_is_unknown_without_comparable_time_stamps(total_ns, expected_s):
     assert mean_delay_s(total_ns, 2) == pytest.approx(expected_s)
-
-
-def late_stages(activation, **counts):
-    """Return the late stages in four seconds, from the first second on."""
-    before = len(activation.health_states)
-    activation.run(4, 15, **counts)
-    assert all(finding.kind for finding in activation.health_states[before + 2 :])
-    return [finding.late_stage for finding in activation.health_states[before + 2 :]]
-
-
-def test_only_numbers_of_the_last_window_count():
-    activation = healthy()
-    activation.worker_share = 0.9
-    activation.run(60, 15)  # a busy worker without missing images
-    assert activation.health_states[-1].kind == ''
-    activation.worker_share, activation.model_share = 0.2, 0.8
-    assert set(late_stages(activation, replaced=5)) == {'model'}
-    activation.worker_share, activation.model_share = 0.8, 0.2
-    assert set(late_stages(activation, replaced=5)) == {'worker'}
-
-
-@pytest.mark.parametrize(('on_this_machine', 'expected'), [(True, 'transport'), (False, '')])
-def test_stamps_of_another_machine_are_not_compared(on_this_machine, expected):
-    activation = healthy(topic_state=TopicState(1, on_this_machine=on_this_machine))
-    activation.transport_s = 0.04
-    assert set(late_stages(activation, lost=15)) == {expected}

@@ -20,38 +20,37 @@ def every(period_s, begin_s, end_s):
 
 
 HALVES = every(0.5, 0.5, 4.0)
-LONGER = every(0.5, 0.5, 6.0)
+#: By name of the scene: times of the events, times of the updates, and the rate in Hz.
+SCENES = {
+    'no event': ([], HALVES, None),
+    'one event': ([1.0], HALVES, None),
+    'two intervals are too few': ([1.0, 2.0, 3.0], HALVES, None),
+    'events for only 0.6 s': (every(1 / 30, 3.4, 4.0), HALVES, None),
+    'pause': (every(1 / 30, 0.0, 1.0) + every(1 / 30, 3.3, 4.0), HALVES, None),
+    'only one update covers the end of the pause': (
+        every(1 / 20, 0.0, 2.4) + every(1 / 20, 3.75, 4.0),
+        HALVES,
+        None,
+    ),
+    'slower for only 0.6 s': (every(1 / 30, 0.0, 3.3) + every(1 / 10, 3.4, 4.0), HALVES, None),
+    'bursts': ([0.9, 0.91, 0.92, 1.9, 1.91, 1.92, 3.4, 3.41], HALVES, None),
+    'new rate after a pause': (every(1 / 30, 0.0, 1.0) + every(1 / 30, 2.2, 4.0), HALVES, 30),
+    'new rate after a change': (every(1 / 30, 0.0, 1.6) + every(1 / 10, 1.7, 4.0), HALVES, 10),
+    **{
+        f'{hz} Hz, first event after {begin_s} s': (
+            every(1 / hz, begin_s, 6.0),
+            every(0.5, 0.5, 6.0),
+            hz,
+        )
+        for hz in (1, 2, 6.5, 30, 1000)
+        for begin_s in (0.0, 0.3, 0.49, 1.1)
+    },
+}
 
 
-@pytest.mark.parametrize('hz', [1, 2, 6.5, 30, 1000])
-@pytest.mark.parametrize('begin_s', [0.0, 0.3, 0.49, 1.1])
-def test_time_before_the_first_event_does_not_affect_the_rate(hz, begin_s):
-    assert rate_of(every(1 / hz, begin_s, 6.0), LONGER) == pytest.approx(hz)
-
-
-@pytest.mark.parametrize(
-    'times_s',
-    [
-        [],
-        [1.0],
-        [1.0, 2.0, 3.0],  # two intervals are too few
-        every(1 / 30, 3.4, 4.0),  # events for only 0.6 s
-        every(1 / 30, 0.0, 1.0) + every(1 / 30, 3.3, 4.0),  # a pause
-        every(1 / 20, 0.0, 2.4)
-        + every(1 / 20, 3.75, 4.0),  # only one update covers the end of the pause
-        every(1 / 30, 0.0, 3.3) + every(1 / 10, 3.4, 4.0),  # slower for the last 0.6 s
-        [0.9, 0.91, 0.92, 1.9, 1.91, 1.92, 3.4, 3.41],  # bursts
-    ],
-)
-def test_irregular_events_have_no_rate(times_s):
-    assert rate_of(times_s, HALVES) is None
-
-
-def test_rate_after_a_pause_or_a_change_is_the_new_rate():
-    pause = every(1 / 30, 0.0, 1.0) + every(1 / 30, 2.2, 4.0)
-    assert rate_of(pause, HALVES) == pytest.approx(30)
-    slower = every(1 / 30, 0.0, 1.6) + every(1 / 10, 1.7, 4.0)
-    assert rate_of(slower, HALVES) == pytest.approx(10)
+@pytest.mark.parametrize(('times_s', 'updates_s', 'hz'), SCENES.values(), ids=SCENES)
+def test_rate_of_each_scene_is_correct_or_unknown(times_s, updates_s, hz):
+    assert rate_of(times_s, updates_s) == (hz and pytest.approx(hz))
 
 
 def test_rate_is_correct_if_updated_at_every_event():
