@@ -35,6 +35,17 @@ def test_changed_text_fails_with_the_difference_and_the_command(tmp_path):
     assert lines[-1].endswith('scripts/test --rewrite-golden test/repository/test_golden.py')
 
 
+def test_each_difference_names_its_scene(tmp_path):
+    old = [f'== {scene}\none\ntwo\nthree\n' for scene in ('far', 'near', 'gone')]
+    (tmp_path / 'said.txt').write_text(''.join(old))
+
+    with pytest.raises(pytest.fail.Exception) as failure:
+        golden.check('said.txt', ''.join([old[0], old[1].replace('three', '3'), '== new\none\n']))
+
+    hunks = [line for line in str(failure.value).splitlines() if line.startswith('@@')]
+    assert [hunk.partition('== ')[2] for hunk in hunks] == ['near']
+
+
 def test_missing_file_fails_with_the_command():
     with pytest.raises(pytest.fail.Exception, match=r'said.txt is missing: scripts/test --rewri'):
         golden.check('said.txt', 'one')

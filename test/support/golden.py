@@ -54,7 +54,16 @@ def _compare(name, expected, text):
         old, new = expected.splitlines(), text.splitlines()
         lines = difflib.unified_diff(old, new, f'test/golden/{name}', 'now', lineterm='', n=1)
         advice = f'if this is intended: {_how_to_rewrite()}'
-        pytest.fail('\n'.join([*lines, advice]), pytrace=False)
+        named = [_with_scene(line, old) for line in lines]
+        pytest.fail('\n'.join([*named, advice]), pytrace=False)
+
+
+def _with_scene(line, old):
+    """Add the name of the scene, a line that begins with ==, to the first line of a hunk."""
+    if not (hunk := re.match(r'@@ -(\d+)', line)):
+        return line
+    scenes = [text for text in old[: int(hunk[1])] if text.startswith('== ')]
+    return ' '.join([line, *scenes[-1:]])
 
 
 def without_decoders(text):
