@@ -90,17 +90,13 @@ def check_changed_shell(tmp_path):
 def test_each_wrong_variable_gives_the_recorded_findings(check_changed_shell, tmp_path):
     good = check_changed_shell({})
     assert {finding.level for finding in good} == {'green'}
-    scenes = {'good': good}
-    for changes in SHELLS:
-        name = ', '.join(f'{name}={value}' for name, value in changes.items())
-        scenes[name] = [finding for finding in check_changed_shell(changes) if finding not in good]
-    golden.check('checks/shell.txt', golden.without_folder(text_of(scenes), tmp_path))
-
-
-def test_transport_profile_is_not_checked_for_other_middlewares(check_changed_shell):
-    assert 'transport profile' not in by_name(
-        check_changed_shell({'RMW_IMPLEMENTATION': 'rmw_cyclonedds_cpp'})
-    )
+    scenes = {
+        ', '.join(f'{name}={value}' for name, value in changes.items()): check_changed_shell(
+            changes
+        )
+        for changes in SHELLS
+    }
+    golden.check('checks/shell.txt', golden.without_folder(text_of(scenes, good), tmp_path))
 
 
 def test_shipped_profile_is_read():
@@ -138,75 +134,66 @@ def test_fix_for_the_transport_profile_is_a_valid_command(tmp_path):
 @pytest.fixture
 def check_host(tmp_path, monkeypatch):
     """Return a function that checks a machine with given facts."""
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
     (tmp_path / 'net/core').mkdir(parents=True)
     (tmp_path / 'shm').mkdir()
-    good = {'shm': 2**30, 'cache': 2**34}
-    facts = {}
+    (tmp_path / 'file').touch()
+    sizes = {}
 
     def statvfs(path):
-        free = next(size for part, size in facts.items() if part in str(path))
+        os.stat(path)  # raises the error of a missing folder
+        free = next(size for part, size in sizes.items() if part in str(path))
         return types.SimpleNamespace(f_bavail=free, f_blocks=free, f_frsize=1)
 
-    def check(rmem='8388608', raw_cameras=1, **more):
-        facts.update({f'/{name}': size for name, size in {**good, **more}.items()})
-        if rmem is None:
-            (tmp_path / 'net/core/rmem_max').unlink(missing_ok=True)
-        else:
+    def check(
+        rmem='8388608',
+        raw_cameras=1,
+        shared_memory='shm',
+        cache='cache',
+        may_write=True,
+        shm=2**30,
+        cache_size=2**34,
+        port='',
+    ):
+        sizes.update({'/shm': shm, '/cache': cache_size, '/file': cache_size})
+        (tmp_path / 'net/core/rmem_max').unlink(missing_ok=True)
+        if rmem is not None:
             (tmp_path / 'net/core/rmem_max').write_text(rmem)
-        folders = {'system': tmp_path, 'shared_memory': tmp_path / 'shm'}
+        path = tmp_path / 'shm/fastrtps_port7005'
+        path.unlink(missing_ok=True)
+        if port:
+            path.touch()
+        if port == 'old':
+            os.utime(path, (0, 0))
+        folders = {'system': tmp_path, 'shared_memory': tmp_path / shared_memory}
         with monkeypatch.context() as patch:
+            patch.setenv('XDG_CACHE_HOME', str(tmp_path / cache))
             patch.setattr(os, 'statvfs', statvfs)
+            if not may_write:
+                patch.setattr(os, 'access', lambda *_: False)
             return list(check_machine(2**26, raw_cameras=raw_cameras, **folders))
 
     return check
 
 
 MACHINES = {
-    'good': {},
     'small socket buffer': {'rmem': '212992'},
     'socket buffer without a number': {'rmem': 'much'},
+    'unknown socket buffer': {'rmem': None},
+    'no shared memory': {'shared_memory': 'gone'},
+    'shared memory that cannot be written': {'may_write': False},
     'no room for a segment': {'shm': 2**26 - 1},
     'room for one segment': {'shm': 2**26},
     'room for less than four segments': {'shm': 2**28 - 1},
     'room for some of the participants': {'shm': 2**28, 'raw_cameras': 20},
-    'full cache': {'cache': 255 * 2**20},
+    'full cache': {'cache_size': 255 * 2**20},
+    'cache that cannot be created': {'cache': 'file'},
+    'port that another process may be making': {'port': 'new'},
+    'half-made port of a killed process': {'port': 'old'},
 }
 
 
 def test_each_machine_problem_gives_the_recorded_findings(check_host, tmp_path):
     good = check_host()
     assert {finding.level for finding in good} == {'green'}
-    scenes = {'good': good}
-    for name, facts in MACHINES.items():
-        scenes.setdefault(name, [each for each in check_host(**facts) if each not in good])
-    port = tmp_path / 'shm/fastrtps_port7005'
-    port.touch()
-    assert check_host() == good  # another process may be creating the port now
-    os.utime(port, (0, 0))
-    scenes['half-made port'] = [each for each in check_host() if each not in good]
-    golden.check('checks/machine.txt', golden.without_folder(text_of(scenes), tmp_path))
-
-
-def test_missing_socket_buffer_is_yellow(check_host):
-    [finding, *_] = check_host(None)
-    assert (finding.name, finding.level) == ('net.core.rmem_max', 'yellow')
-
-
-def test_missing_shared_memory_is_red(tmp_path, monkeypatch):
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
-    missing_folder = tmp_path / 'gone'
-    assert (
-        by_name(check_machine(1, shared_memory=missing_folder))[str(missing_folder)].level == 'red'
-    )
-    monkeypatch.setattr(os, 'access', lambda *_: False)
-    finding = by_name(check_machine(1, shared_memory=tmp_path))[str(tmp_path)]
-    assert finding.level == 'red'
-
-
-def test_cache_that_cannot_be_written_is_yellow(check_host, tmp_path, monkeypatch):
-    (tmp_path / 'file').touch()
-    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
-    finding = by_name(check_host())['caches']
-    assert finding.level == 'yellow'
-    assert 'XDG_CACHE_HOME' in finding.fix
+    scenes = {name: check_host(**facts) for name, facts in MACHINES.items()}
+    golden.check('checks/machine.txt', golden.without_folder(text_of(scenes, good), tmp_path))
