@@ -12,7 +12,6 @@ from support.scheduling.fake_pipeline import (
     wait_until,
     worker_threads,
 )
-from trt_perception.errors import ImageError
 from trt_perception.model.thresholds import Thresholds
 
 pytestmark = [
@@ -65,36 +64,6 @@ def test_batch_has_one_frame_of_each_least_recently_served_camera(pipeline):
     (of_pipeline,) = run.pool.pipeline_statistics()
     assert (of_pipeline.frames, of_pipeline.batches) == (6, 3)
     assert of_pipeline.compute.p50_ms == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize('where', ['read', 'collect'])
-def test_bad_frame_does_not_affect_others_in_its_batch(pipeline, where):
-    run = busy(pipeline, cameras=3)
-    errors = run.errors if where == 'read' else pipeline.errors
-    errors[where, number(1)] = ImageError('bad_step', 'image', 'of camera 1')
-    for camera, index in ((0, 1), (1, 0), (2, 0)):
-        run.submit(number(camera, index))
-    finish_all(run)
-    run.pool.stop()
-    assert sorted(run.published) == [0, 1, number(2)]
-    assert [str(error) for error in run.refused] == ['image: of camera 1']
-    assert run.counts(0) == (2, 2, {}, 0, 0)
-    assert run.counts(1) == (1, 0, {'bad_step': 1}, 0, 0)
-    assert run.counts(2) == (1, 1, {}, 0, 0)
-    assert run.faults == []
-
-
-def test_batch_of_only_bad_frames_is_dropped(pipeline):
-    run = busy(pipeline, cameras=3)
-    for camera in range(3):
-        run.errors['read', number(camera, 1)] = ImageError('bad_step', 'image', 'bad')
-        run.submit(number(camera, 1))
-    finish_all(run)
-    run.submit(number(1, 2))
-    finish_all(run)
-    run.pool.stop()
-    assert run.published == [0, number(1, 2)]
-    assert run.counts() == (5, 2, {'bad_step': 3}, 0, 0)
 
 
 def test_each_frame_has_the_thresholds_of_its_camera(pipeline):

@@ -25,172 +25,189 @@ class BoomError(Exception):
     """An error that the pool does not expect."""
 
 
-def make_stage_fail(recorder, pipeline, stage, number, error):
-    """Raise `error` when the message with this number reaches a stage."""
-    errors = recorder.errors if stage in ('read', 'publish') else pipeline.errors
-    errors[stage, number] = error
+BAD, LATE = ImageError('bad_step', 'image', 'bad'), ImageError('not_decodable', 'image', 'late')
+BOOM = BoomError('boom')
 
 
-def assert_counts(recorder, *, received, published=0, dropped=None, failed=0, in_flight=0):
-    assert recorder.counts() == (received, published, dropped or {}, failed, in_flight)
+def scene(steps, errors, *, cameras=1, pipelines=1, **options):
+    """Return the arguments of `play`.
+
+    Args:
+        steps: verbs of `play` with frames: a1 is frame 1 of the first camera. Text after # is a
+            heading, under which the counts are recorded.
+        errors: maps the stage and the frame to the error that the stage raises.
+    """
+    return steps, errors, cameras, pipelines, options
 
 
-# Invalid images
+def number_of(frame):
+    return 'abcd'.index(frame[0]) * CAMERA + int(frame[1:])
 
 
-@pytest.mark.parametrize('depth', [1, 3])
-@pytest.mark.parametrize('stage', ['read', 'collect', 'publish'])
-def test_invalid_images_are_dropped_with_their_reasons(stage, depth):
-    pipeline = FakePipeline(depth)
-    recorder = Recorder(pipeline)
-    errors = {
-        2: ImageError('bad_step', 'image', 'number 2'),
-        3: ImageError('bad_length', 'image', 'number 3'),
-        5: ImageError('bad_step', 'image', 'number 5'),
-        6: ImageError('odd_size', 'image', 'number 6'),
-    }
-    for number, error in errors.items():
-        make_stage_fail(recorder, pipeline, stage, number, error)
-
-    with recorder:
-        for number in range(9):
-            recorder.submit(number)
-            recorder.settled()
-
-    assert recorder.published == [0, 1, 4, 7, 8]
-    assert recorder.refused == list(errors.values())
-    assert not recorder.faults
-    dropped = {'bad_step': 2, 'bad_length': 1, 'odd_size': 1}
-    assert_counts(recorder, received=9, published=5, dropped=dropped)
+def text_of(numbers):
+    return ' '.join(f'{"abcd"[number // CAMERA]}{number % CAMERA}' for number in numbers)
 
 
-def test_image_that_cannot_be_read_does_not_affect_frames_in_flight():
-    pipeline = FakePipeline(depth=3, automatic=False)
-    recorder = Recorder(pipeline)
-    recorder.errors['read', 1] = ImageError('bad_step', 'image', 'number 1')
-
-    with recorder:
-        recorder.submit_into_slots(0)
-        recorder.submit(1)
-        wait_until(lambda: recorder.refused)
-        recorder.submit_into_slots(2, 3)
-        assert_counts(recorder, received=4, dropped={'bad_step': 1}, in_flight=3)
-        pipeline.finish(0, 2, 3)
-        recorder.settled()
-
-    assert recorder.published == [0, 2, 3]
-
-
-def test_image_error_from_collect_does_not_affect_other_frames():
-    pipeline = FakePipeline(depth=3, automatic=False)
-    recorder = Recorder(pipeline)
-    pipeline.errors['collect', 1] = ImageError('not_decodable', 'image', 'number 1')
-
-    with recorder:
-        recorder.submit_into_slots(0, 1, 2)
-        recorder.submit(3)  # waits for a slot
-        pipeline.finish(1)
-        assert_counts(recorder, received=4, in_flight=4)  # 1 is done, but 0 comes first
-        pipeline.finish(0)
-        wait_until(lambda: recorder.refused)
-        wait_until(lambda: 3 in pipeline.flying())
-        pipeline.finish(2, 3)
-        recorder.settled()
-
-    assert recorder.published == [0, 2, 3]
-    assert_counts(recorder, received=4, published=3, dropped={'not_decodable': 1})
-    assert not recorder.faults
-
-
-def test_invalid_output_drops_only_its_own_image_of_a_batch():
-    pipeline = FakePipeline(batch=3)
-    recorder = Recorder(pipeline, cameras=3, batch_max_delay_s=DEADLINE_S)
-    front, rear, left = 0, CAMERA, 2 * CAMERA
-    pipeline.errors['collect', rear] = OutputError('model', 'a score of 1.3')
-
-    with recorder:
-        for number in (front, rear, left):
-            recorder.submit(number)
-        recorder.settled()
-
-    assert pipeline.batches == [[front, rear, left]]
-    assert recorder.published == [front, left]
-    assert recorder.counts(camera=1) == (1, 0, {'bad_output': 1}, 0, 0)
-    assert not recorder.faults
-
-
-# Faults
-
-# A pipeline with one slot has no stage `done`, because the worker does not poll it.
+#: In stage `done`, the worker polls. A pipeline with one slot is not polled.
 STAGES_AND_DEPTHS = [
     *((stage, 1) for stage in ('read', 'enqueue', 'collect', 'publish')),
     *((stage, 3) for stage in ('read', 'enqueue', 'done', 'collect', 'publish')),
 ]
+FULL_BATCHES = {'batch_max_delay_s': DEADLINE_S, 'automatic': True}
+SCENES = {
+    # Invalid images.
+    **{
+        f'invalid images are dropped, others are published: {stage}, {depth} slots': scene(
+            '; '.join(f'submit a{index}; settle' for index in range(7)),
+            {f'{stage} a2': BAD, f'{stage} a3': LATE, f'{stage} a5': BAD},
+            depth=depth,
+            automatic=True,
+        )
+        for stage in ('read', 'collect', 'publish')
+        for depth in (1, 3)
+    },
+    'image that cannot be read does not affect frames in flight': scene(
+        'fill a0; submit a1; refuse; fill a2 a3; # in flight; finish a0 a2 a3; settle',
+        {'read a1': BAD},
+        depth=3,
+    ),
+    'image error from collect does not affect other frames, and keeps its turn': scene(
+        'fill a0 a1 a2; submit a3; finish a1; # 0 comes first; finish a0; refuse; fly a3; '
+        'finish a2 a3; settle',
+        {'collect a1': LATE},
+        depth=3,
+    ),
+    **{
+        f'invalid frame does not affect others of its batch: {stage}, {error.reason}': scene(
+            'submit a0 b0 c0; settle', {f'{stage} b0': error}, cameras=3, batch=3, **FULL_BATCHES
+        )
+        for stage, error in (
+            ('read', BAD),
+            ('collect', LATE),
+            ('collect', OutputError('model', 'a score of 1.3')),
+        )
+    },
+    'batch of only invalid images is dropped, and the next is computed': scene(
+        'submit a0 b0; settle; submit a1 b1; settle',
+        {'read a0': BAD, 'read b0': LATE},
+        cameras=2,
+        batch=2,
+        **FULL_BATCHES,
+    ),
+    # Faults.
+    **{
+        f'{type(error).__name__} is reported once and ends the worker: {stage}, {depth} slots': (
+            scene(
+                'submit a0; settle; submit a1; fail; end',
+                {f'{stage} a1': error},
+                depth=depth,
+                automatic=True,
+            )
+        )
+        for error in (BOOM, SystemExit(3))
+        for stage, depth in STAGES_AND_DEPTHS
+    },
+    **{
+        f'image error of this stage is a fault: {stage}': scene(
+            'submit a0; fail', {f'{stage} a0': BAD}, depth=3, automatic=True
+        )
+        for stage in ('enqueue', 'done')
+    },
+    'messages after a fault are dropped as inactive': scene(
+        'submit a0; fail; submit a1 a2', {'collect a0': BOOM}, automatic=True
+    ),
+    'fault fails all frames in flight and drops waiting messages': scene(
+        'fill a0 a1 a2; submit a3; finish a0; fail', {'collect a0': BOOM}, depth=3
+    ),
+    # Several pipelines: the second serves cameras b and d.
+    **{
+        f'fault of one pipeline ends all, but frames in flight are published: {stage}': scene(
+            'fill b0; submit a0; finish a0; fail; submit c0 d0; # b0 in flight; finish b0; end',
+            {f'{stage} a0': BOOM},
+            cameras=4,
+            pipelines=2,
+            depth=2,
+        )
+        for stage in ('read', 'enqueue', 'done', 'collect', 'publish')
+    },
+    'fault drops messages that wait for other pipelines': scene(
+        'fill a0 b0; submit c0 d0; finish a0; fail; # b0 in flight',
+        {'collect a0': BOOM},
+        cameras=4,
+        pipelines=2,
+    ),
+    'faults of all pipelines are reported once': scene(
+        'fill a0 b0; finish a0 b0; end',
+        {'collect a0': BOOM, 'collect b0': BOOM},
+        cameras=2,
+        pipelines=2,
+    ),
+    'hanging pipeline does not delay others': scene(
+        'fill a0; fill b0; finish b0; publish b0; fill b1; finish b1; publish b1; # a0 in flight; '
+        'finish a0; settle',
+        {},
+        cameras=2,
+        pipelines=2,
+    ),
+}
 
 
-@pytest.mark.parametrize('error', [BoomError('boom'), SystemExit(3)], ids=repr)
-@pytest.mark.parametrize(('stage', 'depth'), STAGES_AND_DEPTHS)
-def test_exception_in_any_stage_is_reported_once_and_ends_the_worker(stage, depth, error):
-    pipeline = FakePipeline(depth)
-    recorder = Recorder(pipeline)
-    make_stage_fail(recorder, pipeline, stage, 1, error)
-
-    with recorder:
-        recorder.submit(0)
-        recorder.settled()
-        recorder.submit(1)
-        wait_until(lambda: recorder.faults)
-
-    assert recorder.faults == [error]
-    assert recorder.published == [0]
-    assert_counts(recorder, received=2, published=1, failed=1)
-    assert not recorder.refused
+def play(steps, errors, cameras, pipelines, options):
+    """Run a pool through the steps, and return its results as lines."""
+    depth = options.pop('depth', 1)
+    fake = {name: options.pop(name) for name in ('batch', 'automatic') if name in options}
+    run = Recorder(
+        *(FakePipeline(depth, **{'automatic': False, **fake}) for _ in range(pipelines)),
+        cameras=cameras,
+        **options,
+    )
+    for place, error in errors.items():
+        stage, frame = place.split()
+        for raising in (run, *run.pipelines):
+            raising.errors[stage, number_of(frame)] = error
+    verbs = {
+        'submit': run.submit,
+        'fill': run.submit_into_slots,
+        'finish': lambda number: [pipeline.finish(number) for pipeline in run.pipelines],
+        # The others wait.
+        'fly': lambda number: wait_until(
+            lambda: any(number in pipeline.flying() for pipeline in run.pipelines)
+        ),
+        'publish': lambda number: wait_until(lambda: number in run.published),
+        'settle': run.settled,
+        'refuse': lambda: wait_until(lambda: run.refused),
+        'fail': lambda: wait_until(lambda: run.faults),
+        'end': lambda: wait_until(lambda: not worker_threads()),
+    }
+    lines = []
+    with run:
+        for step in steps.split('; '):
+            verb, *frames = step.split()
+            if verb == '#':
+                lines += [step, *map(str, run.pool.statistics())]
+            elif not frames:
+                verbs[verb]()
+            else:
+                for frame in frames:
+                    verbs[verb](number_of(frame))
     assert not worker_threads()
+    run.counts()  # checks that the counts add up
+    for pipeline in run.pipelines:
+        lines.append(f'batches of a pipeline: {", ".join(map(text_of, pipeline.batches))}')
+    lines.append(f'published: {text_of(run.published)}')
+    lines += [f'refused: {error!r}' for error in run.refused]
+    lines += [f'fault: {error!r}' for error in run.faults]
+    return [*lines, *map(str, run.pool.statistics())]
 
 
-@pytest.mark.parametrize('stage', ['enqueue', 'done'])
-def test_image_error_from_enqueue_or_done_is_a_fault(stage):
-    error = ImageError('bad_step', 'image', 'number 0')
-    pipeline = FakePipeline(depth=3)
-    pipeline.errors[stage, 0] = error
-
-    with Recorder(pipeline) as recorder:
-        recorder.submit(0)
-        wait_until(lambda: recorder.faults)
-
-    assert recorder.faults == [error]
-    assert_counts(recorder, received=1, failed=1)
-
-
-def test_messages_after_a_fault_are_dropped_as_inactive():
-    pipeline = FakePipeline()
-    pipeline.errors['collect', 0] = BoomError()
-
-    with Recorder(pipeline) as recorder:
-        recorder.submit(0)
-        wait_until(lambda: recorder.faults)
-        recorder.submit(1)
-        recorder.submit(2)
-
-    assert_counts(recorder, received=3, dropped={'inactive': 2}, failed=1)
-
-
-def test_fault_fails_all_frames_in_flight_and_drops_waiting_messages():
-    pipeline = FakePipeline(depth=3, automatic=False)
-    pipeline.errors['collect', 0] = BoomError()
-
-    with Recorder(pipeline) as recorder:
-        recorder.submit_into_slots(0, 1, 2)
-        recorder.submit(3)  # waits for a slot
-        pipeline.finish(0)
-        wait_until(lambda: recorder.faults)
-
-    assert_counts(recorder, received=4, dropped={'inactive': 1}, failed=3)
+@pytest.mark.parametrize('name', SCENES)
+def test_each_scene_has_the_recorded_results_and_counts(name, golden_messages):
+    golden_messages.add('\n'.join(play(*SCENES[name])))
 
 
 def test_pool_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(golden_messages):
     pipeline = FakePipeline()
-    pipeline.errors['collect', 0] = BoomError()
+    pipeline.errors['collect', 0] = BOOM
     with Recorder(pipeline) as recorder:
         recorder.submit(0)
         wait_until(lambda: recorder.faults)
@@ -201,17 +218,17 @@ def test_pool_cannot_start_again_while_the_pipeline_holds_frames_of_a_fault(gold
 
 def test_exception_in_the_image_error_handler_is_a_fault():
     recorder = Recorder(FakePipeline())
-    recorder.errors['read', 0] = ImageError('bad_step', 'image', 'number 0')
+    recorder.errors['read', 0] = BAD
 
     def raise_boom(message, error):
-        raise BoomError
+        raise BOOM
 
     recorder.cameras[0].on_image_error = raise_boom
     with recorder:
         recorder.submit(0)
         wait_until(lambda: recorder.faults)
 
-    assert_counts(recorder, received=1, dropped={'bad_step': 1})
+    assert recorder.counts() == (1, 0, {'bad_step': 1}, 0, 0)
 
 
 # Start and stop
@@ -227,7 +244,7 @@ def test_messages_before_start_and_after_stop_are_dropped_as_inactive():
     recorder.submit(2)
 
     assert recorder.published == [1]
-    assert_counts(recorder, received=3, published=1, dropped={'inactive': 2})
+    assert recorder.counts() == (3, 1, {'inactive': 2}, 0, 0)
 
 
 def test_stop_does_nothing_on_a_stopped_pool():
@@ -257,7 +274,7 @@ def test_stop_publishes_frames_in_flight_and_drops_waiting_messages():
 
         assert not stopping.is_alive()
         assert recorder.published == [0, 1, 2]
-        assert_counts(recorder, received=5, published=3, dropped={'inactive': 2})
+        assert recorder.counts() == (5, 3, {'inactive': 2}, 0, 0)
     assert not recorder.faults
 
 

@@ -19,10 +19,6 @@ pytestmark = [
 ]
 
 
-class BoomError(Exception):
-    pass
-
-
 def two(**options):
     return [FakePipeline(automatic=False, **options) for _ in range(2)]
 
@@ -58,73 +54,6 @@ def test_statistics_say_which_pipeline_opens_its_model_again():
         second.opening_reason = 'the first image is large'
         statistics = run.pool.pipeline_statistics()
         assert [part.opening_reason for part in statistics] == ['', 'the first image is large']
-
-
-def test_hanging_pipeline_does_not_delay_others():
-    first, second = FakePipeline(automatic=False), FakePipeline()
-    with Recorder(first, second, cameras=2) as run:
-        run.submit_into_slots(0)
-        for index in range(10):
-            run.submit(CAMERA + index)
-            wait_until(lambda index=index: run.published == [CAMERA + n for n in range(index + 1)])
-        first.finish(0)
-        run.settled()
-
-
-@pytest.mark.parametrize('where', ['read', 'enqueue', 'done', 'collect', 'publish'])
-def test_fault_of_one_pipeline_ends_all_and_is_reported_once(where):
-    pipelines = two(depth=2)
-    run = Recorder(*pipelines, cameras=4)
-    error = BoomError('boom')
-    with run:
-        # The frame in the first pipeline fails. The frame in the second pipeline is valid.
-        run.submit_into_slots(CAMERA)
-        (run.errors if where in ('read', 'publish') else pipelines[0].errors)[where, 0] = error
-        run.submit(0)
-        if where in ('collect', 'publish'):
-            pipelines[0].finish(0)
-        wait_until(lambda: run.faults)
-        assert run.counts(0) == (1, 0, {}, 1, 0)
-        run.submit(2 * CAMERA)
-        run.submit(3 * CAMERA)
-        assert [run.counts(camera)[2] for camera in (2, 3)] == [{'inactive': 1}] * 2
-        # The other pipeline publishes its frame in flight, and then its worker ends.
-        assert run.counts(1) == (1, 0, {}, 0, 1)
-        pipelines[1].finish(CAMERA)
-        wait_until(lambda: not worker_threads())
-        assert not run.pool.is_alive
-    assert run.faults == [error]
-    assert run.published == [CAMERA]
-    assert run.counts() == (4, 1, {'inactive': 2}, 1, 0)
-    assert pipelines[1].flying() == []
-
-
-def test_fault_drops_messages_that_wait_for_other_pipelines():
-    pipelines = two()
-    run = Recorder(*pipelines, cameras=4)
-    pipelines[0].errors['collect', 0] = BoomError()
-    with run:
-        submit_to_all(run, 0)
-        wait_until(lambda: pipelines[0].flying() == [0] and pipelines[1].flying() == [CAMERA])
-        pipelines[0].finish(0)
-        wait_until(lambda: run.faults)
-        assert run.counts(1) == (1, 0, {}, 0, 1)
-        assert run.counts(2) == run.counts(3) == (1, 0, {'inactive': 1}, 0, 0)
-
-
-def test_faults_of_all_pipelines_are_reported_once():
-    pipelines = two()
-    run = Recorder(*pipelines, cameras=2)
-    for camera, pipeline in enumerate(pipelines):
-        pipeline.errors['collect', camera * CAMERA] = BoomError(str(camera))
-    with run:
-        submit_to_all(run, 0)
-        wait_until(lambda: pipelines[0].flying() and pipelines[1].flying())
-        for camera, pipeline in enumerate(pipelines):
-            pipeline.finish(camera * CAMERA)
-        wait_until(lambda: not worker_threads())
-    assert len(run.faults) == 1
-    assert run.counts() == (2, 0, {}, 2, 0)
 
 
 def test_no_worker_runs_if_one_cannot_start(monkeypatch, golden_messages):
