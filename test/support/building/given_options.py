@@ -3,6 +3,7 @@
 import pytest
 
 from trt_perception.errors import ConfigError
+from trt_perception.offline.building.options.build_options import OPTIONS
 from trt_perception.offline.building.options.sources import load_options
 
 
@@ -14,3 +15,10 @@ def refusal_text(given, config=None):
 
 def make_options(**given):
     return load_options(None, {'onnx': 'model.onnx', **given})
+
+
+def changed_options(options):
+    """Return the values that differ from the defaults, by name of the option."""
+    default = make_options()
+    values = {option.name: getattr(options, option.name) for option in OPTIONS}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from support import golden
-from support.building.given_options import make_options, refusal_text
+from support.building.given_options import changed_options, make_options, refusal_text
 from trt_perception.errors import ConfigError
 from trt_perception.offline.building.options.build_options import OPTIONS
 from trt_perception.offline.building.options.sources import (
@@ -15,55 +13,60 @@ from trt_perception.offline.building.options.sources import (
     load_options,
     read_class_names,
 )
-from trt_perception.offline.building.options.values import ShapeProfile
 from trt_perception.offline.tools import build_engine
 
 
 def test_only_the_onnx_option_is_required(golden_messages):
     golden_messages.add(refusal_text({}))
     found = make_options()
-    assert found.precision == 'fp16'
-    assert found.engine_path() == Path('model.engine')
+    assert (found.precision, str(found.engine_path())) == ('fp16', 'model.engine')
 
 
-@pytest.mark.parametrize(
-    ('given', 'low', 'best', 'high'),
-    [
-        ('1x3x480x640', (1, 3, 480, 640), (1, 3, 480, 640), (1, 3, 480, 640)),
-        (
-            '1x3x320x320:1x3x640X640:4x3x640x640',
-            (1, 3, 320, 320),
-            (1, 3, 640, 640),
-            (4, 3, 640, 640),
-        ),
-        ([1, 3, 480, 640], (1, 3, 480, 640), (1, 3, 480, 640), (1, 3, 480, 640)),
-        (
-            {'min': '1x3x32x32', 'opt': [1, 3, 64, 64], 'max': '2x3x64x64'},
-            (1, 3, 32, 32),
-            (1, 3, 64, 64),
-            (2, 3, 64, 64),
-        ),
+#: Values of options that are accepted, by the behaviour that they show.
+ACCEPTED = {
+    'profile is read in each notation': [
+        {'shapes': '1x3x480x640'},
+        {'shapes': [1, 3, 480, 640]},
+        {'shapes': '1x3x320x320:1x3x640X640:4x3x640x640'},
+        {'shapes': {'min': '1x3x32x32', 'opt': [1, 3, 64, 64], 'max': '2x3x64x64'}},
     ],
-)
-def test_profile_is_read_in_each_notation(given, low, best, high):
-    (profile,) = make_options(shapes=given).shapes
-    assert profile == ShapeProfile(low, best, high)
-    assert make_options(shapes=str(profile)).shapes == (profile,)
+    'several profiles are read': [
+        {'shapes': ['1x3x64x64', '4x3x32x32:4x3x64x64:4x3x96x96']},
+    ],
+    'compute capability is read in each notation': [
+        {'compute_capabilities': given}
+        for given in (8.6, '8.6', '86', 'sm_86', 'SM86', ['8.6', 8.6], [12.0, '100', 7.5])
+    ],
+    'batch sizes are sorted and distinct': [
+        {'batch': given} for given in (['2'], ['8,1,4'], ['4', '1,4'], 3, [1, 64], '1, 64')
+    ],
+    'DLA accepts fp16': [{'dla_core': 0, 'gpu_fallback': True}],
+}
 
 
-def test_several_profiles_are_read():
-    found = make_options(shapes=['1x3x64x64', '4x3x32x32:4x3x64x64:4x3x96x96']).shapes
-    assert [profile.opt for profile in found] == [(1, 3, 64, 64), (4, 3, 64, 64)]
+def test_accepted_values_have_the_recorded_meaning():
+    lines = []
+    for behaviour, values in ACCEPTED.items():
+        lines.append(f'== {behaviour}')
+        lines += [f'{given}: {changed_options(make_options(**given))}' for given in values]
+    golden.check('offline/building/accepted_options.txt', '\n'.join(lines))
 
 
-@pytest.mark.parametrize('given', [8.6, '8.6', '86', 'sm_86', 'SM86', ['8.6', 8.6]])
-def test_compute_capability_is_read_in_each_notation(given):
-    assert make_options(compute_capabilities=given).compute_capabilities == ('8.6',)
+#: Command lines with a value of each kind, and what they give.
+COMMAND_LINES = {
+    'no option gives no value': '',
+    'only the given options have values': (
+        'm.onnx --shapes 1x3x4x4 2x3x4x4 --mean 0 0.5 1 --no-sparsity --batch 2 '
+        '--compute-capabilities 8.6 --input-size 6x4'
+    ),
+    'fractions are read': 'm.onnx --scale 1/255 --std 58/255 57/255 1',
+}
 
 
-def test_compute_capability_with_two_major_digits_is_read():
-    found = make_options(compute_capabilities=[12.0, '100', 7.5]).compute_capabilities
-    assert found == ('12.0', '10.0', '7.5')
+def test_command_lines_give_the_recorded_values(golden_messages):
+    for behaviour, words in COMMAND_LINES.items():
+        golden_messages.add(f'{behaviour}: {parse(*words.split())}')
+    assert load_options(None, parse('m.onnx', '--input-size', '6x4')).input_size == (6, 4)
 
 
 REFUSED = [
@@ -125,10 +128,6 @@ def test_error_of_a_refused_value_says_what_is_expected():
     golden.check('offline/building/refused_options.txt', '\n'.join(told))
 
 
-def test_dla_accepts_fp16():
-    assert make_options(dla_core=0, gpu_fallback=True).dla_core == 0
-
-
 def test_options_built_from_as_dict_are_equal():
     first = make_options(
         shapes=['1x3x64x64', '1x3x32x32:1x3x32x32:2x3x32x32'],
@@ -147,40 +146,6 @@ def test_options_built_from_as_dict_are_equal():
 
 def parse(*arguments):
     return given_options(build_engine._parser().parse_args(arguments))
-
-
-def test_command_line_returns_only_the_given_options():
-    assert parse() == {}
-    found = parse(
-        *['m.onnx', '--shapes', '1x3x4x4', '2x3x4x4', '--mean', '0', '0.5', '1'],
-        *['--no-sparsity', '--batch', '2', '--compute-capabilities', '8.6', '--input-size', '6x4'],
-    )
-    assert found == {
-        'onnx': 'm.onnx',
-        'shapes': ['1x3x4x4', '2x3x4x4'],
-        'mean': [0.0, 0.5, 1.0],
-        'sparsity': False,
-        'batch': ['2'],
-        'compute_capabilities': ['8.6'],
-        'input_size': '6x4',
-    }
-    del found['batch']
-    assert load_options(None, found).input_size == (6, 4)
-
-
-@pytest.mark.parametrize(
-    ('given', 'found'),
-    [
-        (['2'], (2,)),
-        (['8,1,4'], (1, 4, 8)),
-        (['4', '1,4'], (1, 4)),
-        (3, (3,)),
-        ([1, 64], (1, 64)),
-        ('1, 64', (1, 64)),
-    ],
-)
-def test_batch_sizes_are_sorted_and_distinct(given, found):
-    assert make_options(batch=given).batch == found
 
 
 def test_text_instead_of_a_number_is_a_usage_error(capsys):

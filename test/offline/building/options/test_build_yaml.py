@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from support import golden
-from support.building.given_options import make_options, refusal_text
+from support.building.given_options import changed_options, refusal_text
 from trt_perception.offline.building.options.build_options import OPTIONS
-from trt_perception.offline.building.options.sources import given_options, load_options
-from trt_perception.offline.tools import build_engine
+from trt_perception.offline.building.options.sources import load_options
 
 
 def yaml_file(folder, text):
@@ -20,8 +18,10 @@ def yaml_file(folder, text):
     return path
 
 
-def test_yaml_accepts_every_option(tmp_path):
-    text = """
+#: Files that are accepted, and the command line, by the behaviour that they show.
+ACCEPTED = {
+    'each kind of value, hyphens in names, paths and words for paths are read': (
+        """
 onnx: model.onnx
 precision: int8
 calibration-images: images/*.png
@@ -34,20 +34,52 @@ json: report.json
 mean: [0, 0.5, 0]
 plugins: [a.so, '{folder}/lib/b.so']
 store: engines/../store
-"""
+""",
+        {},
+    ),
+    'file without options gives the defaults': ('', {'onnx': 'model.onnx'}),
+    'command line replaces values of the file': (
+        'onnx: a.onnx\nbatch: 2\nverbose: true\n',
+        {'onnx': 'b.onnx', 'verbose': False},
+    ),
+    'rules apply to file and command line together': (
+        'onnx: a.onnx\nannotations: a.json\n',
+        {'validate': 'images'},
+    ),
+    'paths of the command line may leave the folder': (
+        'onnx: ../a.onnx\nvalidate: /data/val\nstore: ~/engines\n',
+        {'onnx': '../a.onnx', 'validate': '/data/val', 'store': '/e'},
+    ),
+    'numbers follow YAML 1.2': (
+        """
+scale: 1e-3
+mean: [1e-3, -1, +2.]
+std: [1E2, 2.5e2, .5]
+workspace_mib: 12
+class_names: [007, 1:30, 0x10, 1_000]
+""",
+        {'onnx': 'model.onnx'},
+    ),
+    'fractions, yes and no, and nothing are read': (
+        """
+scale: 1/255
+mean: [1/2, 0, 0.25]
+antialias: 'yes'
+sparsity: no
+verbose: yes
+batch: ~
+""",
+        {'onnx': 'model.onnx'},
+    ),
+}
+
+
+@pytest.mark.parametrize('behaviour', ACCEPTED)
+def test_accepted_file_gives_the_recorded_options(tmp_path, behaviour, golden_messages):
+    text, given = ACCEPTED[behaviour]
     config = yaml_file(tmp_path, text.replace('{folder}', str(tmp_path)))
-    found = load_options(config, {})
-    assert found.onnx == tmp_path / 'model.onnx'
-    assert found.calibration_images == str(tmp_path / 'images/*.png')
-    assert found.calibration_cache == str(tmp_path / 'off_site')
-    assert found.timing_cache == 'off'
-    assert found.compute_capabilities == ('8.6', '12.0')
-    assert found.class_names == ('one', 'two')
-    assert found.validate == str(tmp_path / 'val')
-    assert found.json == tmp_path / 'report.json'
-    assert found.mean == (0.0, 0.5, 0.0)
-    assert found.plugins == (tmp_path / 'a.so', tmp_path / 'lib/b.so')
-    assert found.store == tmp_path / 'engines/../store'
+    for name, value in changed_options(load_options(config, given)).items():
+        golden_messages.add(golden.without_folder(f'{name}: {value!r}', tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -80,24 +112,6 @@ def test_paths_in_a_yaml_stay_in_its_folder(tmp_path, value):
         found = refusal_text({}, yaml_file(folder, f'{other}\n{option.name}: {text}\n'))
         assert found.startswith(f"{folder}/build.yaml, line 2: '{option.name}': "), found
         assert option.flag in found or 'is invalid' in found
-
-
-def test_command_line_paths_may_leave_the_folder(tmp_path):
-    config = yaml_file(tmp_path, 'onnx: ../a.onnx\nvalidate: /data/val\nstore: ~/engines\n')
-    assert len(refusal_text({}, config).splitlines()) == 3
-    found = load_options(config, {'onnx': '../a.onnx', 'validate': '/data/val', 'store': '~/e'})
-    assert (found.onnx, found.validate) == (Path('../a.onnx'), '/data/val')
-
-
-def test_command_line_replaces_yaml_values(tmp_path):
-    config = yaml_file(tmp_path, 'onnx: a.onnx\nbatch: 2\nverbose: true\n')
-    found = load_options(config, {'onnx': 'b.onnx', 'verbose': False})
-    assert (found.onnx, found.batch, found.verbose) == (Path('b.onnx'), (2,), False)
-
-
-def test_rules_apply_to_merged_yaml_and_command_line_options(tmp_path):
-    config = yaml_file(tmp_path, 'onnx: a.onnx\nannotations: a.json\n')
-    assert load_options(config, {'validate': 'images'}).validate == 'images'
 
 
 def test_error_has_a_line_for_each_wrong_key(tmp_path, golden_messages):
@@ -139,50 +153,11 @@ def test_error_of_a_refused_yaml_gives_reason_and_line(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ('text', 'value'),
-    [
-        ('scale: 1e-3', 1e-3),
-        ('scale: 1E2', 100.0),
-        ('scale: 2.5e2', 250.0),
-        ('scale: .5', 0.5),
-        ('mean: [1e-3, -1, +2.]', (1e-3, -1.0, 2.0)),
-        ('workspace_mib: 12', 12),
-        ('class_names: [007, 1:30, 0x10, 1_000]', ('007', '1:30', '0x10', '1_000')),
-        ('verbose: yes', True),
-        ('batch: ~', None),
-    ],
-)
-def test_numbers_follow_yaml_1_2(tmp_path, text, value):
-    found = load_options(yaml_file(tmp_path, f'onnx: a.onnx\n{text}\n'), {})
-    assert getattr(found, text.partition(':')[0]) == value
-
-
-def test_fractions_and_quoted_yes_or_no_are_read(tmp_path):
-    text = "onnx: m.onnx\nscale: 1/255\nmean: [1/2, 0, 0.25]\nantialias: 'yes'\nsparsity: no\n"
-    found = load_options(yaml_file(tmp_path, text), {})
-    assert found.scale == 1 / 255
-    assert found.mean == (0.5, 0.0, 0.25)
-    assert found.antialias is True
-    assert found.sparsity is False
-
-
-def test_fractions_of_options_are_read():
-    words = ['m.onnx', '--scale', '1/255', '--std', '58/255', '57/255', '1']
-    given = given_options(build_engine._parser().parse_args(words))
-    assert given['scale'] == 1 / 255
-    assert given['std'] == [58 / 255, 57 / 255, 1.0]
-
-
 def test_unreadable_yaml_is_refused(tmp_path, golden_messages):
     golden_messages.add(refusal_text({}, tmp_path / 'none.yaml'))
     golden_messages.add(refusal_text({}, tmp_path))
     (tmp_path / 'b.yaml').write_bytes(b'onnx: \xff')
     golden_messages.add(refusal_text({}, tmp_path / 'b.yaml'))
-
-
-def test_empty_yaml_gives_the_defaults(tmp_path):
-    assert load_options(yaml_file(tmp_path, ''), {'onnx': 'm.onnx'}) == make_options(onnx='m.onnx')
 
 
 @pytest.mark.parametrize('slash', ['', '/'])
