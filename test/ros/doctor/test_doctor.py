@@ -21,6 +21,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import LabelInfo
 
 from support import forked, golden
+from support.findings import lines_of
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
@@ -324,40 +325,26 @@ def test_each_camera_of_a_node_has_a_finding(client, other_node):
         assert 'front' not in missing['fix']
 
 
-def status_findings(error='', own=None, **problems):
-    """Return the findings for the diagnostics of a node with these problems of its cameras."""
-    cameras = [CameraDiagnostics(name, summary=problem) for name, problem in problems.items()]
+GOOD = StatusSummary(Level.OK, '', 'active')
+GONE = StatusSummary(Level.ERROR, 'camera_gone', 'gone; start it')
+SLOW = StatusSummary(Level.WARN, 'engine_slower', 'slow')
+SAME_NAME = StatusSummary(Level.WARN, 'same_name', 'two nodes')
+#: For each scene: error and problem of the node, problems of its cameras.
+STATUSES = {
+    'problem of a camera is reported once': ('', None, [SLOW, GONE, GOOD]),
+    'problem of the node is reported besides': ('', SAME_NAME, [GONE]),
+    'each of many cameras is reported': ('', None, [SLOW] * 6),
+    'cameras of a node with an error are not reported': ('GPU lost', None, [GOOD, GOOD]),
+}
+
+
+@pytest.mark.parametrize('scene', STATUSES)
+def test_statuses_of_a_node_give_the_recorded_findings(scene, golden_messages):
+    error, own, problems = STATUSES[scene]
+    cameras = [CameraDiagnostics(f'c{i}', summary=each) for i, each in enumerate(problems)]
     diagnostics = NodeDiagnostics('active', error, cameras=cameras, summary=own)
     statuses = diagnostics_message('/detector', Clock().now(), diagnostics).status
-    return [
-        f'{each.level} {each.name.removeprefix("/detector: ")}: {each.found}'
-        for each in _detector_findings(statuses)
-    ]
-
-
-def test_problem_of_a_camera_is_reported_once():
-    good, own = (
-        StatusSummary(Level.OK, '', 'active'),
-        StatusSummary(Level.WARN, 'same_name', 'two nodes'),
-    )
-    gone = StatusSummary(Level.ERROR, 'camera_gone', 'gone; start it')
-    slow = StatusSummary(Level.WARN, 'engine_slower', 'slow')
-    assert status_findings(front=slow, rear=gone, top=good) == [
-        'green detector: active',
-        'yellow front: slow',
-        'red rear: gone; start it',
-        'green top: active',
-    ]
-    assert status_findings(own=own, front=gone) == [
-        'red detector: two nodes',
-        'red front: gone; start it',
-    ]
-    many = {f'c{number}': slow for number in range(6)}
-    assert status_findings(**many) == [
-        'green detector: active',
-        *(f'yellow {name}: slow' for name in many),
-    ]
-    assert status_findings('GPU lost', front=good, rear=good) == ['red detector: GPU lost']
+    golden_messages.add('\n'.join(lines_of(_detector_findings(statuses))))
 
 
 def test_listener_finds_publishers_that_appear_after_the_topic(client, other_node):

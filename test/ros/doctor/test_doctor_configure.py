@@ -215,42 +215,60 @@ def as_arguments(parameters):
     return [word for name, value in parameters.items() for word in ('-p', f'{name}:={value}')]
 
 
-def test_parameters_of_the_command_line_are_used(tmp_path):
-    path = write_model_without_manifest(tmp_path)
-    (refusal,) = red_findings(run_doctor(path))
-    assert 'model.class_names' in refusal
-    findings = run_doctor(path, *as_arguments(TINY))
-    assert red_findings(findings) == []
-    assert findings[-1]['area'] == 'model'
-    parameters_finding = next(entry for entry in findings if entry['area'] == 'parameters')
-    assert 'model.decoder' in parameters_finding['found']
+MODEL, BARE = {'engine_path': 'MODEL'}, {'engine_path': 'BARE'}
+CAMERAS = {**MODEL, 'cameras': ['front', 'rear']}
+NOTHING = {'class_filter': ['nothing']}
+#: For each scene: parameters of the command line, parameters of a file with their section, and
+#: the name of the node. The model BARE has no manifest. The command line names the model itself.
+SCENES = {
+    'model without a manifest needs parameters': (BARE, {}, '', ''),
+    'parameters of the command line are used': ({**BARE, **TINY}, {}, '', ''),
+    'section ** of a file is used': ({}, {**BARE, **TINY}, '/**', ''),
+    'section with the name of the node is used': ({}, {**BARE, **TINY}, 'detector', ''),
+    'section with the full name of the node is used': ({}, {**BARE, **TINY}, '/detector', ''),
+    'section of a node in a namespace is used': (
+        {},
+        {**BARE, **TINY},
+        '/a/detector',
+        '/a/detector',
+    ),
+    'command line overrides a file': (NOTHING, {**BARE, **TINY}, '/**', ''),
+    'file for another node is ignored with a warning': (MODEL, NOTHING, '/a/detector', ''),
+    'file for this node is not ignored': (MODEL, NOTHING, '/a/detector', '/a/detector'),
+    'parameter of a camera is used': ({**CAMERAS, 'camera.rear.max_rate_hz': 5.0}, {}, '', ''),
+    'wrong class of a camera is red': (
+        {**CAMERAS, 'camera.rear.class_filter': ['no']},
+        {},
+        '',
+        '',
+    ),
+    'unknown camera is red': ({**CAMERAS, 'camera.raer.enabled': True}, {}, '', ''),
+    'parameters without a model are red': ({'confidence_threshold': 0.5}, {}, '', ''),
+}
 
 
-@pytest.mark.parametrize('section', ['/**', 'detector', '/detector', '/front/detector'])
-def test_parameters_of_a_file_are_used(tmp_path, section):
-    lines = [f'    {name}: {json.dumps(value)}' for name, value in TINY.items()]
-    lines.append(f'    engine_path: {write_model_without_manifest(tmp_path)}')
-    file = tmp_path / 'my.yaml'
-    file.write_text('\n'.join([f'{section}:', '  ros__parameters:', *lines]))
-    name = '/front/detector' if section.startswith('/front') else '/detector'
-    findings = run_doctor('--params-file', file, '--node', name)
-    assert red_findings(findings) == []
-    assert findings[-1]['area'] == 'model'
-    # A later parameter overrides an earlier one, as for a node.
-    filtered = run_doctor('--params-file', file, '--node', name, '-p', 'class_filter:=[nothing]')
-    (refusal,) = red_findings(filtered)
-    assert "'class_filter'" in refusal
+@pytest.mark.parametrize('scene', SCENES)
+def test_parameters_of_each_scene_have_the_recorded_findings(scene, tmp_path, golden_messages):
+    given, of_file, section, node = SCENES[scene]
+    models = {'MODEL': faults.tiny, 'BARE': write_model_without_manifest}
 
+    def with_model(parameters):
+        path = parameters.get('engine_path')
+        return parameters | ({'engine_path': str(models[path](tmp_path))} if path else {})
 
-def test_file_for_another_node_is_ignored_with_a_warning(tmp_path):
-    file = tmp_path / 'my.yaml'
-    file.write_text('/rear/detector:\n  ros__parameters:\n    class_filter: [nothing]\n')
-    findings = run_doctor(faults.tiny(tmp_path), '--params-file', file)
-    assert red_findings(findings) == []
-    (unused,) = [e for e in findings if e['area'] == 'parameters' and e['level'] == 'yellow']
-    assert '/rear/detector' in unused['found']
-    there = run_doctor(tmp_path / 'tiny.onnx', '--params-file', file, '--node', '/rear/detector')
-    assert len(red_findings(there)) == 1
+    given = with_model(given)
+    model = [given.pop('engine_path')] if 'engine_path' in given else []
+    arguments = [*model, *as_arguments(given)]
+    if of_file:
+        file = tmp_path / 'my.yaml'
+        lines = [f'    {name}: {json.dumps(value)}' for name, value in with_model(of_file).items()]
+        file.write_text('\n'.join([f'{section}:', '  ros__parameters:', *lines]))
+        arguments += ['--params-file', file]
+    for finding in run_doctor(*arguments, *(['--node', node] if node else [])):
+        if finding['area'] == 'parameters' or finding['level'] == 'red':
+            golden_messages.add('{level} {area}, {name}: {found}'.format(**finding))
+        elif finding['area'] == 'model':
+            golden_messages.add('{level} {area}, {name}'.format(**finding))
 
 
 @pytest.mark.parametrize(
@@ -265,18 +283,6 @@ def test_parameters_that_prevent_a_start_are_red(fault, tmp_path, monkeypatch, g
     golden_messages.add('broken.yaml' if 'broken.yaml' in refusal else refusal)
     # The model is not checked, because its parameters are unknown.
     assert [e['level'] for e in findings if e['area'] == 'model'] == ['yellow']
-
-
-def test_invalid_camera_parameters_are_red(tmp_path, golden_messages):
-    path = faults.tiny(tmp_path)
-    cameras = ['-p', 'cameras:=[front, rear]']
-    assert red_findings(run_doctor(path, *cameras, '-p', 'camera.rear.max_rate_hz:=5.0')) == []
-    (refusal,) = red_findings(
-        run_doctor(path, *cameras, '-p', 'camera.rear.class_filter:=[nothing]')
-    )
-    golden_messages.add(refusal)
-    (refusal,) = red_findings(run_doctor(path, *cameras, '-p', 'camera.raer.enabled:=true'))
-    golden_messages.add(refusal)
 
 
 def test_parameters_without_effect_on_the_model_are_yellow():
@@ -307,11 +313,6 @@ def test_parameters_without_effect_on_the_model_are_yellow():
     assert set(warnings.values()) == {'leave it out, unless other models need it'}
     assert {e['level'] for e in findings if e['name'] == 'warning'} == {'yellow'}
     assert red_findings(findings) == []
-
-
-def test_parameters_without_a_model_are_red(golden_messages):
-    (refusal,) = red_findings(run_doctor('-p', 'confidence_threshold:=0.5'))
-    golden_messages.add(refusal)
 
 
 def test_findings_are_printed_before_ctrl_c_ends_doctor(tmp_path):
