@@ -73,14 +73,14 @@ def assert_same(found, expected, within):
 
 def collect_with_outputs(pipeline, outputs):
     """Write outputs to the first slot in place of the engine's. Return the detections."""
-    result = pipeline.slots[0].result
-    assert isinstance(result, HostDecoder)
+    decoder = pipeline.slots[0].decoder
+    assert isinstance(decoder, HostDecoder)
     for name, value in outputs.items():
         content = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        result._outputs[name].array[: content.size] = content
+        decoder._outputs[name].array[: content.size] = content
     found = pipeline.collect(0)[0].detections
     for name in outputs:  # clear the outputs for the next frame
-        result._outputs[name].array[:] = 0
+        decoder._outputs[name].array[:] = 0
     return found
 
 

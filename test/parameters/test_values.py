@@ -131,6 +131,12 @@ def test_parameters_match_the_ros_interface():
     assert Thresholds() == ParameterValues().thresholds(('cat',))
 
 
+def test_tasks_of_objects_read_every_frame_parameter():
+    names = {field.name for field in dataclasses.fields(FrameParameters)}
+    for task in TASKS.values():
+        assert names & set(task.parameters) == (names if task.finds_objects else set())
+
+
 def test_every_live_threshold_reaches_the_frame():
     changed = {
         'confidence_threshold': 0.5,

@@ -187,7 +187,7 @@ def test_each_frame_is_decoded_by_its_own_thresholds(open_late_pipeline):
     rows[:, :, 2] += np.arange(4)[:, None]  # identifies the place
     frames = [random_frame(np.random.default_rng(1), 'mono8', 64, 48, 0)] * 3
     thresholds = [Thresholds(0.5), Thresholds(0.1, class_ids=(1,)), Thresholds(0.96)]
-    assert isinstance(pipeline.slots[0].result, HostDecoder)
+    assert isinstance(pipeline.slots[0].decoder, HostDecoder)
     ctypes.memmove(pipeline.slots[0].outputs['output'], rows.tobytes(), rows.nbytes)
     pipeline.enqueue(0, frames, thresholds)
     found = [each.detections for each in pipeline.collect(0)]

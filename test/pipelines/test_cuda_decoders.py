@@ -113,7 +113,7 @@ def test_outputs_in_pinned_memory_are_decoded(name, install_standins):
     for slot, outputs in enumerate(frames):
         pipeline.enqueue(slot, [grey()], [Thresholds()])
         for key, value in outputs.items():
-            pinned = pipeline.slots[slot].result._outputs[key].array
+            pinned = pipeline.slots[slot].decoder._outputs[key].array
             assert pinned.size >= value.nbytes
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
     for slot, (xyxy, scores, labels) in enumerate(objects):
@@ -225,7 +225,7 @@ def test_each_image_of_a_batch_is_decoded_from_its_own_outputs(name, install_sta
     for slot, count in ((0, 3), (1, 2)):
         pipeline.enqueue(slot, frames[:count], [Thresholds()] * count)
         for key, value in outputs.items():
-            pinned = pipeline.slots[slot].result._outputs[key].array
+            pinned = pipeline.slots[slot].decoder._outputs[key].array
             pinned[: value.nbytes] = value.reshape(-1).view(np.uint8)
         run = [result.detections for result in pipeline.collect(slot)]
         assert len(run) == count

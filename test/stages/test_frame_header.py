@@ -7,10 +7,14 @@ import pytest
 
 from support.oracles.reference_images import random_frame
 from trt_perception.images.letterbox import Letterbox
-from trt_perception.model.thresholds import Thresholds
+from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.stages.frame_header import FrameHeaderWriter
 
-CHANGED_THRESHOLDS = {'confidence_threshold': 0.5, 'iou_threshold': 0.6, 'class_ids': (2, 33)}
+#: Values that are not the defaults.
+CHANGED_THRESHOLDS = {
+    **{field.name: 0.125 for field in dataclasses.fields(FrameParameters)},
+    'class_ids': (2, 33),
+}
 
 
 def written(thresholds, pixels=0):

@@ -11,6 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from support.models.image_models import IMAGE_TASKS, NAMES, tool_arguments
+from trt_perception.model.tasks.table import TASKS
 from trt_perception.offline.tools.benchmark_engine import main as benchmark_engine
 from trt_perception.offline.tools.evaluate_engine import main as evaluate_engine
 from trt_perception.offline.tools.export_triton import main as export_triton
@@ -25,6 +26,10 @@ def change_weights(path, factors):
     changed = numpy_helper.to_array(weights) * np.array(factors, np.float32).reshape(-1, 1, 1, 1)
     weights.CopyFrom(numpy_helper.from_array(changed, weights.name))
     onnx.save(model, path)
+
+
+def test_every_task_of_the_whole_image_has_a_network():
+    assert set(IMAGE_TASKS) == {name for name, task in TASKS.items() if not task.finds_objects}
 
 
 @pytest.mark.parametrize('task', IMAGE_TASKS)

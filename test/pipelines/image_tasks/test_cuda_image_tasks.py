@@ -49,7 +49,7 @@ def test_outputs_in_pinned_memory_give_the_results_of_the_host(task, install_sta
     options = ParameterValues.from_values(values).pipeline_options()
     pipeline = open_offline_pipeline(read_model_file(tmp_path / 'model.engine'), options)
     pipeline.enqueue(0, [frame], [Thresholds()])
-    pinned = pipeline.slots[0].result._outputs['output'].array
+    pinned = pipeline.slots[0].decoder._outputs['output'].array
     pinned[: output.nbytes] = output.reshape(-1).view(np.uint8)
     (result,) = pipeline.collect(0)
     pinned[:] = 0  # the result must not refer to the memory of the slot

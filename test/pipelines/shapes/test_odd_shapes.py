@@ -118,6 +118,10 @@ def use(found, task, frame):
 BATCHES = {'one': (1, 1), 'open batch': (-1, 2), 'filled batch': (2, 1)}
 
 
+def test_cases_include_every_preset():
+    assert {preset for preset, _ in CASES} == set(PRESETS)
+
+
 @pytest.mark.parametrize(
     ('preset', 'task', 'batch', 'images'),
     [

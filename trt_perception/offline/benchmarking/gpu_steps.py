@@ -83,12 +83,12 @@ def measure_steps(
         measure('upload', slot.upload, _STEPS_PER_GRAPH)
     measure('letterbox', slot.letterbox, _STEPS_PER_GRAPH)
     make_maps = prepare_maps(slot)
-    if isinstance(slot.result, KernelDecoder):
+    if isinstance(slot.decoder, KernelDecoder):
         measure('decode', slot.decode, _STEPS_PER_GRAPH)
         letterbox = slot.places[0].letterbox
-        image = slot.result.new_mask_image(letterbox)
+        image = slot.decoder.new_mask_image(letterbox)
         if image is not None:  # this kernel runs only for subscribers
-            draw = partial(slot.result.queue_mask_kernel, image, slot.outputs, 0, letterbox)
+            draw = partial(slot.decoder.queue_mask_kernel, image, slot.outputs, 0, letterbox)
             measure('masks', draw, _STEPS_PER_GRAPH)
     elif make_maps is not None:
         measure('maps', make_maps, _STEPS_PER_GRAPH)
@@ -127,11 +127,11 @@ def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
     Args:
         slot: a slot with staged frames, whose engine has run once.
     """
-    result = slot.result
-    if not isinstance(result, MapDecoder):
+    decoder = slot.decoder
+    if not isinstance(decoder, MapDecoder):
         return None
     maps = [
-        (result.new_maps(place.letterbox, MAP_TOPICS), index, place)
+        (decoder.new_maps(place.letterbox, MAP_TOPICS), index, place)
         for index, place in enumerate(slot.places[:batch])
     ]
 
@@ -140,8 +140,8 @@ def prepare_maps(slot: CudaSlot, batch: int = 1) -> Callable[[], None] | None:
             if not made:
                 continue  # the memory for large maps has no room for the whole batch
             geometry, thresholds = place.letterbox, place.thresholds
-            addresses = result.queue_kernel(made, slot.outputs, index, geometry, thresholds)
-            result.queue_copies(made, addresses)
+            addresses = decoder.queue_kernel(made, slot.outputs, index, geometry, thresholds)
+            decoder.queue_copies(made, addresses)
 
     make_maps()  # the first call uploads tables, which a graph cannot capture
     slot.stream.synchronize()
@@ -222,7 +222,7 @@ def _time_host_decode(
     control.begin('host_decode', min(control.count, _MAX_HOST_RUNS))
     while control.must_continue(len(marks)):
         before = time.perf_counter()
-        (found,) = slot.result.read_results(slot.spec, [place.letterbox], [place.thresholds])
+        (found,) = slot.decoder.read_results(slot.spec, [place.letterbox], [place.thresholds])
         decoded = time.perf_counter()
         make_map(found)
         marks.append((before, decoded, time.perf_counter()))

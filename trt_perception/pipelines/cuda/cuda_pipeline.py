@@ -152,7 +152,7 @@ class CudaPipeline:
             engine.save_runtime_cache()
             if options.nvtx:
                 jpeg = [] if self._jpeg is None else [self._jpeg]
-                mark_pipeline(self, [*self.slots, *(slot.result for slot in self.slots), *jpeg])
+                mark_pipeline(self, [*self.slots, *(slot.decoder for slot in self.slots), *jpeg])
             undo.pop_all()
 
     def _warm_up_slots(self, *, use_graph: bool) -> None:

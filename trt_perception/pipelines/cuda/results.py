@@ -1,6 +1,7 @@
-"""Decodes the outputs of the engine to boxes, with kernels on the GPU or on the host.
+"""The decoders of a slot: kernels decode boxes, or the host decodes all outputs.
 
-A slot uses one of these two decoders. The slot's graph contains the work that the decoder queues.
+A slot uses one of these two decoders, or `MapDecoder` in `maps.py`. The slot's graph contains the
+work that the decoder queues.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class CudaSlot:
         finished: the event after the work on a launched batch, except for masks and maps.
         input: device address of the input tensor.
         outputs: maps the name of each output tensor to its device address.
-        result: decodes the outputs.
+        decoder: decodes the outputs.
 
     Raises:
         CudaError: memory is not sufficient.
@@ -211,14 +211,14 @@ class CudaSlot:
             )
             for name, values in constants.items():
                 upload_once(values, addresses[name], stream)
-            self.result: SlotDecoder
+            self.decoder: SlotDecoder
             if kernels.has_decode_kernels:
-                self.result = KernelDecoder(kernels, largest, stream, images)
+                self.decoder = KernelDecoder(kernels, largest, stream, images)
             elif kernels.map_layout is not None and images is not None:
-                self.result = MapDecoder(kernels, largest, stream, images, map_size)
+                self.decoder = MapDecoder(kernels, largest, stream, images, map_size)
             else:
-                self.result = HostDecoder(largest, kernels.limits)
-            self._closing.callback(self.result.close)
+                self.decoder = HostDecoder(largest, kernels.limits)
+            self._closing.callback(self.decoder.close)
             self._table: _PlaceTable = own(_PlaceTable(self.places, stream))
             self.places[0].reserve(_INITIAL_FRAME_BYTES - headers.size)
             undo.pop_all()
@@ -295,7 +295,7 @@ class CudaSlot:
         for at, place in enumerate(self.places[: self._frame_count]):
             if place.error is None:
                 try:
-                    self.result.queue_images(self.outputs, at, place.letterbox, place.thresholds)
+                    self.decoder.queue_images(self.outputs, at, place.letterbox, place.thresholds)
                 except GpuMemoryError as error:
                     width, height = place.letterbox.source_wh
                     subject = f'masks or maps of an image of {width}x{height} pixels'
@@ -314,7 +314,7 @@ class CudaSlot:
             return [place.error for place in places if place.error is not None]
         decode_started = time.perf_counter()
         # What is found in a frame that cannot be read is meaningless.
-        found = self.result.read_results(
+        found = self.decoder.read_results(
             self._size.spec,
             [place.letterbox for place in places],
             [place.thresholds for place in places],
@@ -335,7 +335,7 @@ class CudaSlot:
 
     def candidate_count(self) -> int:
         """Return the number of boxes above the threshold, in the first frame of the last batch."""
-        return self.result.candidate_count(self.spec, self.places[0].thresholds)
+        return self.decoder.candidate_count(self.spec, self.places[0].thresholds)
 
     def stage(self, frames: Sequence[Frame], thresholds: Sequence[Thresholds]) -> None:
         """Prepare the upload of decoded frames: write headers, copy pixels if necessary.
@@ -372,7 +372,7 @@ class CudaSlot:
 
     def decode(self) -> None:
         """Queue the decoding kernels, or a copy of the outputs. Results are in pinned memory."""
-        self.result.queue(self._table.pointer, self.outputs, self._size.spec, self.stream)
+        self.decoder.queue(self._table.pointer, self.outputs, self._size.spec, self.stream)
 
     def run(self) -> None:
         """Queue all GPU work of a batch. The graph captures this method."""
