@@ -1,4 +1,4 @@
-"""Test the environment: ROS 2 communication, message packages, colcon, installation and scripts."""
+"""Test the environment: ROS 2 communication, messages, colcon, installation and scripts."""
 
 import fcntl
 import json
