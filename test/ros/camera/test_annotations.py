@@ -1,5 +1,7 @@
 """Test the drawings for Foxglove, and that they cost nothing without a subscriber or package."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import cv2
@@ -253,12 +255,24 @@ def test_drawings_are_computed_only_while_subscribed(client, node, monkeypatch, 
             client.node.destroy_subscription(subscription)
 
 
-@pytest.mark.parametrize('failure', ['not installed', 'built for another ROS 2'])
-def test_node_without_a_usable_package_has_no_such_topic(node, monkeypatch, failure):
-    if failure == 'not installed':
-        monkeypatch.setattr(annotations_module, 'ImageAnnotations', None)
-    else:
-        monkeypatch.setattr(annotations_module, 'ImageAnnotations', Frame)  # no type support
+WITHOUT_PACKAGE = """
+import sys
+sys.modules['foxglove_msgs'] = None  # imports raise ModuleNotFoundError
+from trt_perception.ros.camera.task_topics import TASK_TOPICS
+print(*(name for name, kind in TASK_TOPICS.items() if not kind.is_available()))
+"""
+
+
+def test_only_annotations_need_the_optional_package():
+    ended = subprocess.run(
+        [sys.executable, '-c', WITHOUT_PACKAGE], capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout.split() == ['annotations'], ended.stderr
+
+
+@pytest.mark.parametrize('kind', [None, Frame], ids=['not installed', 'without type support'])
+def test_node_without_a_usable_package_has_no_such_topic(node, monkeypatch, kind):
+    monkeypatch.setattr(annotations_module, 'ImageAnnotations', kind)
     publishers = CameraPublishers(node, NAMES, ParameterValues())
     try:
         names = {name for name, _ in node.get_topic_names_and_types()}

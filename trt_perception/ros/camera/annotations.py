@@ -37,7 +37,7 @@ try:
         PointsAnnotation,
         TextAnnotation,
     )
-except ImportError:  # an optional package
+except Exception:  # an optional package: doctor says why it cannot be imported
     ImageAnnotations = None
 
 __all__ = ['ImageAnnotations', 'annotations_message', 'can_publish_annotations']
