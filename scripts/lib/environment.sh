@@ -108,7 +108,7 @@ env_check_installed() {
   local missing=() package
   "$1" -c 'import rclpy' 2>/dev/null ||
     env_die "$1 cannot import the rclpy of ROS 2 $ENV_DISTRO: set PYTHON to the Python that it was built for, usually PYTHON=/usr/bin/python3"
-  for package in vision_msgs cv_bridge launch_ros launch_testing; do
+  for package in vision_msgs foxglove_msgs cv_bridge launch_ros launch_testing; do
     "$1" -c "from ament_index_python import get_package_prefix as g; g('$package')" 2>/dev/null ||
       missing+=("ros-$ENV_DISTRO-${package//_/-}")
   done
