@@ -2,7 +2,7 @@
 # The development environment of scripts/test, scripts/run, scripts/demo, scripts/check and scripts/env.
 #
 # An installed ROS 2 is used if there is one, with a virtual environment for packages that apt lacks.
-# Otherwise the virtual environment gets ROS 2 from PyPI, and vision_msgs from overlay/.
+# Otherwise the virtual environment gets ROS 2 from PyPI, and further message packages from overlay/.
 # Set-up and build run alone, under a lock, and end with a stamp. A finished, unchanged result is kept; an
 # interrupted or outdated result is made again.
 #
@@ -108,7 +108,7 @@ env_check_installed() {
   local missing=() package
   "$1" -c 'import rclpy' 2>/dev/null ||
     env_die "$1 cannot import the rclpy of ROS 2 $ENV_DISTRO: set PYTHON to the Python that it was built for, usually PYTHON=/usr/bin/python3"
-  for package in vision_msgs cv_bridge launch_ros launch_testing; do
+  for package in vision_msgs foxglove_msgs cv_bridge launch_ros launch_testing; do
     "$1" -c "from ament_index_python import get_package_prefix as g; g('$package')" 2>/dev/null ||
       missing+=("ros-$ENV_DISTRO-${package//_/-}")
   done
@@ -150,7 +150,7 @@ env_key() {
     cd "$ENV_ROOT"
     if [ "$ENV_KIND" = pypi ]; then
       sha256sum requirements/{common,pypi,"$ENV_DISTRO"}.txt
-      find overlay/vision_msgs -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+      find overlay/*_msgs -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
     else
       sha256sum requirements/{common,ros-installed}.txt
     fi
@@ -204,14 +204,16 @@ for path in pathlib.Path(sys.prefix, 'share').rglob('*.cmake'):
         path.write_bytes(new)
 PY
   # Build outside the checkout, so that colcon does not find it and no build folder of the user changes.
-  local build
+  local build package
   build=$(mktemp -d)
-  AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH \
-    cmake -S "$ENV_ROOT/overlay/vision_msgs" -B "$build" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
-    -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
-    -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python"
-  PATH=$ENV_VENV/bin:$PATH cmake --build "$build" --parallel "$(nproc)"
-  cmake --install "$build"
+  for package in vision_msgs foxglove_msgs; do
+    AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH \
+      cmake -S "$ENV_ROOT/overlay/$package" -B "$build/$package" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
+      -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
+      -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python"
+    PATH=$ENV_VENV/bin:$PATH cmake --build "$build/$package" --parallel "$(nproc)"
+    cmake --install "$build/$package"
+  done
   rm -rf "$build"
 }
 
@@ -226,7 +228,7 @@ env_setup() {
   if [ "$ENV_KIND" = pypi ]; then
     env_step setup.log '[1/3] virtual environment' env_make_venv "$python"
     env_step setup.log "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
-    env_step setup.log '[3/3] vision_msgs' env_overlay
+    env_step setup.log '[3/3] vision_msgs and foxglove_msgs' env_overlay
   else
     env_step setup.log '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
     env_step setup.log '[2/2] Python packages' env_pip_installed

@@ -25,7 +25,8 @@ from trt_perception.gpu import bindings, nvjpeg
 ABSENT = ModuleImport('', "ModuleNotFoundError: No module named 'it'", missing=True)
 CLASH = ModuleImport('', 'ImportError: numpy.core.multiarray failed to import', clash=True)
 ALL = {name: ModuleImport('10.13.3') for name in software.CHECKED_MODULES}
-NEEDED = ('numpy', 'cv2', 'rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge')
+ROS_PACKAGES = ('rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge', 'foxglove_msgs.msg')
+NEEDED = ('numpy', 'cv2', *ROS_PACKAGES)
 PACKAGES = {
     'Python 3.9': {'python': (3, 9)},
     'Python 3.14': {'python': (3, 14)},

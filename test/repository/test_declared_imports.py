@@ -49,6 +49,8 @@ EXTRAS = {
     'yaml': 'pyyaml',
 }
 PLAN_MODULES = tuple(name for names in LOADERS.values() for name in names)
+# Packages that users install if they want to: package.xml has no optional dependencies.
+OPTIONAL = {'foxglove_msgs'}
 # Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),
@@ -106,7 +108,7 @@ def test_every_imported_package_is_declared(imported):
     for name, path in imported.items():
         if name in EXTRAS:
             assert EXTRAS[name] in pip_packages(), f'{path} imports {name}: add it to setup.py'
-        if name in ROSDEP or name not in EXTRAS:
+        if name in ROSDEP or name not in {*EXTRAS, *OPTIONAL}:
             rosdep_key = ROSDEP.get(name, name)
             assert rosdep_key in rosdep_packages(), (
                 f'{path} imports {name}: add {rosdep_key} to package.xml'
@@ -114,6 +116,8 @@ def test_every_imported_package_is_declared(imported):
 
 
 def test_every_declared_package_is_imported(imported):
+    assert imported.keys() >= OPTIONAL
+    assert not rosdep_packages() & OPTIONAL
     declared = {ROSDEP.get(name, name) for name in imported}
     # rclpy implements the transitions of the node, and needs lifecycle_msgs at run time.
     # The package finds the font by its file.

@@ -1,4 +1,4 @@
-"""Test the environment: ROS 2 communication, vision_msgs, colcon, installation and scripts."""
+"""Test the environment: ROS 2 communication, messages, colcon, installation and scripts."""
 
 import fcntl
 import json
@@ -19,28 +19,44 @@ pytestmark = pytest.mark.ros
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# The type hashes of vision_msgs 4.1.1. ROS 2 nodes communicate only if the hashes are equal.
+# The type hashes of vision_msgs 4.1.1 and foxglove_msgs 3.4.3. ROS 2 nodes communicate only if the
+# hashes are equal.
 TYPE_HASHES = {
-    'Classification': 'RIHS01_f74db28d0eaef3afb78f48bf2161cd709a1383a0309d3454383b25be11345143',
-    'Detection2DArray': 'RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968',
-    'Detection3DArray': 'RIHS01_793f5eab9595ac1c0da07873cc859db42eae51f0ee76056db8562515d830e018',
-    'LabelInfo': 'RIHS01_3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783',
+    'vision_msgs/Classification': (
+        'RIHS01_f74db28d0eaef3afb78f48bf2161cd709a1383a0309d3454383b25be11345143'
+    ),
+    'vision_msgs/Detection2DArray': (
+        'RIHS01_214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968'
+    ),
+    'vision_msgs/Detection3DArray': (
+        'RIHS01_793f5eab9595ac1c0da07873cc859db42eae51f0ee76056db8562515d830e018'
+    ),
+    'vision_msgs/LabelInfo': (
+        'RIHS01_3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783'
+    ),
+    'foxglove_msgs/ImageAnnotations': (
+        'RIHS01_bc4e578b1ef80953415d6f966a4cab305c8a44c8b64fc405312b6f06a08fc45e'
+    ),
 }
 
 
-def vision_msgs_folder():
+def share_folder(package):
     index = pytest.importorskip('ament_index_python', reason='ROS 2 is not installed')
-    return Path(index.get_package_share_directory('vision_msgs'))
+    try:
+        return Path(index.get_package_share_directory(package))
+    except index.PackageNotFoundError:
+        pytest.skip(f'needs {package}')
 
 
-@pytest.mark.parametrize('message', sorted(TYPE_HASHES))
-def test_overlay_has_the_type_hashes_of_vision_msgs(message):
-    share = vision_msgs_folder()
+@pytest.mark.parametrize('name', sorted(TYPE_HASHES))
+def test_overlay_has_the_type_hashes_of_the_distribution(name):
+    package, message = name.split('/')
+    share = share_folder(package)
     if 'Stand-in' not in (share / 'package.xml').read_text():
-        pytest.skip(f"vision_msgs is the distribution's own ({share}), not the overlay")
+        pytest.skip(f"{package} is the distribution's own ({share}), not the overlay")
     description = json.loads((share / 'msg' / f'{message}.json').read_text())
     hashes = {entry['type_name']: entry['hash_string'] for entry in description['type_hashes']}
-    assert hashes[f'vision_msgs/msg/{message}'] == TYPE_HASHES[message]
+    assert hashes[f'{package}/msg/{message}'] == TYPE_HASHES[name]
 
 
 LISTENER = """

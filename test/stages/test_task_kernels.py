@@ -159,6 +159,26 @@ def test_mask_numbers_equal_those_of_the_host():
             assert (numbers.max() > 0) == (count > 0)
 
 
+@pytest.mark.parametrize('topic', ['masks', 'annotations', 'debug_image', 'label_info', None])
+def test_masks_are_drawn_only_for_topics_that_show_them(topic):
+    spec = spec_of(TASKS['segment'], (96, 64), 3, 600)
+    kernels = emulated_kernels(spec, max_detections=300, class_agnostic=False)
+    outputs = random_outputs(np.random.default_rng(7), spec, 7)
+    wanted = Thresholds(wanted_topics=frozenset(filter(None, [topic])))
+    [found], _ = decode_with_kernels(
+        kernels,
+        HostMachine(),
+        spec,
+        outputs,
+        IMAGES[:1],
+        [Thresholds(0.25, 1.0)],
+        ImagePool(DEVICE),
+        wanted=wanted,
+    )
+    assert len(found) > 0
+    assert (found.pictured is not None) == (topic in ('masks', 'annotations', 'debug_image'))
+
+
 def test_no_mask_image_above_the_limit_is_drawn(monkeypatch):
     monkeypatch.setattr(image_limits, 'MAX_RESULT_PIXELS', 128 * 48)
     spec = spec_of(TASKS['segment'], (96, 64), 3, 600, batch=len(IMAGES))

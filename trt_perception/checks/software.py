@@ -29,6 +29,7 @@ CHECKED_MODULES: Final = (
     'sensor_msgs.msg',
     'vision_msgs.msg',
     'cv_bridge',
+    'foxglove_msgs.msg',
     'onnxruntime',
     'tensorrt',
     'tensorrt_lean',
@@ -163,6 +164,7 @@ def package_findings(
             yield Finding(_AREA, package, 'red', module.error, fix)
     if has_ros:
         yield _cv_bridge_finding(modules['cv_bridge'])
+        yield _foxglove_msgs_finding(modules['foxglove_msgs.msg'])
     yield _pillow_finding(modules['PIL'])
     yield _simplejpeg_finding(modules['simplejpeg'])
     runtime = modules['onnxruntime']
@@ -181,6 +183,17 @@ def _cv_bridge_finding(module: ModuleImport) -> Finding:
     if module.missing:
         return Finding(_AREA, 'cv_bridge', 'green', 'not installed; only rare encodings need it')
     return Finding(_AREA, 'cv_bridge', 'yellow', module.error, _NUMPY_FIX)
+
+
+def _foxglove_msgs_finding(module: ModuleImport) -> Finding:
+    if module.version:
+        return Finding(_AREA, 'foxglove_msgs', 'green', module.version)
+    if module.missing:
+        found = 'not installed; only the topic annotations (for Foxglove) needs it'
+        return Finding(_AREA, 'foxglove_msgs', 'green', found)
+    found = f'{module.error}; the topic annotations is not published'
+    fix = 'sudo apt install --reinstall ros-$ROS_DISTRO-foxglove-msgs'
+    return Finding(_AREA, 'foxglove_msgs', 'yellow', found, fix)
 
 
 def _pillow_finding(module: ModuleImport) -> Finding:

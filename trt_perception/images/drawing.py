@@ -14,8 +14,8 @@ from trt_perception.images.detections import Detections, NumberedMasks, oriented
 from trt_perception.images.results.image_limits import row_strips
 from trt_perception.images.text import drawable_name, put_text, text_size
 
-# The positions of keypoints with lower scores are arbitrary.
-_MIN_KEYPOINT_SCORE = 0.25
+#: The positions of keypoints with lower scores are arbitrary.
+MIN_KEYPOINT_SCORE = 0.25
 # The legend of a class map lists at most this many classes.
 _MAX_LEGEND_CLASSES = 12
 # BGR colours of the first classes. In CIELAB, two colours differ by at least 32, and within the
@@ -47,7 +47,7 @@ def draw_detections(
         detections: the objects, in pixels of this image.
         skeleton: pairs of keypoint indices to connect by lines.
     """
-    colors = _colors(detections)
+    colors = object_colors(detections)
     numbered = detections.pictured
     if numbered is not None:
         _draw_masks(bgr, numbered, colors)
@@ -63,8 +63,7 @@ def draw_detections(
     rows = zip(detections.xyxy, detections.scores, detections.class_ids.tolist(), strict=True)
     for (xyxy, score, class_id), id_, color in zip(rows, ids, colors, strict=True):
         name = drawable_name(class_names[class_id], class_id)
-        number = f'#{id_} ' if id_ > 0 else ''
-        _draw_label(bgr, xyxy, f'{number}{name} {score:.2f}', color)
+        _draw_label(bgr, xyxy, object_label(name, score, id_), color)
 
 
 def draw_trail(
@@ -82,7 +81,13 @@ def draw_trail(
     cv2.polylines(bgr, line, False, _track_color(track_id), thickness, cv2.LINE_AA)
 
 
-def _colors(detections: Detections) -> list[tuple[int, int, int]]:
+def object_label(name: str, score: float, track_id: int) -> str:
+    """Return the label of an object: ``#3 person 0.87``; without the id if it is below 1."""
+    number = f'#{track_id} ' if track_id > 0 else ''
+    return f'{number}{name} {score:.2f}'
+
+
+def object_colors(detections: Detections) -> list[tuple[int, int, int]]:
     """Return the BGR colour of each object: that of its class, or of its id with a tracker."""
     if detections.ids is None:
         return [_color(class_id) for class_id in detections.class_ids.tolist()]
@@ -202,7 +207,7 @@ def _draw_keypoints(
     """Draw the keypoints of one object, float32 (k, 3): x, y and score, and their lines."""
     thickness = _line_width(bgr)
     places = [(round(float(x)), round(float(y))) for x, y, _ in points]
-    seen = points[:, 2] >= _MIN_KEYPOINT_SCORE
+    seen = points[:, 2] >= MIN_KEYPOINT_SCORE
     for first, second in skeleton:
         if seen[first] and seen[second]:
             cv2.line(bgr, places[first], places[second], color, thickness, cv2.LINE_AA)
@@ -212,9 +217,13 @@ def _draw_keypoints(
             cv2.circle(bgr, place, thickness, (255, 255, 255), cv2.FILLED, cv2.LINE_AA)
 
 
-def _line_width(bgr: npt.NDArray[np.uint8]) -> int:
+def line_width(size_wh: tuple[int, int]) -> int:
     """Return the line width for an image in pixels: 1 per 640 pixels of its longer side."""
-    return max(1, round(max(bgr.shape[:2]) / 640))
+    return max(1, round(max(size_wh) / 640))
+
+
+def _line_width(bgr: npt.NDArray[np.uint8]) -> int:
+    return line_width(_size_wh(bgr))
 
 
 def _rounded_box(xyxy: Iterable[float]) -> list[int]:

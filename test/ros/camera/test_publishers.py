@@ -71,6 +71,8 @@ def test_every_topic_of_a_task_is_published_with_its_type():
     types = {topic.name: topic.message for task in TASKS.values() for topic in task.topics}
     assert set(TASK_TOPICS) == set(types)
     for name, kind in TASK_TOPICS.items():
+        if not kind.is_available():
+            continue
         package = kind.message_type.__module__.partition('.')[0]
         assert f'{package}/{kind.message_type.__name__}' == types[name]
 
@@ -107,7 +109,7 @@ def test_refused_detections_affect_only_one_image(client, publishers, monkeypatc
     boxes = np.tile(np.array([0, 0, 10, 20], 'f4'), (count, 1))
     found = Detections(boxes, np.ones(count, 'f4'), np.zeros(count, 'i4'))
     client.spin_until(subscribed_to(publishers, 'detections'), 'the subscription')
-    [detections] = publishers._topics
+    [detections] = [each for each in publishers._topics if each.topic.name == 'detections']
     refusing = Refusing(detections._publisher, [BUSY])
     if count == 300:  # large messages are published without the GIL
         unlocked = task_topics.publish_unlocked
@@ -246,8 +248,8 @@ class CountedTopic:
 def test_subscribers_are_counted_once_in_a_tenth_of_a_second(node, monkeypatch):
     """Counting takes 10 µs for each topic, and the worker needs the answer for each image."""
     publishers = CameraPublishers(node, ('red',), ParameterValues(), Segment())
-    [masks] = publishers._on_demand
-    masks.close()
+    for thread in publishers._on_demand:
+        thread.close()
     topic = CountedTopic()
     publishers._on_demand = [topic]
     now_s = [50.0]

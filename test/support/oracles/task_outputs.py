@@ -140,7 +140,9 @@ def assert_same(found, expected, within=1e-3):
             np.testing.assert_allclose(one, other, atol=within, rtol=0)
 
 
-def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, images=None, times=2):
+def decode_with_kernels(
+    kernels, machine, spec, outputs, sizes, thresholds, images=None, times=2, wanted=WITH_MASKS
+):
     """Return the detections of frames of these sizes, decoded by kernels in the last repetition.
 
     Args:
@@ -152,6 +154,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
         sizes: sizes of the frames, which may be fewer than the batch.
         thresholds: thresholds of each frame.
         images: a ImagePool. With it, the kernels also number the masks of each frame.
+        wanted: thresholds with the topics that make the kernels number masks.
         times: repetitions, because old contents of the scratch memory must not matter.
     """
     geometries, headers = headers_of(kernels, spec, sizes, thresholds)
@@ -166,7 +169,7 @@ def decode_with_kernels(kernels, machine, spec, outputs, sizes, thresholds, imag
             result.queue(table, addresses, spec, at.stream)
             if images is not None:
                 for place, geometry in enumerate(geometries):
-                    result.queue_images(addresses, place, geometry, WITH_MASKS)
+                    result.queue_images(addresses, place, geometry, wanted)
             at.synchronize()
             found = result.read_results(spec, geometries, thresholds)
         result.close()

@@ -24,6 +24,7 @@ from trt_perception.files.plain_text import (
 from trt_perception.images.detections import Detections
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.tasks.task import (
+    ANNOTATIONS_TOPIC,
     DETECTIONS_TOPIC,
     DetectionFields,
     Floats,
@@ -123,7 +124,7 @@ class Pose(Task):
 
     name: ClassVar[str] = 'pose'
     measure: ClassVar[str] = 'keypoints'
-    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, KEYPOINTS_TOPIC)
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, KEYPOINTS_TOPIC, ANNOTATIONS_TOPIC)
 
     keypoints: Annotated[KeypointSpec, KeypointSpec.read]
 

@@ -16,6 +16,7 @@ from trt_perception.images.detections import MaskGeometry, Masks
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.model.candidates import mask_indices
 from trt_perception.model.tasks.task import (
+    ANNOTATIONS_TOPIC,
     DETECTIONS_TOPIC,
     DetectionFields,
     Floats,
@@ -40,7 +41,7 @@ class Segment(Task):
 
     name: ClassVar[str] = 'segment'
     measure: ClassVar[str] = 'masks'
-    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, MASKS_TOPIC)
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, MASKS_TOPIC, ANNOTATIONS_TOPIC)
     has_masks: ClassVar[bool] = True
 
     mask_coefficients: Annotated[

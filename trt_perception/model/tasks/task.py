@@ -84,6 +84,10 @@ _PARAMETERS_OF_TASKS: Final = frozenset(
 )
 #: The boxes of all objects. Every task of objects has this topic.
 DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
+#: The results of all objects as drawings for Foxglove. Every task of objects has this topic.
+ANNOTATIONS_TOPIC: Final = Topic(
+    'annotations', 'foxglove_msgs/ImageAnnotations', depth=1, on_demand=True
+)
 #: The image with its result drawn.
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 
@@ -110,7 +114,7 @@ class Task:
 
     name: ClassVar[str]
     measure: ClassVar[str] = 'boxes'
-    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC,)
+    topics: ClassVar[tuple[Topic, ...]] = (DETECTIONS_TOPIC, ANNOTATIONS_TOPIC)
     label_topics: ClassVar[tuple[Topic, ...]] = ()
     has_masks: ClassVar[bool] = False
     is_oriented: ClassVar[bool] = False

@@ -21,7 +21,7 @@ from trt_perception.model.candidates import Candidates
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.pipeline_options import DecodingLimits
 from trt_perception.model.tasks.segment import MASKS_TOPIC, mask_geometry
-from trt_perception.model.tasks.task import DEBUG_IMAGE, TaskResult
+from trt_perception.model.tasks.task import ANNOTATIONS_TOPIC, DEBUG_IMAGE, TaskResult
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda.pinned_images import ImagePool, KernelImage
@@ -36,7 +36,9 @@ from trt_perception.stages.selection import (
 #: The stages of a SlotDecoder, with the names of their NVTX ranges.
 DECODER_STAGES: Final[Mapping[str, str]] = {'read_results': 'read results'}
 #: Topics that need the mask image.
-_MASK_TOPICS: Final = frozenset((MASKS_TOPIC.name, DEBUG_IMAGE.name))
+_MASK_TOPICS: Final = frozenset(
+    topic.name for topic in (MASKS_TOPIC, ANNOTATIONS_TOPIC, DEBUG_IMAGE)
+)
 
 
 class SlotDecoder(Protocol):

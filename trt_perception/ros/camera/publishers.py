@@ -176,7 +176,10 @@ class CameraPublishers:
         self._retry_timer: Timer | None = None
         try:
             for topic in task.topics:
-                self._topics.append(TASK_TOPICS[topic.name](node, class_names, parameters, camera))
+                kind = TASK_TOPICS[topic.name]
+                if not kind.is_available():
+                    continue
+                self._topics.append(kind(node, class_names, parameters, task, camera))
                 if topic.on_demand:
                     self._on_demand.append(OnDemandPublisher(self._topics[-1], self._log))
             for topic in (LABEL_INFO, *task.label_topics):

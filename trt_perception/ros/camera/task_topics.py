@@ -27,15 +27,26 @@ from trt_perception.model.tasks.depth import (
     DEPTH_TOPIC,
     RELATIVE_DEPTH_TOPIC,
 )
-from trt_perception.model.tasks.pose import KEYPOINTS_TOPIC
+from trt_perception.model.tasks.pose import KEYPOINTS_TOPIC, Pose
 from trt_perception.model.tasks.segment import MASKS_TOPIC
 from trt_perception.model.tasks.semantic import (
     CLASS_CAMERA_INFO_TOPIC,
     CLASS_CONFIDENCE_TOPIC,
     CLASS_MAP_TOPIC,
 )
-from trt_perception.model.tasks.task import DETECTIONS_TOPIC, TaskResult, Topic
+from trt_perception.model.tasks.task import (
+    ANNOTATIONS_TOPIC,
+    DETECTIONS_TOPIC,
+    Task,
+    TaskResult,
+    Topic,
+)
 from trt_perception.parameters.values import ParameterValues
+from trt_perception.ros.camera.annotations import (
+    ImageAnnotations,
+    annotations_message,
+    can_publish_annotations,
+)
 from trt_perception.ros.camera.camera_info import scaled_camera_info
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import header_message
@@ -74,6 +85,7 @@ class TaskTopic(ABC, Generic[_ResultT]):
         node: owns the publisher.
         class_names: names by class id.
         parameters: parameters of the camera.
+        task: task of the model.
         camera: name of the camera; empty if the node has only one camera.
 
     Attributes:
@@ -91,11 +103,13 @@ class TaskTopic(ABC, Generic[_ResultT]):
         node: LifecycleNode,
         class_names: Sequence[str],
         parameters: ParameterValues,
+        task: Task,
         camera: str = '',
     ) -> None:
         self._node = node
         self._class_names = class_names
         self._parameters = parameters
+        self._task = task
         self._prepare()
         self._publisher = node.create_publisher(
             self.message_type,
@@ -106,6 +120,11 @@ class TaskTopic(ABC, Generic[_ResultT]):
 
     def _prepare(self) -> None:
         """Set the attributes of a subclass. The publisher does not exist yet."""
+
+    @classmethod
+    def is_available(cls) -> bool:
+        """Return whether the package of the messages is installed."""
+        return True
 
     @property
     def has_subscriber(self) -> bool:
@@ -245,6 +264,37 @@ class MasksTopic(TaskTopic[Detections]):
         self._message, pixels = serialize_with_room(start, self._message)
         numbered.number(pixels.view('<u2').reshape(size_wh[::-1]))
         publish_unlocked(self._publisher, self._message)
+
+
+class AnnotationsTopic(TaskTopic[Detections]):
+    """Publishes boxes, outlines of masks and skeletons as drawings."""
+
+    topic = ANNOTATIONS_TOPIC
+    message_type = ImageAnnotations
+
+    @classmethod
+    def is_available(cls) -> bool:
+        return can_publish_annotations()
+
+    def image_size(self, size_wh: tuple[int, int], found: Detections) -> tuple[int, int] | None:
+        """See TaskTopic. Outlines are traced in an image of mask numbers."""
+        return None if found.pictured is None else size_wh
+
+    def can_make(self, found: Detections) -> bool:
+        """See TaskTopic. Kernels draw masks only for frames that arrive with a subscriber."""
+        return found.pictured is not None or not self._task.has_masks
+
+    def publish(
+        self,
+        header: Header | HeaderFields,
+        size_wh: tuple[int, int],
+        found: Detections,
+    ) -> None:
+        """Publish drawings of all objects."""
+        skeleton = self._task.keypoints.skeleton if isinstance(self._task, Pose) else ()
+        self._publisher.publish(
+            annotations_message(header, size_wh, found, self._class_names, skeleton)
+        )
 
 
 class ClassificationTopic(TaskTopic[ClassScores]):
@@ -415,6 +465,7 @@ TASK_TOPICS: Final[Mapping[str, type[TaskTopic[TaskResult]]]] = MappingProxyType
         kind.topic.name: cast('type[TaskTopic[TaskResult]]', kind)
         for kind in (
             DetectionsTopic,
+            AnnotationsTopic,
             KeypointsTopic,
             MasksTopic,
             ClassificationTopic,
