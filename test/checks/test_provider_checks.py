@@ -57,6 +57,9 @@ def add_package(folder, name, version, files):
     info.mkdir()
     (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n')
     (info / 'RECORD').write_text(''.join(f'{file},,\n' for file in files))
+    for file in files:  # importlib.metadata of Python 3.12 leaves out missing files
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).touch()
 
 
 def test_trial_model_applies_relu():

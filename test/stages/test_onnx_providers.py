@@ -58,6 +58,7 @@ def test_installed_providers_are_found(install):
     assert installed_providers('tiny.onnx') == ['cpu', 'cuda', 'tensorrt']
 
 
+@pytest.mark.skipif(not ONLY_CPU, reason='this build has GPU providers')
 @pytest.mark.parametrize('provider', ['cuda', 'tensorrt'])
 def test_provider_that_cannot_be_loaded_is_refused(install, provider, capfd, golden_messages):
     install()

@@ -20,6 +20,10 @@ from trt_perception.pipelines import open_pipeline
 from trt_perception.pipelines.open_pipeline import open_onnx_pipeline
 from trt_perception.pipelines.warm_up import warm_up
 
+needs_cpu_build = pytest.mark.skipif(
+    CUDA in onnxruntime.get_available_providers(), reason='this build has GPU providers'
+)
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch, tmp_path):
@@ -49,9 +53,7 @@ def messages(caplog, level):
     return [record.getMessage() for record in caplog.records if record.levelname == level]
 
 
-@pytest.mark.skipif(
-    CUDA in onnxruntime.get_available_providers(), reason='this build has GPU providers'
-)
+@needs_cpu_build
 def test_cpu_build_opens_the_cpu_and_logs_nothing(open_tiny, caplog):
     caplog.set_level('INFO')
     pipeline = open_tiny('auto')
@@ -69,6 +71,7 @@ def test_auto_uses_the_first_provider_that_works(install, open_tiny, works, capl
     assert not messages(caplog, 'WARNING')
 
 
+@needs_cpu_build
 def test_reason_for_each_refused_provider_is_logged_once(
     install, open_tiny, caplog, golden_messages
 ):
