@@ -14,7 +14,7 @@ identity switches were first counted:
 - detector: that of tracks.py. The score falls with the covered share, and the error of a box grows
   with it. 5 % of the scores drop by 0.2 to 0.7. An image has 1.5 false detections.
 
-crowded: a harder scene that no robot sees. Boxes have a quarter of the image's area. A box that
+crowded: a scene that no robot sees. Boxes have a quarter of the image's area. A box that
 is a person of 1.7 m moves with 2.7 m/s on average, and up to 5.7 m/s. Objects turn back at the
 borders within one image. The detector has no drops and no false detections.
 """
