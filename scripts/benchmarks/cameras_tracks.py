@@ -4,14 +4,10 @@ load: the node with `tracker.type` none and bytetrack in turn. Cameras send a ph
 model finds the same objects in each image, at most --objects (max_detections). A round is one run
 of each side, with the same phases of the cameras. Every second round has the opposite order.
 
-crossing: one camera. The boxes of 20 objects are pixels of the picture, which the model turns into
-detections. Objects move in both directions and turn back at the borders. The score of a covered
-object falls with the covered share, and its box is less exact. Only every second image of a 30 Hz
-scene is sent. A switch is an object whose id differs from its last id. Each seed is another scene.
-
-The scene was fixed before its first measurement, and is crowded: boxes cover a quarter of the
-image. In one process, with equal detections and seeds 0 to 4, `trackers` 2.6.1 had 6.7 switches
-per 100 images and the tracker 7.9; with all images, 2.3 and 2.5.
+crossing: one camera and a scene of track_scenes.py, with 20 crossing objects. The boxes are pixels
+of the picture, which the model turns into detections. Only every second image of a 30 Hz scene is
+sent. A switch is an object whose id differs from its last id. Each seed is another scene.
+switches.py counts them in one process, also with `trackers`.
 """
 
 from __future__ import annotations
@@ -33,27 +29,23 @@ from common import launch_environment, quality, save
 from host import host_settings
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
+from track_scenes import HEIGHT, OBJECTS, RATE_HZ, SCENES, WIDTH, SwitchCount
 from vision_msgs.msg import Detection2DArray
 
 from trt_perception.images.detections import Detections
 from trt_perception.offline.tools.parts.arguments import add_file_option, parse_path
 from trt_perception.process.option_parser import OptionParser
 
-sys.path[:0] = [str(ROOT / 'scripts'), str(ROOT / 'test')]
-from demo_tracks import matched_ids  # noqa: E402
-
+sys.path[:0] = [str(ROOT / 'test')]
 from support.models.written_manifest import write_manifest  # noqa: E402
 from trt_perception.model.decoders.anchors import Dense  # noqa: E402
 
 EXAMPLES = """\
 examples:
   scripts/bench cameras_tracks load yolo.engine --count 16 --objects 30
-  scripts/bench cameras_tracks crossing
+  scripts/bench cameras_tracks crossing --scene crowded
 """
 SIDES = {'off': ['tracker.type:=none'], 'on': ['tracker.type:=bytetrack']}
-WIDTH, HEIGHT = 640, 480
-RATE_HZ = 30
-OBJECTS = 20
 #: Bytes of a row of the picture: two for each of centre x, centre y, width and height; the score.
 ROW_BYTES = 9
 _DISCOVERY_S = 120.0
@@ -148,52 +140,6 @@ def picture_of(boxes, scores):
     return picture
 
 
-def crossing_scene(seed, images):
-    """Yield true boxes, visible shares, detected boxes and scores of each image, at 30 Hz."""
-    random = np.random.default_rng(seed)
-    size = np.stack([random.uniform(30, 60, OBJECTS), random.uniform(60, 110, OBJECTS)], axis=1)
-    center = random.uniform(size / 2, [WIDTH, HEIGHT] - size / 2)
-    direction = np.where(np.arange(OBJECTS) % 2, 1, -1)
-    speed = np.stack(
-        [direction * random.uniform(60, 200, OBJECTS), random.normal(0, 10, OBJECTS)], axis=1
-    )
-    for _ in range(images):
-        center += speed / RATE_HZ
-        low, high = size / 2, [WIDTH, HEIGHT] - size / 2
-        speed = np.where(center < low, np.abs(speed), speed)
-        speed = np.where(center > high, -np.abs(speed), speed)
-        center = np.clip(center, low, high)
-        boxes = np.concatenate([center - size / 2, center + size / 2], axis=1)
-        seen = visible_shares(boxes)
-        scores = 0.9 * seen**1.3 + random.normal(0, 0.05, OBJECTS)
-        error = (0.02 + 0.06 * (1 - seen))[:, None] * np.tile(size, 2)
-        detected = np.clip(
-            boxes + random.normal(0, 1, boxes.shape) * error, 0, [WIDTH, HEIGHT, WIDTH, HEIGHT]
-        )
-        found = np.flatnonzero(scores > 0.02)
-        yield boxes, seen, detected[found], np.clip(scores[found], 0, 1)
-
-
-def visible_shares(boxes):
-    """Return the share of each box that no nearer box covers. The lower one is nearer."""
-    owner = np.full((HEIGHT, WIDTH), -1)
-    pixels = np.rint(boxes).astype(int)
-    for index in np.argsort(boxes[:, 3]):
-        left, top, right, bottom = pixels[index]
-        owner[top:bottom, left:right] = index
-    area = (pixels[:, 2:] - pixels[:, :2]).prod(axis=1)
-    return np.bincount(owner[owner >= 0], minlength=len(boxes)) / area
-
-
-def truth_rows(boxes, seen):
-    """Return the objects that are at least a fifth visible, as rows of a COCO file."""
-    return [
-        {'track_id': index, 'bbox': [*box[:2], box[2] - box[0], box[3] - box[1]]}
-        for index, box in enumerate(boxes.tolist())
-        if seen[index] > 0.2
-    ]
-
-
 def detections_of(message):
     """Return the detections of a message with their ids."""
     found = message.detections
@@ -256,14 +202,15 @@ def measure_crossing(options):
                 if time.monotonic() > deadline_s + _DISCOVERY_S:
                     raise SystemExit('the node does not answer')
             seeds = {
-                str(seed): switches(driver, seed, options.images) for seed in range(options.seeds)
+                str(seed): switches(driver, options.scene, seed, options.images)
+                for seed in range(options.first_seed, options.first_seed + options.seeds)
             }
         finally:
             rclpy.try_shutdown()
     rates = [found['switches_per_100_images'] for found in seeds.values()]
     return {
         'model': Path(model).name,
-        'objects': OBJECTS,
+        'scene': options.scene,
         'images': options.images,
         'sent_hz': RATE_HZ / 2,
         'seeds': seeds,
@@ -272,33 +219,18 @@ def measure_crossing(options):
     }
 
 
-def switches(driver, seed, images):
+def switches(driver, scene, seed, images):
     """Send every second image of a scene; return the counts of ids and switches."""
-    last, count, ids, matched, visible, unanswered = {}, 0, set(), 0, 0, 0
+    count, unanswered = SwitchCount(), 0
     # A stamp that jumps by more than max_lost_s ends the tracks of the scene before.
     first_s = 100.0 * (seed + 1)
-    for index, (boxes, seen, detected, scores) in enumerate(crossing_scene(seed, 2 * images)):
+    for index, image in enumerate(SCENES[scene](seed, 2 * images)):
         if index % 2:
             continue
-        found = driver.ask(picture_of(detected, scores), first_s + index / RATE_HZ)
-        rows = truth_rows(boxes, seen)
-        visible += len(rows)
-        if found is None:
-            unanswered += 1
-            continue
-        ids.update(number for number in found.ids.tolist() if number > 0)
-        for each, number in matched_ids(rows, found):
-            if number > 0:
-                matched += 1
-                count += last.setdefault(each['track_id'], number) != number
-                last[each['track_id']] = number
-    return {
-        'switches': count,
-        'switches_per_100_images': 100 * count / images,
-        'ids': len(ids),
-        'objects_with_an_id_percent': 100 * matched / visible,
-        'unanswered': unanswered,
-    }
+        found = driver.ask(picture_of(image.detected, image.scores), first_s + index / RATE_HZ)
+        unanswered += found is None
+        count.add(image, found)
+    return {**count.figures(images), 'unanswered': unanswered}
 
 
 def parse_arguments():
@@ -313,7 +245,9 @@ def parse_arguments():
     parser.add_argument('--rate', type=float, default=30.0, help='of each camera of load')
     parser.add_argument('--size', default='1920x1080', help='of the images of load')
     parser.add_argument('--images', type=int, default=300, help='of each scene of crossing')
+    parser.add_argument('--scene', choices=list(SCENES), default='walking', help='of crossing')
     parser.add_argument('--seeds', type=int, default=5, help='scenes of crossing')
+    parser.add_argument('--first-seed', type=int, default=0)
     parser.add_argument(
         '--parameter', action='append', default=[], metavar='NAME:=VALUE', help='of the node'
     )

@@ -393,3 +393,38 @@ def test_tracker_is_as_good_as_trackers_and_faster():
     }
     assert ratios['100'] <= 0.25
     assert ratios['300'] <= 0.4
+
+
+def test_identity_switches_equal_the_recorded_figures():
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    text = section(page, 'Identity switches')
+    record = load('benchmarks/track_switches.json')
+
+    def mean(figures):
+        rates = [scene['switches_per_100_images'] for scene in figures['seeds'].values()]
+        return f'{statistics.mean(rates):.1f}'
+
+    assert rows(text) == [
+        [f'{scene}, {rate}', mean(sides['trackers']), mean(sides['ours'])]
+        for scene, rates in record['scenes'].items()
+        for rate, sides in rates.items()
+    ]
+    counts = {
+        len(figures['seeds'])
+        for rates in record['scenes'].values()
+        for sides in rates.values()
+        for figures in sides.values()
+    }
+    words = ' '.join(text.split())
+    assert f'the mean of {counts.pop()} scenes of {record["images"]} images' in words
+    assert not counts
+    over_dds = {
+        scene: load(f'benchmarks/track_switches_dds_{scene}.json')['crossing']
+        for scene in record['scenes']
+    }
+    walking, crowded = map(mean, over_dds.values())
+    assert f'{walking} switches per 100 images in *walking* and {crowded} in *crowded*' in words
+    for scene, figures in over_dds.items():
+        assert (figures['scene'], figures['sent_hz'], len(figures['seeds'])) == (scene, 15, 5)
+        assert not any(each['unanswered'] for each in figures['seeds'].values())
+        assert not set(figures['seeds']) & set(record['scenes'][scene]['15 Hz']['ours']['seeds'])

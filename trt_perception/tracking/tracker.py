@@ -84,7 +84,7 @@ def _new_tracks(boxes: npt.NDArray[Any], class_ids: npt.NDArray[np.int32]) -> _T
     count = len(boxes)
     return _Tracks(
         boxes=boxes.astype(np.float64),
-        velocities=np.zeros((count, 4)),
+        velocities=np.zeros((count, 2)),
         variances=motion.first_variances(count),
         class_ids=class_ids,
         ids=np.full(count, NO_ID),
