@@ -152,6 +152,11 @@ class Tracker:
         """The largest id so far, which is also the number of ids; 0 before the first one."""
         return self._last_id
 
+    @property
+    def stamp_s(self) -> float:
+        """Stamp of the last image in seconds; -inf before the first one, and after ``reset``."""
+        return self._stamp_s
+
     def reset(self) -> None:
         """End all tracks. The ids of later tracks continue the numbers."""
         self._tracks = _no_tracks()
