@@ -263,6 +263,19 @@ def test_missing_scipy_is_an_error_with_a_remedy(monkeypatch):
     assert isinstance(raised.value.__cause__, ImportError)
 
 
+@pytest.mark.parametrize('error', ['ValueError', 'AttributeError'])
+def test_scipy_for_another_numpy_is_an_error_with_a_remedy(monkeypatch, tmp_path, error):
+    (tmp_path / 'scipy').mkdir()
+    (tmp_path / 'scipy' / '__init__.py').write_text(f"raise {error}('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ('scipy', 'scipy.optimize'):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ConfigError) as raised:
+        Tracker()
+    assert raised.value.fix
+    assert type(raised.value.__cause__).__name__ == error
+
+
 # Properties of random scenes: (left, score, class) of up to six objects in up to twelve images.
 OBJECTS = st.lists(
     st.tuples(
