@@ -94,19 +94,19 @@ class CameraTracks:
 
     def _check_stamp(self, stamp_s: float, last_s: float) -> None:
         """Warn if the stamp of an image is not later than that of the last image."""
-        if stamp_s > last_s:
-            return
+        # rclpy throttles each of these lines on its own.
         if stamp_s < last_s:
-            text = (
+            self._log.warning(
                 f'all tracks end, because a stamp went back by {last_s - stamp_s:.6g} s: several '
-                'publishers send images to this topic, or a recording began again'
+                'publishers send images to this topic, or a recording began again',
+                throttle_duration_sec=30.0,
             )
-        else:
-            text = (
+        elif stamp_s == last_s:
+            self._log.warning(
                 f'consecutive images have the same stamp ({stamp_s:.6f} s): tracks cannot follow '
-                'motion without the time between images: let the camera driver set stamps'
+                'motion without the time between images: let the camera driver set stamps',
+                throttle_duration_sec=30.0,
             )
-        self._log.warning(text, throttle_duration_sec=30.0)
 
     def close(self) -> None:
         """End all tracks, and destroy the service. Calling it twice does no harm."""
