@@ -3,7 +3,8 @@
     python3 examples/count_line.py 320
     python3 examples/count_line.py 320 --ros-args -r __ns:=/front
 
-The argument is the column of the line in pixels. The detector needs tracker.type:=bytetrack.
+The argument is the column of the line in pixels. The detector needs tracker.type:=bytetrack. When
+the detector's process starts again, so must this program: the ids begin again at 1.
 """
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
@@ -27,11 +28,11 @@ class LineCounter(Node):
             if not found.id:  # the track is not confirmed yet
                 continue
             side = 'right' if found.bbox.center.position.x > self._line else 'left'
-            if self._side.setdefault(found.id, side) != side:
+            if self._side.pop(found.id, side) != side:
                 self._counts[side] += 1
                 print(f'#{found.id} to the {side}: {self._counts}', flush=True)
-            self._side[found.id] = side
-        while len(self._side) > 10_000:  # ids are never used again
+            self._side[found.id] = side  # the last one is the one seen last
+        while len(self._side) > 10_000:  # forget objects that have long been gone
             del self._side[next(iter(self._side))]
 
 

@@ -30,6 +30,17 @@ def test_pattern_and_file_select_the_matching_images(folder):
     assert names(folder, folder / 'c.PNG', subfolders=True) == ['c.PNG']
 
 
+def test_numbers_in_names_are_sorted_by_value(tmp_path):
+    """The frames of a video are often numbered without leading zeros."""
+    sequence = ['01/2.jpg', '1/1.jpg', '2/f9.jpg', '2/f10.jpg', '2/f010.jpg', '10/3.jpg']
+    for name in sequence[::-1]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    expected = [*sequence[:3], '2/f010.jpg', '2/f10.jpg', '10/3.jpg']
+    assert names(tmp_path, tmp_path, subfolders=True) == expected
+    assert names(tmp_path, tmp_path / '**') == expected
+
+
 def test_circular_links_are_not_followed(folder):
     for name in ('one', 'two'):
         (folder / name).symlink_to(folder)

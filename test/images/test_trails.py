@@ -77,6 +77,16 @@ def test_trails_begin_again_at_a_cut(stamp_s, scale):
     assert (first, last) == (pytest.approx(90, abs=3), pytest.approx(110, abs=3))
 
 
+def test_trails_are_limited_at_equal_stamps():
+    """Otherwise each image of a camera without a clock would need more memory and time."""
+    trails = Trails()
+    for step in range(300):
+        bgr = trail_image(trails, objects_at((10 + step, 120, 1)), 0.0)
+    # 240 positions one pixel apart, up to x = 309.
+    first, last = columns_of(bgr)
+    assert (first, last) == (pytest.approx(70, abs=3), pytest.approx(309, abs=3))
+
+
 def test_results_without_ids_have_no_trails():
     trails = Trails()
     trail_image(trails, objects_at((20, 60, 1)), 0.0)

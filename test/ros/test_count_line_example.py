@@ -1,9 +1,12 @@
 """Test examples/count_line.py with a node that tracks, over DDS."""
 
 import re
+import runpy
 import sys
 
 import pytest
+import rclpy.node
+from vision_msgs.msg import Detection2D, Detection2DArray
 
 from support.docs_pages import ROOT
 from support.models.picture_model import picture_with, write_picture_model
@@ -65,3 +68,23 @@ def test_each_object_is_counted_once_in_its_direction(client, tmp_path):
         if example is not None:
             example.close()
         node.close()
+
+
+def test_object_that_stays_is_not_forgotten(monkeypatch):
+    """After 10,000 objects, only those that were not seen for the longest time are forgotten."""
+    monkeypatch.setattr(rclpy.node.Node, '__init__', lambda *_: None)
+    monkeypatch.setattr(rclpy.node.Node, 'create_subscription', lambda *_: None)
+    counter = runpy.run_path(str(ROOT / 'examples' / 'count_line.py'))['LineCounter'](320)
+
+    def see(*objects):
+        message = Detection2DArray()
+        for id_, x in objects:
+            found = Detection2D(id=str(id_))
+            found.bbox.center.position.x = float(x)
+            message.detections.append(found)
+        counter._on_detections(message)
+
+    for start in range(1000, 11000, 1000):
+        see((1, 100), *((id_, 400) for id_ in range(start, start + 1000)))
+    see((1, 400))
+    assert counter._counts == {'right': 1, 'left': 0}

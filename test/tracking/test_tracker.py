@@ -149,6 +149,25 @@ def test_equal_stamps_continue_tracks():
     assert ids_of(tracker, [detections((100, 0.9))] * 2, 1 / 30, step_s=0) == [[1], [1]]
 
 
+def test_unconfirmed_track_ends_without_its_detection_also_at_equal_stamps():
+    one = detections((100, 0.9))
+    images = [one, Detections.empty(), one, one]
+    assert ids_of(Tracker(), images, step_s=0) == [[NO_ID], [], [NO_ID], [1]]
+
+
+@pytest.mark.parametrize('step_s', [0.0, 0.1])
+def test_lost_tracks_are_limited_to_those_that_were_seen_last(step_s):
+    tracker = Tracker(max_lost_s=3600, min_hits=1)
+    # 15 images with 100 new objects each.
+    for index in range(15):
+        lefts = 100_000 * index + 50 * np.arange(100)
+        tracker.update(detections(*((left, 0.9) for left in lefts)), 1 + index * step_s)
+    assert (tracker.live_tracks, tracker.last_id) == (100 + 1000, 1500)
+    objects = detections((0, 0.9), (400_000, 0.9), (300_000, 0.9), (1_400_000, 0.9))
+    found = tracker.update(objects, 1 + 15 * step_s)
+    assert found.ids.tolist() == [1501, 401, 1502, 1401]
+
+
 def test_new_image_size_ends_all_tracks():
     tracker, one = Tracker(), detections((100, 0.9))
     sizes = [(640, 480), (640, 480), (1280, 720), (1280, 720)]
@@ -242,6 +261,19 @@ def test_missing_scipy_is_an_error_with_a_remedy(monkeypatch):
         Tracker()
     assert raised.value.fix
     assert isinstance(raised.value.__cause__, ImportError)
+
+
+@pytest.mark.parametrize('error', ['ValueError', 'AttributeError'])
+def test_scipy_for_another_numpy_is_an_error_with_a_remedy(monkeypatch, tmp_path, error):
+    (tmp_path / 'scipy').mkdir()
+    (tmp_path / 'scipy' / '__init__.py').write_text(f"raise {error}('numpy.dtype size changed')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ('scipy', 'scipy.optimize'):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(ConfigError) as raised:
+        Tracker()
+    assert raised.value.fix
+    assert type(raised.value.__cause__).__name__ == error
 
 
 # Properties of random scenes: (left, score, class) of up to six objects in up to twelve images.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ _EXPECTED_SOURCE: Final = (
 
 
 def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
-    """Return the image files of a folder, a glob pattern or a file path, sorted by path.
+    """Return the image files of a folder, a glob pattern or a file path, in natural order.
 
     Args:
         source: a folder, a glob pattern, or a file. ``**`` in a pattern matches all subfolders
@@ -51,11 +52,24 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
             missing = 'no file matches' if glob.has_magic(str(path)) else 'does not exist'
             raise ConfigError(str(source), missing, fix=f'give {_EXPECTED_SOURCE}')
         what = 'this pattern matches'
-    images = sorted(f for f in found if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
+    images = [f for f in found if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir()]
     if not images:
         others = '' if path.is_file() else f' ({len(found)} other files)'
         raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED_SOURCE}')
-    return images
+    return sorted(images, key=natural_key)
+
+
+def natural_key(path: Path) -> list[tuple[list[tuple[int, int, str]], str]]:
+    """Return a key that sorts numbers in names by value: ``img2`` before ``img10``.
+
+    The files of a folder stay together. The name itself sorts ``1`` and ``01``.
+    """
+    return [(_natural_parts(name), name) for name in path.parts]
+
+
+def _natural_parts(name: str) -> list[tuple[int, int, str]]:
+    parts = re.findall(r'[0-9]+|[^0-9]+', name)
+    return [(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def skipped_image_folders(source: str) -> list[str]:

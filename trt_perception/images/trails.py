@@ -14,6 +14,8 @@ from trt_perception.images.drawing import draw_trail
 
 # Seconds that a trail shows by default.
 _LENGTH_S: Final = 1.0
+# Limits the memory and the time of a drawing, also if all stamps are equal.
+_MAX_IMAGES: Final = 240
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class _Positions:
 class Trails:
     """Remembers the positions of tracked objects in the images of one camera, and draws them.
 
-    One object serves one camera and one thread.
+    A trail passes through 240 images at most. One object serves one camera and one thread.
 
     Args:
         length_s: seconds that a trail shows.
@@ -36,7 +38,7 @@ class Trails:
 
     def __init__(self, length_s: float = _LENGTH_S) -> None:
         self._length_s = length_s
-        self._images: deque[_Positions] = deque()
+        self._images: deque[_Positions] = deque(maxlen=_MAX_IMAGES)
 
     def draw(self, bgr: npt.NDArray[np.uint8], found: Detections, stamp_s: float) -> None:
         """Draw a line along the last positions of each object, up to this image.

@@ -57,14 +57,13 @@ class TrackerParameters:
     )
     tracker_match_iou: float = _tracker_field(
         'match_iou',
-        "Smallest overlap (IoU) of a track's predicted box with a detection above "
-        'tracker.high_threshold.',
+        'A detection with a score above tracker.high_threshold may continue a track if its box '
+        "overlaps the track's predicted box by more than this (IoU).",
         limits=(0.0, 1.0),
     )
     tracker_low_match_iou: float = _tracker_field(
         'low_match_iou',
-        "Smallest overlap (IoU) of a track's predicted box with a detection up to "
-        'tracker.high_threshold.',
+        'As tracker.match_iou, for a detection with a score up to tracker.high_threshold.',
         limits=(0.0, 1.0),
     )
     tracker_max_lost_s: float = _tracker_field(
@@ -84,7 +83,8 @@ class TrackerParameters:
     )
     tracker_publish_low: bool = _tracker_field(
         'publish_low',
-        'Also publish detections up to confidence_threshold if they belong to a confirmed track.',
+        'Also publish detections with a score up to confidence_threshold if they belong to a '
+        'confirmed track.',
     )
 
     def tracker_settings(self, confidence_threshold: float) -> TrackerSettings | None:

@@ -19,15 +19,16 @@ def load_solver() -> Solver:
     """Return SciPy's solver of the assignment problem.
 
     Raises:
-        ConfigError: SciPy is not installed.
+        ConfigError: SciPy is not installed, or does not fit the installed NumPy.
     """
     try:
         from scipy.optimize import linear_sum_assignment
-    except ImportError as error:
+    # A SciPy that was compiled for another NumPy raises any of these.
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             'tracking',
             f'needs SciPy ({error})',
-            fix='install it: python3 -m pip install scipy, or apt install python3-scipy',
+            fix='install it: python3 -m pip install --upgrade scipy, or apt install python3-scipy',
         ) from error
     solver: Solver = linear_sum_assignment
     return solver

@@ -29,10 +29,11 @@ class TrackerSettings:
             without a detection of a high score. Lower scores are ignored.
         new_track_threshold: a detection that continues no track starts a track above this score.
             Values below ``high_threshold`` have the effect of ``high_threshold``.
-        match_iou: smallest overlap (IoU) of a track's predicted box with a detection of a high
-            score. Ultralytics and the paper write 1 minus this value, ``match_thresh: 0.8``.
-        low_match_iou: smallest overlap with a detection of a low score. The paper and Ultralytics
-            have this value as a constant.
+        match_iou: a detection of a high score may continue a track if it overlaps the track's
+            predicted box (IoU) by more than this. Ultralytics and the paper write 1 minus this
+            value, ``match_thresh: 0.8``.
+        low_match_iou: the same for a detection of a low score. The paper and Ultralytics have this
+            value as a constant.
         max_lost_s: a track ends after this time without a detection, in seconds. Ultralytics and
             the paper count 30 images.
         min_hits: number of detections that confirm a track. Ultralytics and the paper confirm

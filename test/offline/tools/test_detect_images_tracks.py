@@ -44,9 +44,12 @@ def run(model, out, *sources, options=()):
     )
 
 
-def test_results_have_ids_and_low_scores_of_tracks(picture_model, tmp_path):
+def test_results_have_ids_and_low_scores_of_tracks(
+    picture_model, tmp_path, capsys, golden_messages
+):
     folder = write_sequence(tmp_path / 'images', MOVING)
     assert run(picture_model, tmp_path / 'out', folder) == 0
+    golden_messages.add(capsys.readouterr().out.splitlines()[0])
     rows = list(rows_by_image(tmp_path / 'out').values())
     assert rows == [[(None, 0.9)], [(1, 0.9)], [(1, 0.9)], *[[(1, 0.2)]] * 3]
     results = json.loads((tmp_path / 'out' / 'results.json').read_text())
@@ -67,6 +70,17 @@ def test_each_folder_is_a_sequence_and_no_id_is_given_twice(picture_model, tmp_p
     ids = {name: rows[0][0] for name, rows in rows_by_image(tmp_path / 'out').items()}
     assert [ids[f'one/00{index}.png'] for index in range(3)] == [None, 1, 1]
     assert [ids[f'two/00{index}.png'] for index in range(3)] == [None, 2, 2]
+
+
+def test_images_are_in_the_order_of_their_numbers(picture_model, tmp_path):
+    folder = write_sequence(tmp_path / 'images', [])
+    for step in range(12):
+        boxes = ((8 + 4 * step, 20, 6, 8, 0.9),)
+        assert cv2.imwrite(str(folder / f'img{step}.png'), picture_with(boxes))
+    assert run(picture_model, tmp_path / 'out', folder, options=['--fps', 10]) == 0
+    rows = rows_by_image(tmp_path / 'out')
+    assert list(rows) == [f'img{step}.png' for step in range(12)]
+    assert list(rows.values())[-1] == list(rows.values())[2] != [(None, 0.9)]
 
 
 @pytest.mark.parametrize(('fps', 'after_the_gap'), [(30, 1), (4, None)])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from std_srvs.srv import Trigger
 
 from support.optional_packages import needs
 from trt_perception.images.detections import Detections
@@ -89,3 +90,43 @@ def test_model_of_another_task_may_follow(tracks):
     tracks.apply(ParameterValues())
     found = ClassScores(np.array([0.5, 0.5], np.float32))
     assert tracks.update(StampFields(2, 0), FRAME, found) is found
+
+
+class Log:
+    """Records the messages of each severity."""
+
+    def __init__(self):
+        self.warnings, self.infos = [], []
+
+    def warning(self, text, throttle_duration_sec):
+        assert throttle_duration_sec > 0
+        self.warnings.append(text)
+
+    def info(self, text):
+        self.infos.append(text)
+
+
+@pytest.mark.parametrize(('second', 'warnings'), [((1, 1), 0), ((1, 0), 1), ((0, 999), 1)])
+def test_stamps_that_are_not_later_are_a_warning(tracks, monkeypatch, second, warnings):
+    log = Log()
+    monkeypatch.setattr(tracks, '_log', log)
+    tracks.apply(tracking())
+    tracks.update(StampFields(1, 0), FRAME, objects(0.9))
+    assert not log.warnings
+    tracks.update(StampFields(*second), FRAME, objects(0.9))
+    assert len(log.warnings) == warnings
+    # The end of the tracks is wanted: no further warning.
+    tracks._on_reset(None, Trigger.Response())
+    tracks.update(StampFields(0, 0), FRAME, objects(0.9))
+    assert len(log.warnings) == warnings
+
+
+def test_reset_of_no_track_is_not_logged(tracks, monkeypatch):
+    log = Log()
+    monkeypatch.setattr(tracks, '_log', log)
+    tracks.apply(tracking())
+    for nanosec in (1, 2):
+        tracks.update(StampFields(1, nanosec), FRAME, objects(0.9, 0.8))
+    answers = [tracks._on_reset(None, Trigger.Response()) for _ in range(3)]
+    assert all(answer.success for answer in answers)
+    assert len(log.infos) == 1

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import escape_controls, join_first_items
+from trt_perception.files.plain_text import counted, escape_controls, join_first_items
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_source import ImageSource, skipped_image_folders
 from trt_perception.model.files.model_file import ModelFile, read_model_file
@@ -80,8 +80,9 @@ The output folder receives:
   summary.json: counts, latency and problems
 Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
 With --track, "track_id" is the number of the object's track, and null without a confirmed track.
-Each video and each folder of images is a sequence with its own tracks. --param tracker.NAME=VALUE
-changes the settings (docs/tracks.md).
+Each video and each folder of images is a sequence with its own tracks. img2 comes before img10 in
+a folder or pattern; separate files stay in the given order. --param tracker.NAME=VALUE changes the
+settings (docs/tracks.md).
 For models that describe the whole image, detections.json is missing, and results.json has for
 each image:
   classify: the five best classes with their scores
@@ -270,7 +271,10 @@ def _run(
         'problems': work.problems,
         'partial': work.partial,
     }
-    print(escape_controls(_summary_text(results.headline(), summary), None), flush=True)
+    headline = results.headline()
+    if tracks is not None:
+        headline += f' or in a track; {counted(tracks.count, "track")}'
+    print(escape_controls(_summary_text(headline, summary), None), flush=True)
     if work.drawn:
         videos = sum(name in dict(plan.videos) for name in work.drawn)
         counts = {'images': len(work.drawn) - videos, 'videos': videos}

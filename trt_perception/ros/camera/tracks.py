@@ -84,12 +84,29 @@ class CameraTracks:
         with self._lock:
             if self._settings is not None:
                 stamp_s = stamp.sec + stamp.nanosec * 1e-9
+                self._check_stamp(stamp_s, self._tracker.stamp_s)
                 size_wh = frame.width, frame.height
                 return self._tracker.update(found, stamp_s, size_wh).detections
         # The decoder used the lower threshold for frames in flight when the type became `none`.
         if len(found) and not found.scores[-1] > self._confidence_threshold:
             return found.take(found.scores > self._confidence_threshold)
         return found
+
+    def _check_stamp(self, stamp_s: float, last_s: float) -> None:
+        """Warn if the stamp of an image is not later than that of the last image."""
+        # rclpy throttles each of these lines on its own.
+        if stamp_s < last_s:
+            self._log.warning(
+                f'all tracks end, because a stamp went back by {last_s - stamp_s:.6g} s: several '
+                'publishers send images to this topic, or a recording began again',
+                throttle_duration_sec=30.0,
+            )
+        elif stamp_s == last_s:
+            self._log.warning(
+                f'consecutive images have the same stamp ({stamp_s:.6f} s): tracks cannot follow '
+                'motion without the time between images: let the camera driver set stamps',
+                throttle_duration_sec=30.0,
+            )
 
     def close(self) -> None:
         """End all tracks, and destroy the service. Calling it twice does no harm."""
@@ -106,8 +123,10 @@ class CameraTracks:
             return count
 
     def _on_reset(self, _request: Any, response: Any) -> Any:
-        ended = f'ended {counted(self._end_all(), "track")}'
-        self._log.info(f'{RESET_SERVICE}: {ended}')
+        count = self._end_all()
+        ended = f'ended {counted(count, "track")}'
+        if count:  # a client that calls again and again must not flood the log
+            self._log.info(f'{RESET_SERVICE}: {ended}')
         response.success, response.message = True, ended
         return response
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_files import MAX_IMAGE_FILE_BYTES, read_image_file
-from trt_perception.images.image_source import find_images
+from trt_perception.images.image_source import find_images, natural_key
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.offline.building.report import StepProgress
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -82,7 +81,7 @@ def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageS
     found = find_image_files(source)
     chosen = found
     if len(found) > limit:
-        chosen = sorted(random.Random(seed).sample(found, limit), key=_natural_key)
+        chosen = sorted(random.Random(seed).sample(found, limit), key=natural_key)
     digest = hashlib.sha256()
     for path in chosen:
         digest.update(hashlib.sha256(read_user_file(path, MAX_IMAGE_FILE_BYTES)).digest())
@@ -93,9 +92,9 @@ def find_image_files(source: str | Path) -> list[Path]:
     """Return all image files of a source in natural order. ``select_images`` explains sources."""
     path = Path(os.path.expanduser(source))
     is_list = os.path.isfile(path) and path.suffix.lower() in _LIST_SUFFIXES
-    return sorted(
-        _read_list(path) if is_list else find_images(path, subfolders=True), key=_natural_key
-    )
+    if is_list:
+        return sorted(_read_list(path), key=natural_key)
+    return find_images(path, subfolders=True)
 
 
 def _read_list(path: Path) -> list[Path]:
@@ -115,12 +114,6 @@ def _read_list(path: Path) -> list[Path]:
     if not found:
         raise ConfigError(str(path), 'the list names no image', fix='write one path on each line')
     return list(dict.fromkeys(found))
-
-
-def _natural_key(path: Path) -> tuple[list[tuple[int, int, str]], str]:
-    """Return a key that sorts numbers in names by value. Its last part sorts ``1`` and ``01``."""
-    parts = re.findall(r'[0-9]+|[^0-9]+', str(path))
-    return [(0, int(p), '') if p.isdecimal() else (1, 0, p) for p in parts], str(path)
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
