@@ -1,0 +1,245 @@
+"""Finds the visible surface of an object in a depth image, and its box in space.
+
+Coordinates are those of the camera's optical frame: x to the right, y down, z away from the
+camera, in metres. Image boxes count pixels from the image's corner, so the centre of the first
+pixel is at 0.5.
+
+The surface of an object has the depths of the largest mode of a histogram, grown while
+neighbouring bins hold points. scripts/benchmarks/boxes_3d.py compares this with percentiles on
+synthetic scenes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trt_perception.boxes_3d.calibration import Pinhole
+from trt_perception.boxes_3d.depth_image import DepthImage
+
+_Floats = npt.NDArray[np.float32]
+# Share of the box's width and height, around its centre, where a mode may be the object.
+_INNER: Final = 0.7
+# Positive floats have the order of their bits. These bits leave 32 bins for each factor of two in
+# depth, so a bin spans 2.2 to 3.1 % of the depth. Noise of stereo cameras is smaller below 10 m.
+_BIN_BITS: Final = 18
+# A bin with less than this share of the mode's points ends the surface. With less, the floor that
+# continues an object in its box would count; with more, sides and tops that are seen at an angle
+# would be missing.
+_MIN_SHARE: Final = 0.03
+# A line of pixels with less than this share of the points of a long line is not of the surface.
+_MIN_LINE: Final = 0.05
+# The depth at an edge is that of this share of the lines, and at least of one.
+_EDGE_LINES: Final = 15
+# Depths of a line are sorted into this many bins.
+_LINE_BINS: Final = 32
+# A larger region is read with a step, so that time does not grow with the size of an object.
+_MAX_PIXELS: Final = 2000
+# Other depths count as unknown. No camera measures them.
+_NEAREST_M: Final = 1e-3
+_FARTHEST_M: Final = 1e5
+# No image box has larger numbers.
+_LARGEST: Final = 1e6
+
+
+class ImageBox(NamedTuple):
+    """A box in an image, in pixels. `theta` (radians) turns it clockwise on the image."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    theta: float = 0.0
+
+
+@dataclass(frozen=True)
+class Box3D:
+    """A box around the visible surface of an object.
+
+    Attributes:
+        center: x, y, z of the middle of the surface's extent, in metres.
+        size: extent along the box's own x and y, and along z, in metres.
+        theta: angle about the optical axis, in radians.
+        depth_range: nearest and farthest depth that count as surface, in metres.
+    """
+
+    center: tuple[float, float, float]
+    size: tuple[float, float, float]
+    theta: float
+    depth_range: tuple[float, float]
+
+
+class _Region(NamedTuple):
+    """The depths of an object's pixels, and the pixels' places.
+
+    Attributes:
+        depths: float32 (n,), metres, all valid.
+        x, y: float32 (n,), pixels from the centre of the first pixel, as in camera matrices.
+        is_inner: bool (n,), whether a pixel is in the inner part of the box; None with a mask.
+        step: 1 for each pixel, 2 for each second one in both directions, and so on.
+    """
+
+    depths: _Floats
+    x: _Floats
+    y: _Floats
+    is_inner: npt.NDArray[np.bool_] | None
+    step: int
+
+
+def find_surface(
+    box: ImageBox,
+    depth: DepthImage,
+    camera: Pinhole,
+    *,
+    mask: npt.NDArray[np.bool_] | None = None,
+    min_points: int = 20,
+    min_depth_m: float = 0.05,
+) -> Box3D | None:
+    """Return the box around the visible surface of an object.
+
+    Args:
+        box: the object in the image. Any numbers are allowed.
+        depth: of the same size as the image.
+        mask: bool, of the same size as the image: the pixels of the object; None if unknown.
+        min_points: smallest number of pixels on the surface.
+        min_depth_m: smallest extent along z, in metres.
+
+    Returns:
+        None if fewer than `min_points` pixels of the surface have a depth.
+    """
+    region = _region(box, depth, mask)
+    if region is None:
+        return None
+    span = _surface_span(region)
+    if span is None:
+        return None
+    near, far = span
+    on_surface = (region.depths >= near) & (region.depths < far)
+    if np.count_nonzero(on_surface) * region.step**2 < min_points:
+        return None
+    z = region.depths[on_surface]
+    x = (region.x[on_surface] - camera.cx) / camera.fx
+    y = (region.y[on_surface] - camera.cy) / camera.fy
+    cos, sin = math.cos(box.theta), math.sin(box.theta)
+    if box.theta:
+        x, y = x * cos + y * sin, y * cos - x * sin
+    left, right, columns = _edges(x, z, region.step / camera.fx, span)
+    top, bottom, rows = _edges(y, z, region.step / camera.fy, span)
+    nearest, farthest = min(columns[0], rows[0]), max(columns[1], rows[1])
+    x_middle, y_middle = (left + right) / 2, (top + bottom) / 2
+    center = x_middle * cos - y_middle * sin, x_middle * sin + y_middle * cos
+    size = right - left, bottom - top, max(farthest - nearest, min_depth_m)
+    return Box3D((*center, (nearest + farthest) / 2), size, box.theta, span)
+
+
+def _region(
+    box: ImageBox, depth: DepthImage, mask: npt.NDArray[np.bool_] | None
+) -> _Region | None:
+    """Return the pixels of an object that have a depth; None if there are none."""
+    if not all(-_LARGEST < number < _LARGEST for number in box):  # also False for NaN
+        return None
+    height, width = depth.values.shape
+    cos, sin = math.cos(box.theta), math.sin(box.theta)
+    reach_x = (abs(box.width * cos) + abs(box.height * sin)) / 2
+    reach_y = (abs(box.width * sin) + abs(box.height * cos)) / 2
+    left, right = _pixels(box.x - reach_x, box.x + reach_x, width)
+    top, bottom = _pixels(box.y - reach_y, box.y + reach_y, height)
+    if left >= right or top >= bottom:
+        return None
+    step = max(1, round(math.sqrt((right - left) * (bottom - top) / _MAX_PIXELS)))
+    rows, columns = slice(top, bottom, step), slice(left, right, step)
+    depths = depth.metres(rows, columns)
+    is_object = (depths > _NEAREST_M) & (depths < _FARTHEST_M)
+    x = np.arange(left, right, step, dtype=np.float32)
+    y = np.arange(top, bottom, step, dtype=np.float32)
+    along, across = x[None] + 0.5 - box.x, y[:, None] + 0.5 - box.y
+    if box.theta:
+        along, across = along * cos + across * sin, across * cos - along * sin
+        is_object &= (abs(along) <= box.width / 2) & (abs(across) <= box.height / 2)
+    if mask is not None:
+        is_object &= mask[rows, columns]
+    if not is_object.any():
+        return None
+    is_inner = None
+    if mask is None:
+        inner_x, inner_y = box.width * _INNER / 2, box.height * _INNER / 2
+        is_inner = ((abs(along) <= inner_x) & (abs(across) <= inner_y))[is_object]
+    columns_of, rows_of = (np.broadcast_to(each, depths.shape) for each in (x, y[:, None]))
+    return _Region(depths[is_object], columns_of[is_object], rows_of[is_object], is_inner, step)
+
+
+def _pixels(low: float, high: float, count: int) -> tuple[int, int]:
+    """Return the first pixel whose centre is between two edges, and the one after the last."""
+    return max(0, math.ceil(max(low, -1) - 0.5)), min(count, math.floor(min(high, count) + 0.5))
+
+
+def _surface_span(region: _Region) -> tuple[float, float] | None:
+    """Return the depths between which the surface is: from, and up to but not including.
+
+    None if no pixel of the inner part has a depth.
+    """
+    bins = region.depths.view(np.int32) >> _BIN_BITS
+    first = int(bins.min())
+    counts = inner_counts = np.bincount(bins - first)
+    if region.is_inner is not None:
+        if not region.is_inner.any():
+            return None
+        inner_counts = np.bincount(bins[region.is_inner] - first)
+    # Noise spreads a flat surface over neighbouring bins.
+    counts, inner_counts = (np.convolve(each, (1, 1, 1))[1:-1] for each in (counts, inner_counts))
+    mode = int(inner_counts.argmax())
+    is_gap = counts < max(1.0, _MIN_SHARE * counts[mode])
+    before, after = np.flatnonzero(is_gap[:mode]), np.flatnonzero(is_gap[mode:])
+    low = int(before[-1]) + 1 if len(before) else 0
+    high = mode + int(after[0]) if len(after) else len(counts)
+    edges = np.array([first + low, first + high], np.int32) << _BIN_BITS
+    near, far = edges.view(np.float32).tolist()
+    return near, far
+
+
+def _edges(
+    tangents: _Floats, depths: _Floats, pitch: float, span: tuple[float, float]
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the ends of a surface along an axis, and its least and largest depth, in metres.
+
+    The surface consists of lines of pixels across the axis. The depth of a line is the mode of its
+    points, and the depth at an end is the median there. So a few points of the background do not
+    count, though far from the image's centre a wrong depth would move a point sideways.
+
+    Args:
+        tangents: the coordinate of each point, divided by its depth.
+        pitch: distance of two lines of pixels, in the unit of `tangents`.
+        span: the depths between which all points are.
+    """
+    start, (near, far) = float(tangents.min()), span
+    lines = ((tangents - start) / pitch + 0.5).astype(np.int32)
+    bins = ((depths - near) * (_LINE_BINS / (far - near))).astype(np.int32)
+    np.minimum(bins, _LINE_BINS - 1, out=bins)
+    count = int(lines.max()) + 1
+    table = np.bincount(lines * _LINE_BINS + bins, minlength=count * _LINE_BINS)
+    table = table.reshape(count, _LINE_BINS)
+    points = table.sum(1)
+    long_line = np.sort(points)[-1 - count // 4]
+    full = np.flatnonzero(points >= max(1.0, _MIN_LINE * long_line))
+    first, last = int(full[0]), int(full[-1])
+    reach = max(1, (last - first + 1) // _EDGE_LINES)
+    # A pixel reaches half a pitch beyond its centre.
+    low = (start + (first - 0.5) * pitch) * _median(depths[lines < first + reach])
+    high = (start + (last + 0.5) * pitch) * _median(depths[lines > last - reach])
+    table = table[full]
+    smooth = table.copy()
+    smooth[:, 1:] += table[:, :-1]
+    smooth[:, :-1] += table[:, 1:]
+    modes = smooth.argmax(1)
+    low_mode, high_mode = ((int(mode) + 0.5) / _LINE_BINS for mode in (modes.min(), modes.max()))
+    return low, high, (near + (far - near) * low_mode, near + (far - near) * high_mode)
+
+
+def _median(depths: _Floats) -> float:
+    """Return the median, of an even number the upper one. NumPy's takes 20 µs longer."""
+    middle = len(depths) // 2
+    return float(np.partition(depths, middle)[middle])
