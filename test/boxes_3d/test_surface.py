@@ -10,7 +10,7 @@ from support import rgbd_scenes as scenes
 from support.properties import given, settings, st
 from trt_perception.boxes_3d.calibration import Pinhole
 from trt_perception.boxes_3d.depth_image import DepthImage
-from trt_perception.boxes_3d.surface import ImageBox, find_surface
+from trt_perception.boxes_3d.surface import ImageBox, Mask, find_surface
 
 CAMERA = Pinhole(scenes.FOCAL, scenes.FOCAL, scenes.CX, scenes.CY, scenes.WIDTH, scenes.HEIGHT)
 FACE = scenes.Shape('box', (0.3, -0.1, 2.2), (0.6, 0.4, 0.4))
@@ -39,7 +39,7 @@ def test_box_of_a_flat_face_has_its_place_and_size(has_mask, is_float):
     rendered = scene(shape)
     depth = DepthImage(rendered.depth, 1.0) if is_float else millimetres(rendered)
     [truth] = rendered.objects
-    mask = truth.mask if has_mask else None
+    mask = Mask(truth.mask) if has_mask else None
     found = find_surface(ImageBox(*truth.box), depth, CAMERA, mask=mask)
     assert found.center == pytest.approx((0, 0, 2.0), abs=0.02)
     assert found.size == pytest.approx((0.6, 0.4, 0.05), rel=0.02)
@@ -52,7 +52,7 @@ def test_noise_holes_and_a_wall_behind_change_little(kind):
     middle = {'person': (-0.4, 0.2, 3.0), 'bottle': (0.2, 0.1, 1.1), 'box': FACE.middle}
     rendered = scene(scenes.Shape(kind, middle[kind], sizes[kind]), noise=0.0015, holes=True)
     [truth] = rendered.objects
-    for mask in (None, scenes.detected_mask(truth, np.random.default_rng(1))):
+    for mask in (None, Mask(scenes.detected_mask(truth, np.random.default_rng(1)))):
         found = find_surface(ImageBox(*truth.box), millimetres(rendered), CAMERA, mask=mask)
         check(found, truth, 0.1)
         middle_z = (truth.low[2] + truth.high[2]) / 2
@@ -73,7 +73,7 @@ def test_of_two_objects_in_a_box_a_mask_chooses():
     rendered = scene(front, behind)
     box = ImageBox(320, 240, 220, 220)
     found = [
-        find_surface(box, millimetres(rendered), CAMERA, mask=truth.mask)
+        find_surface(box, millimetres(rendered), CAMERA, mask=Mask(truth.mask))
         for truth in rendered.objects
     ]
     assert [each.center[2] for each in found] == pytest.approx([1.5, 4.0], rel=0.01)

@@ -334,3 +334,17 @@ def test_tracker_is_as_good_as_trackers_and_faster():
     }
     assert ratios['100'] <= 0.25
     assert ratios['300'] <= 0.4
+
+
+def test_boxes_in_space_are_right_for_most_visible_objects():
+    record = load('benchmarks/boxes_3d.json')
+    assert record['figures']['visible']['mask']['largest mode']['objects'] >= 500
+    shares = [
+        figures[f'{side}_percent']
+        for figures in (record['figures']['visible']['mask']['largest mode'],)
+        for side in ('depth', 'width', 'height')
+    ]
+    assert min(shares) >= 95
+    for region in record['figures']['visible'].values():
+        mode, *others = (figures['depth_percent'] for figures in region.values())
+        assert mode > max(others) + 10

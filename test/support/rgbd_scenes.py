@@ -17,7 +17,7 @@ SUB = 3
 FLOOR_Y = 1.1  # metres below the camera
 WALL_Z = 9.0
 NOISE = 0.0015  # metres at 1 m
-Z_TAIL = 2.5  # percent of the visible surface at each end that the extent along z leaves out
+Z_TAIL = 1.0  # percent of the visible surface at each end that the extent along z leaves out
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from trt_perception.errors import ImageError
+from trt_perception.errors import DepthError
 
 # Drivers write tiny coefficients for images that they rectify. At the corner of an image, a
 # coefficient of this size moves a point by less than 0.1 % of its distance from the centre.
@@ -59,7 +59,7 @@ class Calibration:
         and region of interest.
 
         Raises:
-            ImageError: the camera is not calibrated, or a number is not finite (reason
+            DepthError: the camera is not calibrated, or a number is not finite (reason
                 ``bad_calibration``).
         """
         matrix = [self.projection[index] for index in (0, 5, 2, 6)]
@@ -70,7 +70,7 @@ class Calibration:
         bin_x, bin_y = max(1, bin_x), max(1, bin_y)
         width, height = (columns or self.size_wh[0]) // bin_x, (rows or self.size_wh[1]) // bin_y
         if not (all(map(math.isfinite, matrix)) and min(fx, fy, width, height) > 0):
-            raise ImageError(
+            raise DepthError(
                 'bad_calibration',
                 'camera_info',
                 f'focal lengths {fx:g} and {fy:g}, principal point {cx:g}, {cy:g}, '
@@ -82,12 +82,12 @@ class Calibration:
             fx / bin_x, fy / bin_y, (cx - left) / bin_x, (cy - top) / bin_y, width, height
         )
 
-    def find_distortion(self) -> ImageError | None:
+    def find_distortion(self) -> DepthError | None:
         """Return the mistake that the lens distorts, so that images may not be rectified."""
         largest = max(map(abs, self.distortion), default=0.0)
         if largest <= _MAX_ZERO:
             return None
-        return ImageError(
+        return DepthError(
             'distortion',
             'camera_info',
             f'a lens with distortion (largest coefficient {largest:g})',

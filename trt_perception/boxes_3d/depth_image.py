@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.errors import ImageError
+from trt_perception.errors import DepthError
 from trt_perception.files.plain_text import short_repr
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
@@ -86,7 +86,7 @@ def read_depth(
         unit_m: metres per unit; 0 takes the unit of the encoding.
 
     Raises:
-        ImageError: the encoding is not one of depth (reason ``unknown_encoding``), or size, step
+        DepthError: the encoding is not one of depth (reason ``unknown_encoding``), or size, step
             and length do not fit (``bad_size``, ``bad_step``, ``bad_length``).
     """
     kind, unit = _encoding(encoding, 'encoding of the depth image')
@@ -94,12 +94,12 @@ def read_depth(
     width, height = size_wh
     row_bytes = width * np.dtype(kind).itemsize
     if step < row_bytes:
-        raise ImageError(
+        raise DepthError(
             'bad_step', 'step of the depth image', str(step), expected=f'at least {row_bytes}'
         )
     if data.size != step * height:
         expected = f'{step * height} bytes'
-        raise ImageError('bad_length', 'depth image', f'{data.size} bytes', expected=expected)
+        raise DepthError('bad_length', 'depth image', f'{data.size} bytes', expected=expected)
     rows = data.reshape(height, step)[:, :row_bytes]
     if step % np.dtype(kind).itemsize or data.ctypes.data % np.dtype(kind).itemsize:
         rows = np.ascontiguousarray(rows)
@@ -123,7 +123,7 @@ def read_compressed_depth(image_format: str, data: _Bytes, *, unit_m: float = 0.
     transport, *codec = rest.split() or ['']
     subject = f'format of the compressed depth, {short_repr(image_format)}'
     if codec == ['rvl']:
-        raise ImageError(
+        raise DepthError(
             'unknown_encoding',
             subject,
             'RVL',
@@ -132,7 +132,7 @@ def read_compressed_depth(image_format: str, data: _Bytes, *, unit_m: float = 0.
             'raw images (depth_transport: raw)',
         )
     if transport != 'compressedDepth' or codec not in ([], ['png']):
-        raise ImageError(
+        raise DepthError(
             'unknown_encoding',
             subject,
             'not of compressed_depth_image_transport',
@@ -141,13 +141,13 @@ def read_compressed_depth(image_format: str, data: _Bytes, *, unit_m: float = 0.
     kind, unit = _encoding(encoding, subject)
     if data.size < _HEADER.size:
         found, expected = f'{data.size} bytes', f'a header of {_HEADER.size} bytes, then a PNG'
-        raise ImageError('not_decodable', 'compressed depth', found, expected=expected)
+        raise DepthError('not_decodable', 'compressed depth', found, expected=expected)
     _, scale, offset = _HEADER.unpack_from(data.data)
     values: npt.NDArray[Any] = _decode_png(data[_HEADER.size :])
     if kind == 'f4':
         if not (math.isfinite(scale) and math.isfinite(offset)):
             found = f'parameters {scale} and {offset} of inverse depth'
-            raise ImageError('not_decodable', 'compressed depth', found)
+            raise DepthError('not_decodable', 'compressed depth', found)
         inverse = values.astype(np.float32)
         with np.errstate(divide='ignore', over='ignore'):
             values = np.where(values > 0, scale / (inverse - np.float32(offset)), np.nan)
@@ -155,7 +155,7 @@ def read_compressed_depth(image_format: str, data: _Bytes, *, unit_m: float = 0.
     return DepthImage(values, unit_m or unit)
 
 
-def find_unit_mistake(depth: DepthImage, encoding: str, unit_m: float) -> ImageError | None:
+def find_unit_mistake(depth: DepthImage, encoding: str, unit_m: float) -> DepthError | None:
     """Return the mistake that values have another unit than their encoding says.
 
     Args:
@@ -174,7 +174,7 @@ def find_unit_mistake(depth: DepthImage, encoding: str, unit_m: float) -> ImageE
         found, expected, unit = f'depths above {near:g}', 'metres (32FC1)', 0.001
     else:
         return None
-    return ImageError(
+    return DepthError(
         'depth_unit',
         'depth image',
         found,
@@ -187,7 +187,7 @@ def find_unit_mistake(depth: DepthImage, encoding: str, unit_m: float) -> ImageE
 def _encoding(encoding: str, subject: str) -> tuple[str, float]:
     if encoding not in ENCODINGS:
         known = ' or '.join(ENCODINGS)
-        raise ImageError(
+        raise DepthError(
             'unknown_encoding', subject, short_repr(encoding), expected=known, fix=_USE_DEPTH
         )
     return ENCODINGS[encoding]
@@ -197,20 +197,20 @@ def _check_size(size_wh: tuple[int, int]) -> None:
     width, height = size_wh
     if not (width > 0 and height > 0 and width * height <= MAX_DEPTH_PIXELS):
         expected = f'1 to {MAX_DEPTH_PIXELS} pixels'
-        raise ImageError('bad_size', 'depth image', f'{width}x{height}', expected=expected)
+        raise DepthError('bad_size', 'depth image', f'{width}x{height}', expected=expected)
 
 
 def _decode_png(file: _Bytes) -> npt.NDArray[np.uint16]:
     """Return the grey values of 16 bits in a PNG, uint16 (height, width)."""
     if file[:4].tobytes() != _PNG_START:
         start = file[:4].tobytes().hex(' ')
-        raise ImageError('not_decodable', 'compressed depth', f'begins with {start}, not a PNG')
+        raise DepthError('not_decodable', 'compressed depth', f'begins with {start}, not a PNG')
     checked = check_image_file(file)
     _check_size(checked.size_wh)
     bits, color = checked.parts[1][16:18]  # of the header chunk
     if (bits, color) != (16, 0):
         found = f'a PNG of {bits} bits and colour type {color}'
-        raise ImageError('not_decodable', 'compressed depth', found, expected='16 bits, grey')
+        raise DepthError('not_decodable', 'compressed depth', found, expected='16 bits, grey')
     try:
         from PIL.PngImagePlugin import PngImageFile
 
@@ -219,4 +219,4 @@ def _decode_png(file: _Bytes) -> npt.NDArray[np.uint16]:
     # Pillow may be missing, and raises a dozen exception types for damaged files.
     except Exception as error:
         found = f'Pillow cannot decode the PNG: {error}'
-        raise ImageError('not_decodable', 'compressed depth', found) from error
+        raise DepthError('not_decodable', 'compressed depth', found) from error

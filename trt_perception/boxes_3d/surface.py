@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,12 +27,15 @@ _INNER: Final = 0.7
 # Positive floats have the order of their bits. These bits leave 32 bins for each factor of two in
 # depth, so a bin spans 2.2 to 3.1 % of the depth. Noise of stereo cameras is smaller below 10 m.
 _BIN_BITS: Final = 18
-# A bin with less than this share of the mode's points ends the surface. With less, the floor that
-# continues an object in its box would count; with more, sides and tops that are seen at an angle
-# would be missing.
-_MIN_SHARE: Final = 0.03
+# A bin with less than this share of the mode's points ends the surface, in a box and in a mask. In
+# a box, with less, the floor that continues an object would count; with more, tops and sides that
+# are seen at an angle would be missing.
+_MIN_SHARE_BOX: Final = 0.02
+_MIN_SHARE_MASK: Final = 0.005
 # A line of pixels with less than this share of the points of a long line is not of the surface.
 _MIN_LINE: Final = 0.05
+# The mode of a line is clear if it has this share of the line's points.
+_MIN_MODE: Final = 0.5
 # The depth at an edge is that of this share of the lines, and at least of one.
 _EDGE_LINES: Final = 15
 # Depths of a line are sorted into this many bins.
@@ -73,6 +76,13 @@ class Box3D:
     depth_range: tuple[float, float]
 
 
+class Mask(NamedTuple):
+    """The pixels of an object: those of `numbers`, (height, width), that have its number."""
+
+    numbers: npt.NDArray[np.unsignedinteger[Any] | np.bool_]
+    number: int = 1
+
+
 class _Region(NamedTuple):
     """The depths of an object's pixels, and the pixels' places.
 
@@ -95,7 +105,7 @@ def find_surface(
     depth: DepthImage,
     camera: Pinhole,
     *,
-    mask: npt.NDArray[np.bool_] | None = None,
+    mask: Mask | None = None,
     min_points: int = 20,
     min_depth_m: float = 0.05,
 ) -> Box3D | None:
@@ -104,7 +114,7 @@ def find_surface(
     Args:
         box: the object in the image. Any numbers are allowed.
         depth: of the same size as the image.
-        mask: bool, of the same size as the image: the pixels of the object; None if unknown.
+        mask: of the same size as the image; None if unknown.
         min_points: smallest number of pixels on the surface.
         min_depth_m: smallest extent along z, in metres.
 
@@ -136,9 +146,7 @@ def find_surface(
     return Box3D((*center, (nearest + farthest) / 2), size, box.theta, span)
 
 
-def _region(
-    box: ImageBox, depth: DepthImage, mask: npt.NDArray[np.bool_] | None
-) -> _Region | None:
+def _region(box: ImageBox, depth: DepthImage, mask: Mask | None) -> _Region | None:
     """Return the pixels of an object that have a depth; None if there are none."""
     if not all(-_LARGEST < number < _LARGEST for number in box):  # also False for NaN
         return None
@@ -161,7 +169,7 @@ def _region(
         along, across = along * cos + across * sin, across * cos - along * sin
         is_object &= (abs(along) <= box.width / 2) & (abs(across) <= box.height / 2)
     if mask is not None:
-        is_object &= mask[rows, columns]
+        is_object &= mask.numbers[rows, columns] == mask.number
     if not is_object.any():
         return None
     is_inner = None
@@ -192,7 +200,8 @@ def _surface_span(region: _Region) -> tuple[float, float] | None:
     # Noise spreads a flat surface over neighbouring bins.
     counts, inner_counts = (np.convolve(each, (1, 1, 1))[1:-1] for each in (counts, inner_counts))
     mode = int(inner_counts.argmax())
-    is_gap = counts < max(1.0, _MIN_SHARE * counts[mode])
+    min_share = _MIN_SHARE_MASK if region.is_inner is None else _MIN_SHARE_BOX
+    is_gap = counts < max(1.0, min_share * counts[mode])
     before, after = np.flatnonzero(is_gap[:mode]), np.flatnonzero(is_gap[mode:])
     low = int(before[-1]) + 1 if len(before) else 0
     high = mode + int(after[0]) if len(after) else len(counts)
@@ -208,7 +217,7 @@ def _edges(
 
     The surface consists of lines of pixels across the axis. The depth of a line is the mode of its
     points, and the depth at an end is the median there. So a few points of the background do not
-    count, though far from the image's centre a wrong depth would move a point sideways.
+    count; far from the image's centre, a wrong depth would also move a point sideways.
 
     Args:
         tangents: the coordinate of each point, divided by its depth.
@@ -224,17 +233,25 @@ def _edges(
     table = table.reshape(count, _LINE_BINS)
     points = table.sum(1)
     long_line = np.sort(points)[-1 - count // 4]
-    full = np.flatnonzero(points >= max(1.0, _MIN_LINE * long_line))
-    first, last = int(full[0]), int(full[-1])
-    reach = max(1, (last - first + 1) // _EDGE_LINES)
-    # A pixel reaches half a pitch beyond its centre.
-    low = (start + (first - 0.5) * pitch) * _median(depths[lines < first + reach])
-    high = (start + (last + 0.5) * pitch) * _median(depths[lines > last - reach])
-    table = table[full]
     smooth = table.copy()
     smooth[:, 1:] += table[:, :-1]
     smooth[:, :-1] += table[:, 1:]
-    modes = smooth.argmax(1)
+    modes, most = smooth.argmax(1), smooth.max(1)
+    is_full = points >= max(1.0, _MIN_LINE * long_line)
+    # A line along the floor has no clear mode. Neither have lines along a turned side.
+    is_clear = is_full & (most >= _MIN_MODE * points)
+    clear = np.flatnonzero(is_clear)
+    surface = clear if 2 * len(clear) >= np.count_nonzero(is_full) else np.flatnonzero(is_full)
+    first, last = int(surface[0]), int(surface[-1])
+    reach = max(1, (last - first + 1) // _EDGE_LINES)
+    # A pixel reaches half a pitch beyond its centre.
+    low = (start + (first - 0.5) * pitch) * _median(
+        depths[(lines >= first) & (lines < first + reach)]
+    )
+    high = (start + (last + 0.5) * pitch) * _median(
+        depths[(lines <= last) & (lines > last - reach)]
+    )
+    modes = modes[clear if len(clear) else surface]
     low_mode, high_mode = ((int(mode) + 0.5) / _LINE_BINS for mode in (modes.min(), modes.max()))
     return low, high, (near + (far - near) * low_mode, near + (far - near) * high_mode)
 

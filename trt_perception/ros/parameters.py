@@ -167,7 +167,7 @@ class NodeParameters:
             row = self._declared.get(change.name)
             with contextlib.suppress(ConfigError):  # rclpy or _on_set reports the error
                 if row is not None:
-                    own[i] = _ros_parameter(row, _table_value(row, change.value))
+                    own[i] = ros_parameter(row, table_value(row, change.value))
         return own
 
     def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
@@ -242,12 +242,12 @@ class NodeParameters:
             for name, row in rows.items():
                 if name not in self._declared:
                     self._node.declare_parameter(
-                        name, _ros_type(row), _descriptor(row), ignore_override=True
+                        name, ros_type(row), descriptor(row), ignore_override=True
                     )
             self._declared = rows
             changed = [name for name in rows if self._ros_values.get(name) != values[name]]
             if changed:
-                own = [_ros_parameter(rows[name], values[name]) for name in changed]
+                own = [ros_parameter(rows[name], values[name]) for name in changed]
                 # Call the base class, because the detector's own method would refuse this change.
                 result = Node.set_parameters_atomically(self._node, own)
                 assert result.successful, result
@@ -288,7 +288,7 @@ def _read_start_values(node: Node) -> NodeConfig:
         if mistake := _find_mistake(name, value, rows.get(name), cameras or (), line):
             mistakes.append(mistake)
         else:
-            values[name] = _table_value(rows[name], value)
+            values[name] = table_value(rows[name], value)
     if mistakes:
         raise ValuesError(mistakes)
     node_config = NodeConfig.from_values(values)
@@ -300,7 +300,7 @@ def _read_start_values(node: Node) -> NodeConfig:
 def _start_names(row: Parameter, value: Any) -> tuple[str, ...] | None:
     """Return the start value of a list of names, or None if the value is invalid."""
     is_valid = not _find_mistake(row.name, value, row, (), _start_line(row.name))
-    return _table_value(row, value) if is_valid else None
+    return table_value(row, value) if is_valid else None
 
 
 def _start_line(given: str) -> Callable[[str, str], str]:
@@ -329,7 +329,7 @@ def _find_mistake(
             raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
         if row is None:
             raise unknown_parameter(name, cameras, lambda meant: line(meant, yaml_value(value)))
-        check_value(row, _table_value(row, value))
+        check_value(row, table_value(row, value))
     except ConfigError as error:
         text = _suggested_text(row, value)
         also = _BOOL_WORDS_NOTE if _has_bool(value) else ''
@@ -371,7 +371,7 @@ def _yaml_text(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
-def _table_value(parameter: Parameter, value: Any) -> Any:
+def table_value(parameter: Parameter, value: Any) -> Any:
     """Return a value in the type of its row.
 
     An empty YAML list has no type and may arrive as None.
@@ -381,16 +381,19 @@ def _table_value(parameter: Parameter, value: Any) -> Any:
     return parameter_value(parameter, value)
 
 
-def _ros_type(parameter: Parameter) -> RosParameter.Type:
+def ros_type(parameter: Parameter) -> RosParameter.Type:
+    """Return the ROS type of a row."""
     return RosParameter.Type[parameter.kind.replace('[]', '_array').upper()]
 
 
-def _ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
+def ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
+    """Return a ROS parameter with the name and type of a row."""
     plain = list(value) if isinstance(value, tuple) else value
-    return RosParameter(parameter.name, _ros_type(parameter), plain)
+    return RosParameter(parameter.name, ros_type(parameter), plain)
 
 
-def _descriptor(parameter: Parameter) -> ParameterDescriptor:
+def descriptor(parameter: Parameter) -> ParameterDescriptor:
+    """Return description, limits and constraints of a row, as ROS shows them."""
     unit = f' Unit: {parameter.unit}.' if parameter.unit else ''
     constraints = []
     if parameter.choices:
@@ -402,15 +405,15 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
         constraints.append(
             'may change while active' if parameter.live else 'fixed while configured'
         )
-    descriptor = ParameterDescriptor(
+    described = ParameterDescriptor(
         description=parameter.description + unit, additional_constraints='; '.join(constraints)
     )
     low, high = parameter.minimum, parameter.maximum
     if low is not None and high is not None:
         if parameter.kind == 'integer':
             limits = IntegerRange(from_value=int(low), to_value=int(high), step=1)
-            descriptor.integer_range = [limits]
+            described.integer_range = [limits]
         else:
             span = FloatingPointRange(from_value=float(low), to_value=float(high))
-            descriptor.floating_point_range = [span]
-    return descriptor
+            described.floating_point_range = [span]
+    return described
