@@ -363,6 +363,23 @@ def preprocessing():
 # Benchmarks.
 
 
+def box_delays():
+    """Return CPU time and delays of detections_3d over DDS."""
+    recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'boxes_3d_dds.json'
+    record = json.loads(recorded.read_text(encoding='utf-8'))
+    head = ('', 'pairs', 'published', 'CPU time for a pair', 'p50', 'p99')
+    rows = [
+        (
+            name.replace('_', ' '),
+            str(run['pairs']),
+            str(run['counts']['published']),
+            *(f'{run[key]:.1f} ms' for key in ('cpu_ms_per_pair', 'p50_ms', 'p99_ms')),
+        )
+        for name, run in record['runs'].items()
+    ]
+    return table(head, rows)
+
+
 def box_accuracy():
     """Return the shares of right boxes in space."""
     recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'boxes_3d.json'
@@ -407,7 +424,7 @@ PARTS = {
             demo_launch,
         ),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing, peers),
-        box_accuracy,
+        *(box_accuracy, box_delays),
     )
 }
 

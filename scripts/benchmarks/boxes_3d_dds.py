@@ -178,16 +178,17 @@ def main():
     parser.add_argument('--json', type=Path, default=Path('boxes_3d_dds.json'))
     parser.add_argument('--seconds', type=float, default=30)
     options = parser.parse_args()
-    load = os.getloadavg()[0]
     rclpy.init()
     record = {
         'machine': {'processor': platform.machine(), 'cores': os.cpu_count()},
-        'load_average_before': round(load, 1),
+        'load_average': [round(load, 1) for load in os.getloadavg()[:2]],
         'size': [WIDTH, HEIGHT],
         'rate_hz': RATE_HZ,
         'objects': OBJECTS,
-        'boxes_only': measure(options.seconds, masks=False),
-        'with_masks': measure(options.seconds, masks=True),
+        'runs': {
+            'boxes_only': measure(options.seconds, masks=False),
+            'with_masks': measure(options.seconds, masks=True),
+        },
     }
     options.json.write_text(json.dumps(record, indent=2) + '\n', encoding='utf-8')
     print(options.json.read_text(encoding='utf-8'))

@@ -36,6 +36,7 @@ def joined(made, stamp_ms, now_ms=0, **options):
         ((951, 984), 984),  # the next one is expected at 1017
         ((947, 980), 'waits'),  # the next one is expected at 1013
         ((900, 933), 'waits'),
+        ((0, 960), 'waits'),  # after a gap, but too far away: the next one may fit
         ((1000, 1000), 1000),
         ((5000,), None),  # another clock
     ],

@@ -60,14 +60,16 @@ class RecentMessages:
         best = min(reversed(self._messages), key=lambda each: abs(each[0] - stamp_ns))
         return best[0] - stamp_ns, best[2]
 
-    def may_come_nearer(self, stamp_ns: int) -> bool:
+    def may_come_nearer(self, stamp_ns: int, tolerance_ns: int) -> bool:
         """Return whether a later message may have a nearer stamp, if stamps come in order."""
         if not self._messages:
             return True
         last = self._messages[-1][0]
         if last >= stamp_ns:
             return False
-        # The next stamp is probably one period later.
+        if stamp_ns - last > tolerance_ns:
+            return True
+        # The next stamp is probably one period later. The period may be that of a gap.
         return not self._period_ns or stamp_ns - last > self._period_ns / 2
 
 
@@ -161,7 +163,9 @@ class Pairing:
             return Pair(first.message, is_replaced=True)
         found = {topic: self._other_of(topic, first.stamp_ns) for topic in first.needs}
         missing = tuple(topic for topic, message in found.items() if message is None)
-        waits = missing or (first.needs_depth and self.depth.may_come_nearer(first.stamp_ns))
+        waits = missing or (
+            first.needs_depth and self.depth.may_come_nearer(first.stamp_ns, self.tolerance_ns)
+        )
         if waits and now_ns < first.until_ns:
             return None
         self._waiting.popleft()

@@ -139,9 +139,8 @@ def find_surface(
         x, y = x * cos + y * sin, y * cos - x * sin
     bins = ((z - near) * (_LINE_BINS / (far - near))).astype(np.int32)
     np.minimum(bins, _LINE_BINS - 1, out=bins)
-    left, right, columns = _edges(x, bins, region.step / camera.fx, span)
-    top, bottom, rows = _edges(y, bins, region.step / camera.fy, span)
-    nearest, farthest = min(columns[0], rows[0]), max(columns[1], rows[1])
+    pitches = region.step / camera.fx, region.step / camera.fy
+    (left, right), (top, bottom), (nearest, farthest) = _extents((x, y), bins, pitches, span)
     x_middle, y_middle = (left + right) / 2, (top + bottom) / 2
     center = x_middle * cos - y_middle * sin, x_middle * sin + y_middle * cos
     size = right - left, bottom - top, max(farthest - nearest, min_depth_m)
@@ -212,51 +211,66 @@ def _surface_span(region: _Region) -> tuple[float, float] | None:
     return near, far
 
 
-def _edges(
-    tangents: _Floats, bins: npt.NDArray[np.int32], pitch: float, span: tuple[float, float]
-) -> tuple[float, float, tuple[float, float]]:
-    """Return the ends of a surface along an axis, and its least and largest depth, in metres.
+def _extents(
+    tangents: tuple[_Floats, _Floats],
+    bins: npt.NDArray[np.int32],
+    pitches: tuple[float, float],
+    span: tuple[float, float],
+) -> list[tuple[float, float]]:
+    """Return the least and the largest x, y and z of a surface, in metres.
 
-    The surface consists of lines of pixels across the axis. The depth of a line is the mode of its
-    points, and the depth at an end is the median there. So a few points of the background do not
-    count; far from the image's centre, a wrong depth would also move a point sideways.
+    The surface consists of lines of pixels, columns and rows. The depth of a line is the mode of
+    its points, and the depth at an end is the median there. So a few points of the background do
+    not count; far from the image's centre, a wrong depth would also move a point sideways.
 
     Args:
-        tangents: the coordinate of each point, divided by its depth.
+        tangents: x and y of each point, divided by its depth.
         bins: the depth of each point, as one of _LINE_BINS equal parts of `span`.
-        pitch: distance of two lines of pixels, in the unit of `tangents`.
+        pitches: distance of two columns and of two rows, in the unit of `tangents`.
         span: the depths between which all points are.
     """
-    start, (near, far) = float(tangents.min()), span
-    lines = ((tangents - (start - pitch / 2)) * (1 / pitch)).astype(np.int32)
-    count = int(lines.max()) + 1
-    lines *= _LINE_BINS
-    lines += bins
-    table = np.bincount(lines, minlength=count * _LINE_BINS).reshape(count, _LINE_BINS)
+    near, far = span
+    bin_m = (far - near) / _LINE_BINS
+    starts = [float(each.min()) for each in tangents]
+    places = np.empty((2, len(bins)), np.int64)
+    for place, each, start, pitch in zip(places, tangents, starts, pitches, strict=True):
+        place[:] = (each - (start - pitch / 2)) * (1 / pitch)
+    columns, rows = (places.max(1) + 1).tolist()
+    places[1] += columns
+    places *= _LINE_BINS
+    places += bins
+    table = np.bincount(places.ravel(), minlength=(columns + rows) * _LINE_BINS)
+    table = table.reshape(-1, _LINE_BINS)
     points = table.sum(1)
-    long_line = np.sort(points)[-1 - count // 4]
     smooth = table.copy()
     smooth[:, 1:] += table[:, :-1]
     smooth[:, :-1] += table[:, 1:]
-    modes, most = smooth.argmax(1), smooth.max(1)
-    is_full = points >= max(1.0, _MIN_LINE * long_line)
+    modes = smooth.argmax(1)
     # A line along the floor has no clear mode. Neither have lines along a turned side.
-    is_clear = is_full & (most >= _MIN_MODE * points)
-    clear, full = np.flatnonzero(is_clear), np.flatnonzero(is_full)
-    surface = clear if 2 * len(clear) >= len(full) else full
-    first, last = int(surface[0]), int(surface[-1])
-    reach = max(1, (last - first + 1) // _EDGE_LINES)
-    bin_m = (far - near) / _LINE_BINS
-    depth_first, depth_last = (
-        near + bin_m * _median(part.sum(0))
-        for part in (table[first : first + reach], table[last - reach + 1 : last + 1])
-    )
-    # A pixel reaches half a pitch beyond its centre.
-    low = (start + (first - 0.5) * pitch) * depth_first
-    high = (start + (last + 0.5) * pitch) * depth_last
-    modes = modes[clear if len(clear) else surface]
-    nearest, farthest = (near + bin_m * (int(mode) + 0.5) for mode in (modes.min(), modes.max()))
-    return low, high, (nearest, farthest)
+    is_clear = smooth.max(1) >= _MIN_MODE * points
+    extents, depths = [], []
+    for axis, lines in enumerate((slice(columns), slice(columns, None))):
+        own_points = points[lines]
+        long_line = int(np.sort(own_points)[-1 - len(own_points) // 4])
+        is_full = own_points >= max(1.0, _MIN_LINE * long_line)
+        clear, full = np.flatnonzero(is_full & is_clear[lines]), np.flatnonzero(is_full)
+        surface = clear if 2 * len(clear) >= len(full) else full
+        first, last = int(surface[0]), int(surface[-1])
+        reach = max(1, (last - first + 1) // _EDGE_LINES)
+        own_table, start, pitch = table[lines], starts[axis], pitches[axis]
+        # A pixel reaches half a pitch beyond its centre.
+        extents.append(
+            (
+                (start + (first - 0.5) * pitch)
+                * (near + bin_m * _median(own_table[first : first + reach].sum(0))),
+                (start + (last + 0.5) * pitch)
+                * (near + bin_m * _median(own_table[last - reach + 1 : last + 1].sum(0))),
+            )
+        )
+        own_modes = modes[lines][clear if len(clear) else surface]
+        depths += [int(own_modes.min()), int(own_modes.max())]
+    extents.append((near + bin_m * (min(depths) + 0.5), near + bin_m * (max(depths) + 0.5)))
+    return extents
 
 
 def _median(counts: npt.NDArray[np.int64]) -> float:
