@@ -200,6 +200,10 @@ class BoxesNode:
                 self._publishers[topic].publish(message)
         return stamp
 
+    def send_bytes(self, topic, message):
+        """Publish a serialised message."""
+        self._publishers[topic].publish(message)
+
     def ask(self, **messages):
         """Publish the messages of an image, and return the answer with its stamp."""
         return self.answer_of(self.publish(**messages))
@@ -423,6 +427,21 @@ def test_nearest_stamp_is_used_and_each_message_is_counted_once(boxes, client):
         )
 
     boxes.wait_for_status(has_counts, f'{expected} more than {before}')
+
+
+def test_malformed_messages_are_counted_and_the_node_goes_on(boxes):
+    before = boxes.wait_for_status(lambda *_: True, 'a status')[1]
+    garbage = b'\x00\x01\x00\x00' + bytes(range(1, 250))
+    for topic in ('detections', 'depth', 'camera_info'):
+        boxes.send_bytes(topic, garbage)
+    huge = Detection2DArray(detections=[detection(0, (0, 0, 1, 1))] * 4097)
+    boxes.publish(detections=huge)
+    boxes.answer_of(boxes.publish())
+
+    def is_counted(_, values):
+        return int(values['bad_message']) == int(before['bad_message']) + 2
+
+    boxes.wait_for_status(is_counted, 'two bad messages')
 
 
 def test_problems_are_logged_once_and_shown(boxes):
