@@ -10,11 +10,12 @@ from pathlib import Path
 from ament_index_python.packages import get_package_share_directory
 from launch import LaunchDescription
 from launch.actions import DeclareLaunchArgument, OpaqueFunction
+from launch.logging import get_logger
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import split_list
+from trt_perception.files.plain_text import closest_words, split_list
 from trt_perception.parameters.boxes_3d import BOX_PARAMETERS
 from trt_perception.parameters.rules import cameras_mistake
 from trt_perception.transport.advice import transport_environment
@@ -50,6 +51,11 @@ def start_nodes(context):
         raise ValueError(f"params_file must name a file (got '{file}')")
     # The node itself checks names and values.
     names = {row.name for row in BOX_PARAMETERS} | {'use_sim_time'}
+    known = {*names, *TOPICS, 'cameras', 'params_file', 'namespace', 'log_level'}
+    for name in context.launch_configurations:
+        if name not in known and (close := closest_words(name, known, cutoff=0.85)):
+            text = f'{name} is not an argument; did you mean {close[0]}?'
+            get_logger('detections_3d.launch.py').warning(text)
     given = {name: value(name) for name in names if context.launch_configurations.get(name)}
     parameters = {name: _typed(text) for name, text in given.items()}
     topics = {name: value(argument) for argument, name in TOPICS.items() if value(argument)}
