@@ -114,5 +114,7 @@ def test_wrong_parameter_ends_the_program_with_code_2(golden_messages):
     settings = ['-p', 'sync_tolerence_ms:=5.0', '-p', 'autostart:=true']
     program = Program([executable('detections_3d'), '--ros-args', *settings])
     assert program.wait() == 2
-    golden_messages.add(program.output)
+    # Kilted's middleware warns about a variable that the tests set.
+    errors = [line for line in program.output.splitlines() if line.startswith('error:')]
+    golden_messages.add('\n'.join(errors))
     program.close()

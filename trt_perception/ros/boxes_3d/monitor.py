@@ -168,6 +168,11 @@ class BoxMonitor:
     def _warn(self, text: str) -> None:
         self._node.get_logger().warning(log_text(text))
 
+    def forget_problems(self) -> Problems:
+        """Return the object for the problems of a new activation."""
+        self.problems = Problems(self._warn)
+        return self.problems
+
     def start_publishing(self, period_s: float) -> None:
         """Publish once per period from now on."""
         if self._publisher is None:

@@ -26,7 +26,7 @@ from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.boxes_3d.inputs import Inputs
 from trt_perception.ros.boxes_3d.locator import LocatedImage
 from trt_perception.ros.boxes_3d.messages import detections_3d_message, keypoints_3d_message
-from trt_perception.ros.boxes_3d.monitor import BoxMonitor, Problems
+from trt_perception.ros.boxes_3d.monitor import BoxMonitor
 from trt_perception.ros.boxes_3d.parameters import NodeBoxParameters
 from trt_perception.ros.boxes_3d.worker import BoxWorker
 from trt_perception.ros.runtime.log import log_text
@@ -109,9 +109,7 @@ class Boxes3DNode(LifecycleNode):
         """Start the worker and subscribe."""
         result: TransitionCallbackReturn = super().on_activate(state)
         values = self.values
-        problems = self._monitor.problems = Problems(
-            lambda text: self.get_logger().warning(log_text(text))
-        )
+        problems = self._monitor.forget_problems()
         self._worker = BoxWorker(values, self._publish, problems.report, self._log_trace)
         self._worker.start()
         self._inputs = Inputs(
