@@ -93,6 +93,7 @@ setup(
             'benchmark_engine = trt_perception.commands:benchmark_engine',
             'build_engine = trt_perception.commands:build_engine',
             'detect_images = trt_perception.commands:detect_images',
+            'detections_3d = trt_perception.commands:detections_3d',
             'detector_node = trt_perception.commands:detector_node',
             'evaluate_engine = trt_perception.commands:evaluate_engine',
             'export_triton = trt_perception.commands:export_triton',

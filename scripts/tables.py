@@ -1,4 +1,4 @@
-"""Write config/detect.yaml and the generated parts of docs/*.md from the code.
+"""Write the parameter files in config/ and the generated parts of docs/*.md from the code.
 
     scripts/tables          write the files again
     scripts/tables --check  write nothing; exit with 1 if a file is out of date
@@ -23,12 +23,22 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
 from trt_perception.model.preprocessing import Preprocessing, pad_value_text
 from trt_perception.model.tasks.table import TASKS
+from trt_perception.parameters.boxes_3d import BOX_PARAMETERS
 from trt_perception.parameters.launch_arguments import launch_arguments
 from trt_perception.parameters.values import PARAMETERS
 from trt_perception.process.foreign_names import FOREIGN_NAMES
 
 ROOT = Path(__file__).resolve().parents[1]
 YAML = 'config/detect.yaml'
+BOXES_YAML = 'config/detections_3d.yaml'
+BOXES_YAML_HEAD = """\
+# All parameters of detections_3d with their defaults, written by scripts/tables.
+# Reference: docs/boxes_3d.md. Copy this file, change what you need, and start:
+#   ros2 launch trt_perception detections_3d.launch.py params_file:=/path/to/my.yaml
+# For one of several cameras, add a section of its own, such as /front/detections_3d.
+/**:
+  ros__parameters:
+"""
 YAML_HEAD = """\
 # All parameters of detector_node with their defaults, written by scripts/tables.
 # Reference: docs/parameters.md. Copy this file, change what you need, and start:
@@ -50,9 +60,19 @@ def table(head, rows):
 
 def detect_yaml():
     """Return config/detect.yaml."""
-    lines = [YAML_HEAD]
+    return parameter_yaml(YAML_HEAD, PARAMETERS)
+
+
+def boxes_yaml():
+    """Return config/detections_3d.yaml."""
+    return parameter_yaml(BOXES_YAML_HEAD, BOX_PARAMETERS)
+
+
+def parameter_yaml(start, rows):
+    """Return a parameter file with the defaults of a table."""
+    lines = [start]
     group = ''
-    for parameter in PARAMETERS:
+    for parameter in rows:
         head, _, leaf = parameter.name.rpartition('.')
         if head and head != group:
             lines.append(f'    {head}:\n')
@@ -76,6 +96,25 @@ def _can_change(parameter):
     if parameter.start_only:
         return 'never'
     return 'always' if parameter.live else ''
+
+
+def box_parameters():
+    """Return the parameters of detections_3d."""
+    head = ('parameter', 'type', 'default', 'allowed', 'can change', 'meaning')
+    return table(
+        head,
+        [
+            (
+                f'`{parameter.name}`',
+                parameter.kind,
+                f'`{yaml_value(parameter.default)}`',
+                parameter.allowed.strip('().'),
+                _can_change(parameter),
+                parameter.description,
+            )
+            for parameter in BOX_PARAMETERS
+        ],
+    )
 
 
 def parameters():
@@ -180,7 +219,17 @@ def detect_launch():
 
 def demo_launch():
     """Return the arguments that demo.launch.py adds or gives a different default."""
-    tree = ast.parse((ROOT / 'launch' / 'demo.launch.py').read_text(encoding='utf-8'))
+    return declared_arguments('demo.launch.py')
+
+
+def boxes_launch():
+    """Return the arguments of detections_3d.launch.py."""
+    return declared_arguments('detections_3d.launch.py')
+
+
+def declared_arguments(name):
+    """Return the arguments that a launch file declares."""
+    tree = ast.parse((ROOT / 'launch' / name).read_text(encoding='utf-8'))
     rows = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'DeclareLaunchArgument':
@@ -332,6 +381,43 @@ def preprocessing():
 # Benchmarks.
 
 
+def box_delays():
+    """Return CPU time and delays of detections_3d over DDS."""
+    recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'boxes_3d_dds.json'
+    record = json.loads(recorded.read_text(encoding='utf-8'))
+    head = ('', 'pairs', 'published', 'CPU time for a pair', 'p50', 'p99')
+    rows = [
+        (
+            name.replace('_', ' '),
+            str(run['pairs']),
+            str(run['counts']['published']),
+            *(f'{run[key]:.1f} ms' for key in ('cpu_ms_per_pair', 'p50_ms', 'p99_ms')),
+        )
+        for name, run in record['runs'].items()
+    ]
+    return table(head, rows)
+
+
+def box_accuracy():
+    """Return the shares of right boxes in space."""
+    recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'boxes_3d.json'
+    record = json.loads(recorded.read_text(encoding='utf-8'))
+    head = ('objects', 'depths of the surface', 'depth', 'width', 'height', 'to the true middle')
+    rows = [
+        (
+            f'{found["objects"]} {group}, {"with masks" if region == "mask" else "boxes only"}',
+            way,
+            *(f'{found[f"{side}_percent"]:.1f} %' for side in ('depth', 'width', 'height')),
+            f'{found["middle_median_m"]:.2f} m (p95 {found["middle_p95_m"]:.2f} m)',
+        )
+        for group, regions in record['figures'].items()
+        for region, ways in regions.items()
+        for way, found in ways.items()
+        if group == 'visible' or way == 'largest mode'
+    ]
+    return table(head, rows)
+
+
 def peers():
     """Return the figures of scripts/bench peers and their plot."""
     recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / 'peers.json'
@@ -348,6 +434,8 @@ PARTS = {
         *(
             parameters,
             tracker_parameters,
+            box_parameters,
+            boxes_launch,
             foreign_names,
             topics,
             encodings,
@@ -355,6 +443,7 @@ PARTS = {
             demo_launch,
         ),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing, peers),
+        *(box_accuracy, box_delays),
     )
 }
 
@@ -377,6 +466,7 @@ def outdated():
     pages = {path: path.read_text(encoding='utf-8') for path in (ROOT / 'docs').rglob('*.md')}
     texts = {path: page_text(text) for path, text in sorted(pages.items())}
     texts[ROOT / YAML] = detect_yaml()
+    texts[ROOT / BOXES_YAML] = boxes_yaml()
     return {path: text for path, text in texts.items() if path.read_text('utf-8') != text}
 
 

@@ -79,6 +79,9 @@ def _run_main(module: str, interrupted: int = 130) -> int:
 benchmark_engine = functools.partial(_run_main, 'trt_perception.offline.tools.benchmark_engine')
 build_engine = functools.partial(_run_main, 'trt_perception.offline.tools.build_engine')
 detect_images = functools.partial(_run_main, 'trt_perception.offline.tools.detect_images')
+detections_3d = functools.partial(
+    _run_main, 'trt_perception.ros.boxes_3d.detections_3d', interrupted=0
+)
 detector_node = functools.partial(_run_main, 'trt_perception.ros.detector_program', interrupted=0)
 doctor = functools.partial(_run_main, 'trt_perception.ros.doctor.doctor')
 evaluate_engine = functools.partial(_run_main, 'trt_perception.offline.tools.evaluate_engine')
@@ -92,6 +95,7 @@ COMMANDS: Final = {
     'benchmark_engine': benchmark_engine,
     'build_engine': build_engine,
     'detect_images': detect_images,
+    'detections_3d': detections_3d,
     'detector_node': detector_node,
     'doctor': doctor,
     'evaluate_engine': evaluate_engine,

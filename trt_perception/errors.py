@@ -16,6 +16,7 @@
     ├── CudaError       a CUDA call failed
     │   └── GpuMemoryError  GPU memory or page-locked memory is exhausted
     ├── ImageError      one image cannot be read; carries the drop reason
+    │   └── DepthError      depth, calibration or masks give no boxes in space
     ├── InterruptionError   the process was asked to end during a long task
     └── WriteError      a file cannot be written
 
@@ -222,6 +223,14 @@ class ImageError(TrtPerceptionError):
     ) -> None:
         super().__init__(subject, found, expected=expected, fix=fix)
         self.reason = reason
+
+
+class DepthError(ImageError):
+    """Raised when depth images, calibrations or masks give no boxes in space, or wrong ones.
+
+    Attributes:
+        reason: a snake_case word. The node detections_3d logs each reason once.
+    """
 
 
 class InterruptionError(TrtPerceptionError):

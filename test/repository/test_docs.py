@@ -162,7 +162,11 @@ def test_launch_commands_have_known_arguments():
     known = launch_arguments('detect.launch.py')
     pages = '\n'.join(page.read_text(encoding='utf-8') for page in PAGES)
     commands = re.findall(r'ros2 launch trt_perception (\S+)((?: [\w.]+:=\S*)*)', pages)
-    assert {name for name, _ in commands} == {'demo.launch.py', 'detect.launch.py'}
+    assert {name for name, _ in commands} == {
+        'demo.launch.py',
+        'detect.launch.py',
+        'detections_3d.launch.py',
+    }
     for name, arguments in commands:
         assert set(re.findall(r'([\w.]+):=', arguments)) <= known | launch_arguments(name)
     included = re.findall(r'<arg name="([^"]+)"', pages)

@@ -428,3 +428,17 @@ def test_identity_switches_equal_the_recorded_figures():
         assert (figures['scene'], figures['sent_hz'], len(figures['seeds'])) == (scene, 15, 5)
         assert not any(each['unanswered'] for each in figures['seeds'].values())
         assert not set(figures['seeds']) & set(record['scenes'][scene]['15 Hz']['ours']['seeds'])
+
+
+def test_boxes_in_space_are_right_for_most_visible_objects():
+    record = load('benchmarks/boxes_3d.json')
+    assert record['figures']['visible']['mask']['largest mode']['objects'] >= 500
+    shares = [
+        figures[f'{side}_percent']
+        for figures in (record['figures']['visible']['mask']['largest mode'],)
+        for side in ('depth', 'width', 'height')
+    ]
+    assert min(shares) >= 95
+    for region in record['figures']['visible'].values():
+        mode, *others = (figures['depth_percent'] for figures in region.values())
+        assert mode > max(others) + 10

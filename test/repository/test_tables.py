@@ -41,6 +41,7 @@ def test_check_reports_an_outdated_page_and_writes_nothing(tmp_path, monkeypatch
     old = '<!-- begin encodings -->\n<!-- end -->\n'
     page.write_text(old)
     settings.write_text(tables.detect_yaml())
+    (tmp_path / tables.BOXES_YAML).write_text(tables.boxes_yaml())
     monkeypatch.setattr(tables, 'ROOT', tmp_path)
 
     monkeypatch.setattr('sys.argv', ['tables', '--check'])

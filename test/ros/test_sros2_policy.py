@@ -183,11 +183,46 @@ def test_policy_allows_exactly_what_replay_images_uses(client, tmp_path):
     assert found == allowed_names('replay_images', '/NAMESPACE')
 
 
+def test_policy_allows_exactly_what_detections_3d_uses(client):
+    programs = []
+
+    def start(namespace):
+        transport = 'raw' if namespace.endswith('raw') else 'compressedDepth'
+        settings = [
+            'autostart:=true',
+            f'depth_transport:={transport}',
+            f'use_sim_time:={"true" if transport == "raw" else "false"}',
+        ]
+        command = [executable('detections_3d'), '--ros-args', '-r', f'__ns:={namespace}']
+        programs.append(Program([*command, *(w for each in settings for w in ('-p', each))]))
+
+    def ready(names, depth):
+        return (
+            any(name.endswith(depth) for name in names['subscribe'])
+            and len(names['publish']) >= 6
+            and len(names['subscribe']) >= (6 if depth == '/depth' else 5)
+            and len(names['reply']) >= 12
+        )
+
+    kinds = {'raw': '/depth', 'compressed': '/compressedDepth'}
+    spaces = {
+        f'/policy_{os.getpid()}_boxes_{kind}': functools.partial(ready, depth=depth)
+        for kind, depth in kinds.items()
+    }
+    try:
+        found = names_used_by_runs(client, start, 'detections_3d', spaces)
+    finally:
+        for program in programs:
+            program.close()
+    assert found == allowed_names('detections_3d', '/NAMESPACE')
+
+
 def test_policy_has_the_format_of_sros2():
     root = ElementTree.parse(POLICY).getroot()
     assert (root.tag, root.get('version')) == ('policy', '0.2.0')
     paths = [enclave.get('path') for enclave in root.iter('enclave')]
-    assert paths == ['/trt_perception/detector', '/trt_perception/camera']
+    names = ('detector', 'detections_3d', 'camera')
+    assert paths == [f'/trt_perception/{name}' for name in names]
     assert {profile.get('ns') for profile in root.iter('profile')} == {'/'}
 
 

@@ -274,7 +274,7 @@ def test_example_prints_an_image_whose_mask_is_missing(client, start_example):
             client.node.destroy_publisher(publisher)
 
 
-@pytest.mark.parametrize('name', ['subscriber', 'detections_3d'])
+@pytest.mark.parametrize('name', ['subscriber'])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_path, name, number):
     (tmp_path / 'sitecustomize.py').write_text(SIGNAL_DURING_START.format(number.name))
@@ -291,7 +291,7 @@ def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_pa
     assert 'Traceback' not in program.output
 
 
-@pytest.mark.parametrize('name', ['subscriber', 'detections_3d', 'webcam', 'count_line'])
+@pytest.mark.parametrize('name', ['subscriber', 'webcam', 'count_line'])
 def test_help_has_the_command_that_starts_the_example(name):
     program = Program([sys.executable, ROOT / 'examples' / f'{name}.py', '--help'])
     try:

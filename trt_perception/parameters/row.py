@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -78,6 +78,27 @@ def parameter_field(default: Any, description: str, **facts: Any) -> Any:
             the field's name.
     """
     return dataclasses.field(default=default, metadata={'description': description, **facts})
+
+
+_KINDS: Final = {
+    'str': 'string',
+    'int': 'integer',
+    'float': 'double',
+    'bool': 'bool',
+    'tuple[str, ...]': 'string[]',
+    'tuple[int, ...]': 'integer[]',
+    'tuple[float, ...]': 'double[]',
+}
+
+
+def table_rows(fields: Iterable[dataclasses.Field[Any]]) -> tuple[Parameter, ...]:
+    """Return the rows of the fields that `parameter_field` returned, in their order."""
+    rows = []
+    for field in fields:
+        facts = dict(field.metadata)
+        name = facts.pop('name', field.name)
+        rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))
+    return tuple(rows)
 
 
 _SCALAR_TYPES: Final[dict[str, set[type]]] = {

@@ -32,9 +32,9 @@ from trt_perception.model.tasks.task import PARAMETERS_OF_TRACKER, Task
 from trt_perception.model.thresholds import FrameParameters, Thresholds
 from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
-    Parameter,
     parameter_field,
     read_value,
+    table_rows,
 )
 from trt_perception.parameters.rules import (
     HIGHEST_RATE_HZ,
@@ -431,17 +431,6 @@ def _unknown_name_fix(name: str) -> str:
     return f'{meant}known: {", ".join(rows)}'
 
 
-_KINDS: Final = {
-    'str': 'string',
-    'int': 'integer',
-    'float': 'double',
-    'bool': 'bool',
-    'tuple[str, ...]': 'string[]',
-    'tuple[int, ...]': 'integer[]',
-    'tuple[float, ...]': 'double[]',
-}
-
-
 def _group(field: str) -> int:
     """Return the group of a row: engine_path, no base class, tracker, model, Triton."""
     if field == 'engine_path':
@@ -449,16 +438,7 @@ def _group(field: str) -> int:
     return {'tracker': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
 
 
-def _rows() -> tuple[Parameter, ...]:
-    rows = []
-    # Inherited fields come first in a dataclass, but the table begins with the model.
-    fields = dataclasses.fields(ParameterValues)
-    for field in sorted(fields, key=lambda field: _group(field.name)):
-        facts = dict(field.metadata)
-        name = facts.pop('name', field.name)
-        rows.append(Parameter(name, field.name, _KINDS[str(field.type)], field.default, **facts))
-    return tuple(rows)
-
-
+# Inherited fields come first in a dataclass, but the table begins with the model.
+_FIELDS: Final = sorted(dataclasses.fields(ParameterValues), key=lambda field: _group(field.name))
 #: The table: `engine_path`, the rows that are read for each frame, the other rows in order.
-PARAMETERS: Final = _rows()
+PARAMETERS: Final = table_rows(_FIELDS)

@@ -149,7 +149,7 @@ class DeclaredParameters:
             return ros2_command('param', 'set', node, name, text)
 
         value = _read_value(change.name, change.value, row, self.parameters.cameras, typed)
-        return _ros_parameter(self._declared[change.name], value)
+        return ros_parameter(self._declared[change.name], value)
 
     def overriding_cameras(self, changes: list[RosParameter]) -> str:
         """Return a sentence about camera parameters that override these changes; '' if none do."""
@@ -232,12 +232,12 @@ class DeclaredParameters:
             for name, row in rows.items():
                 if name not in self._declared:
                     self._node.declare_parameter(
-                        name, _ros_type(row), _descriptor(row), ignore_override=True
+                        name, ros_type(row), descriptor(row), ignore_override=True
                     )
             self._declared = rows
             changed = [name for name in rows if self._ros_values.get(name) != values[name]]
             if changed:
-                own = [_ros_parameter(rows[name], values[name]) for name in changed]
+                own = [ros_parameter(rows[name], values[name]) for name in changed]
                 # Call the base class, because the detector's own method would refuse this change.
                 result = Node.set_parameters_atomically(self._node, own)
                 assert result.successful, result
@@ -365,16 +365,19 @@ def _table_value(change: RosParameter) -> Any:
     return tuple(change.value) if isinstance(change.value, list) else change.value
 
 
-def _ros_type(parameter: Parameter) -> RosParameter.Type:
+def ros_type(parameter: Parameter) -> RosParameter.Type:
+    """Return the ROS type of a row."""
     return RosParameter.Type[parameter.kind.replace('[]', '_array').upper()]
 
 
-def _ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
+def ros_parameter(parameter: Parameter, value: Any) -> RosParameter:
+    """Return a ROS parameter with the name and type of a row."""
     plain = list(value) if isinstance(value, tuple) else value
-    return RosParameter(parameter.name, _ros_type(parameter), plain)
+    return RosParameter(parameter.name, ros_type(parameter), plain)
 
 
-def _descriptor(parameter: Parameter) -> ParameterDescriptor:
+def descriptor(parameter: Parameter) -> ParameterDescriptor:
+    """Return description, limits and constraints of a row, as ROS shows them."""
     unit = f' Unit: {parameter.unit}.' if parameter.unit else ''
     constraints = []
     if parameter.choices:
@@ -386,15 +389,15 @@ def _descriptor(parameter: Parameter) -> ParameterDescriptor:
         constraints.append(
             'may change while active' if parameter.live else 'fixed while configured'
         )
-    descriptor = ParameterDescriptor(
+    described = ParameterDescriptor(
         description=parameter.description + unit, additional_constraints='; '.join(constraints)
     )
     if parameter.limits:
         low, high = parameter.limits
         if parameter.kind == 'integer':
             steps = IntegerRange(from_value=int(low), to_value=int(high), step=1)
-            descriptor.integer_range = [steps]
+            described.integer_range = [steps]
         else:
             span = FloatingPointRange(from_value=float(low), to_value=float(high))
-            descriptor.floating_point_range = [span]
-    return descriptor
+            described.floating_point_range = [span]
+    return described

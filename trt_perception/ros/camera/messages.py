@@ -59,7 +59,7 @@ def frame_from_image(message: Any) -> Frame:
     """
     lease = message.lease if isinstance(message, SerializedMessage) else None
     message = _deserialize(message, read_image)
-    _check_frame_id(message.header)
+    check_frame_id(message.header)
     if message.encoding not in PIXEL_FORMATS:
         return _frame_by_cv_bridge(message)
     frame = Frame.view(
@@ -119,7 +119,12 @@ def _deserialize(message: Any, read: Callable[[npt.NDArray[np.uint8]], Any]) -> 
     return view
 
 
-def _check_frame_id(header: Any) -> None:
+def check_frame_id(header: Any) -> None:
+    """Check that a frame_id is a short name, because each object carries it.
+
+    Raises:
+        ImageError: with the reason ``bad_frame_id``.
+    """
     if mistake := _name_mistake(header.frame_id, _MAX_FRAME_ID_BYTES):
         raise ImageError(
             'bad_frame_id',
@@ -185,7 +190,7 @@ def frame_from_compressed(message: Any, read_file: _FileReader = _decode_file) -
             `bad_size`.
     """
     view = _deserialize(message, read_compressed)
-    _check_frame_id(view.header)
+    check_frame_id(view.header)
     return _read_file(view, read_file)
 
 
@@ -211,7 +216,7 @@ class CompressedReader:
             message.header = view.header
             return _read_file(view, self._read_file)
         view = _deserialize(message, read_compressed)
-        _check_frame_id(view.header)
+        check_frame_id(view.header)
         if view.data.size:  # the cache needs the position of the file in the message
             self._cache = CompressedHeaderCache(message.data, view)
         return _read_file(view, self._read_file)

@@ -23,7 +23,10 @@ _Bytes = npt.NDArray[np.uint8]
 # Layouts of consecutive integers, by the first two bytes of a message, then by format characters
 # of `struct`.
 _INTEGER_LAYOUTS: Final = {
-    begin: {codes: struct.Struct(order + codes) for codes in ('iII', 'iI', 'III', 'II', 'I', 'B')}
+    begin: {
+        codes: struct.Struct(order + codes)
+        for codes in ('iII', 'iI', 'IIII', 'III', 'II', 'I', 'B')
+    }
     for begin, order in ((b'\x00\x00', '>'), (b'\x00\x01', '<'))
 }
 _ENCAPSULATION_BYTES: Final = 4
@@ -79,7 +82,7 @@ def read_image(message: _Bytes) -> ImageFields:
     Raises:
         ImageError: the message cannot be parsed (reason `bad_message`).
     """
-    reader = _Reader(message)
+    reader = CdrReader(message)
     header = reader.read_header()
     height, width, size = reader.read_integers('III')
     encoding = reader.read_string('encoding', size)
@@ -99,7 +102,7 @@ def read_compressed(message: _Bytes) -> CompressedImageView:
     Raises:
         ImageError: the message cannot be parsed (reason `bad_message`).
     """
-    reader = _Reader(message)
+    reader = CdrReader(message)
     header = reader.read_header()
     (size,) = reader.read_integers('I')
     encoding = reader.read_string('format', size)
@@ -181,7 +184,7 @@ def _address(array: _Bytes) -> int:
     return address
 
 
-class _Reader:
+class CdrReader:
     """Reads the values of a message in order. Each method reads the next value."""
 
     def __init__(self, message: _Bytes) -> None:
@@ -194,6 +197,7 @@ class _Reader:
                 'CDR that starts with 00 00 or 00 01',
             )
         self._layouts = layouts
+        self._order = '<' if begin[1] else '>'
         self._message = message
         self._memory = memory
         self._size = message.size
@@ -206,6 +210,24 @@ class _Reader:
         start = self._offset + (-self._offset % 4 if layout.size > 1 else 0)
         self._offset = self._end_offset(start, layout.size, 'a number')
         return layout.unpack_from(self._memory, start)
+
+    def read_doubles(self, count: int) -> tuple[float, ...]:
+        """Read consecutive float64 values of a fixed number or of a checked length."""
+        start = self._offset + (_ENCAPSULATION_BYTES - self._offset) % 8
+        self._offset = self._end_offset(start, 8 * count, 'a number')
+        return struct.unpack_from(f'{self._order}{count}d', self._memory, start)
+
+    def read_count(self, name: str, largest: int) -> int:
+        """Read the length of a sequence, which must not exceed a limit."""
+        (count,) = self.read_integers('I')
+        if count > largest:
+            raise _bad_message(f'{count} {name}', f'at most {largest}')
+        return count
+
+    def read_text(self, name: str) -> str:
+        """Read a string with its length."""
+        (size,) = self.read_integers('I')
+        return self.read_string(name, size)
 
     def read_string(self, name: str, size: int) -> str:
         """Read `size` bytes as a string. NULs at its end are padding.

@@ -1,0 +1,1 @@
+"""Boxes of visible surfaces in space, from boxes in an image and its depth."""

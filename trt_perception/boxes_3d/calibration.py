@@ -1,0 +1,97 @@
+"""The camera matrix of the images that a calibration of ROS (sensor_msgs/CameraInfo) describes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from trt_perception.errors import DepthError
+
+# Drivers write tiny coefficients for images that they rectify. At the corner of an image, a
+# coefficient of this size moves a point by less than 0.1 % of its distance from the centre.
+_MAX_ZERO: Final = 1e-3
+
+
+class Pinhole(NamedTuple):
+    """A camera without distortion.
+
+    Attributes:
+        fx, fy: focal lengths in pixels.
+        cx, cy: the principal point in pixels, from the centre of the first pixel.
+        width, height: size of the image in pixels.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The fields of a CameraInfo that the geometry needs.
+
+    Attributes:
+        size_wh: width and height of the image without binning and region of interest, in pixels.
+        distortion: coefficients of the lens.
+        matrix: K, 9 numbers.
+        projection: P, 12 numbers.
+        binning: columns and rows of a pixel; 0 means 1.
+        region: x_offset, y_offset, width and height of the region of interest, in pixels without
+            binning; width and height 0 mean the whole image.
+    """
+
+    size_wh: tuple[int, int]
+    distortion: Sequence[float]
+    matrix: Sequence[float]
+    projection: Sequence[float]
+    binning: tuple[int, int] = (0, 0)
+    region: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+    def pinhole(self) -> Pinhole:
+        """Return the camera of the rectified images, as image_geometry and depth_image_proc do.
+
+        P holds for rectified images. Without P, K is used. Both are for the image without binning
+        and region of interest.
+
+        Raises:
+            DepthError: the camera is not calibrated, or a number is not finite (reason
+                ``bad_calibration``).
+        """
+        matrix = [self.projection[index] for index in (0, 5, 2, 6)]
+        if not matrix[0]:
+            matrix = [self.matrix[index] for index in (0, 4, 2, 5)]
+        fx, fy, cx, cy = matrix
+        (bin_x, bin_y), (left, top, columns, rows) = self.binning, self.region
+        bin_x, bin_y = max(1, bin_x), max(1, bin_y)
+        width, height = (columns or self.size_wh[0]) // bin_x, (rows or self.size_wh[1]) // bin_y
+        if not (all(map(math.isfinite, matrix)) and min(fx, fy, width, height) > 0):
+            raise DepthError(
+                'bad_calibration',
+                'camera_info',
+                f'focal lengths {fx:g} and {fy:g}, principal point {cx:g}, {cy:g}, '
+                f'image of {width}x{height}',
+                expected='the calibration of the camera',
+                fix='calibrate the camera, or let its driver load the calibration',
+            )
+        return Pinhole(
+            fx / bin_x, fy / bin_y, (cx - left) / bin_x, (cy - top) / bin_y, width, height
+        )
+
+    def find_distortion(self) -> DepthError | None:
+        """Return the mistake that the lens distorts, so that images may not be rectified."""
+        largest = max(map(abs, self.distortion), default=0.0)
+        if largest <= _MAX_ZERO:
+            return None
+        return DepthError(
+            'distortion',
+            'camera_info',
+            f'a lens with distortion (largest coefficient {largest:g})',
+            expected='rectified images: objects far from the centre of others have wrong places',
+            fix='detect on the images of image_proc (image_rect), with the depth aligned to them; '
+            'if the images are rectified, ignore this',
+        )

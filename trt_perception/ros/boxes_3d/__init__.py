@@ -1,0 +1,1 @@
+"""The node detections_3d: boxes of visible surfaces in space."""

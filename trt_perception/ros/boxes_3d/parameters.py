@@ -1,0 +1,116 @@
+"""Declares the table of trt_perception.parameters.boxes_3d as ROS parameters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from rcl_interfaces.msg import SetParametersResult
+from rclpy.node import Node
+from rclpy.parameter import Parameter as RosParameter
+
+from trt_perception.errors import ConfigError, ValuesError
+from trt_perception.files.plain_text import closest_words, short_repr
+from trt_perception.parameters.boxes_3d import BOX_PARAMETERS, BoxParameters
+from trt_perception.parameters.row import read_value
+from trt_perception.ros.parameters import descriptor, ros_parameter, ros_type
+
+_ROWS: Final = {row.name: row for row in BOX_PARAMETERS}
+# rclpy declares or reads these.
+_OTHER_PARAMETERS: Final = ('use_sim_time', 'start_type_description_service')
+_SLIP_CUTOFF: Final = 0.8
+
+
+def suggest_box_parameter(word: str) -> str:
+    """Return the parameter that a user mistyped as this word; empty if there is none."""
+    return next(iter(closest_words(word, _ROWS, cutoff=_SLIP_CUTOFF)), '')
+
+
+class NodeBoxParameters:
+    """Declares all parameters of a node, and keeps their values.
+
+    Args:
+        is_configured: returns whether only live parameters may change.
+        apply: called after each change.
+
+    Attributes:
+        values: the current values.
+
+    Raises:
+        ValuesError: start values are unknown, of the wrong type or out of range; one line for
+            each.
+    """
+
+    def __init__(
+        self, node: Node, is_configured: Callable[[], bool], apply: Callable[[], None]
+    ) -> None:
+        self._is_configured = is_configured
+        self._apply = apply
+        self.values = _read_start_values(node)
+        for name, row in _ROWS.items():
+            value = getattr(self.values, row.field)
+            node.declare_parameter(name, value, descriptor(row), ignore_override=True)
+        node.add_pre_set_parameters_callback(_convert_types)
+        node.add_on_set_parameters_callback(self._on_set)
+        node.add_post_set_parameters_callback(self._post_set)
+
+    def check_changes(self, changes: list[RosParameter]) -> None:
+        """Check types and limits, before rclpy checks the types.
+
+        Raises:
+            ConfigError: a value has the wrong type or is out of range.
+        """
+        self._changed(changes)
+
+    def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
+        try:
+            changed = self._changed(changes)
+            for name, row in _ROWS.items():
+                if getattr(changed, row.field) == getattr(self.values, row.field) or row.live:
+                    continue
+                if row.start_only or self._is_configured():
+                    when = 'after the start' if row.start_only else 'while the node is configured'
+                    raise ConfigError(f"parameter '{name}'", f'cannot change {when}')
+        except ConfigError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _post_set(self, changes: list[RosParameter]) -> None:
+        self.values = self._changed(changes)
+        self._apply()
+
+    def _changed(self, changes: list[RosParameter]) -> BoxParameters:
+        return self.values.with_changes(
+            {change.name: change.value for change in changes if change.name in _ROWS}
+        )
+
+
+def _convert_types(changes: list[RosParameter]) -> list[RosParameter]:
+    """Convert integers to doubles before rclpy checks types."""
+    own = list(changes)
+    for index, change in enumerate(changes):
+        row = _ROWS.get(change.name)
+        with contextlib.suppress(ConfigError):  # rclpy or _on_set reports the error
+            if row is not None and change.type_ != ros_type(row):
+                own[index] = ros_parameter(row, read_value(row, change.value))
+    return own
+
+
+def _read_start_values(node: Node) -> BoxParameters:
+    mistakes, values = [], {}
+    # rclpy has no public way to read overrides of undeclared parameters.
+    for name, override in node._parameter_overrides.items():
+        if name in _OTHER_PARAMETERS or name.startswith('qos_overrides.'):
+            continue
+        try:
+            if name not in _ROWS:
+                near = suggest_box_parameter(name)
+                fix = f'did you mean {near}?' if near else 'see the list in docs/boxes_3d.md'
+                raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
+            values[name] = read_value(_ROWS[name], override.value)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValuesError(mistakes)
+    return BoxParameters().with_changes(values)
