@@ -10,9 +10,9 @@ from PIL import Image
 
 from trt_perception.boxes_3d.depth_image import (
     DepthImage,
-    find_unit_mistake,
     read_compressed_depth,
     read_depth,
+    wrong_unit_error,
 )
 from trt_perception.errors import ImageError
 
@@ -121,10 +121,10 @@ def test_unlikely_units_are_mistakes_unless_the_user_says_the_unit(golden_messag
         '32FC1': DepthImage((1000 * metres).astype(np.float32), 1.0),
     }
     for encoding, depth in cases.items():
-        mistake = find_unit_mistake(depth, encoding, 0.0)
+        mistake = wrong_unit_error(depth, encoding, 0.0)
         assert mistake.reason == 'depth_unit'
         golden_messages.add(mistake)
-        assert find_unit_mistake(depth, encoding, 1.0) is None
+        assert wrong_unit_error(depth, encoding, 1.0) is None
 
 
 @pytest.mark.parametrize('scale', [1.0, 0.0])
@@ -132,10 +132,10 @@ def test_likely_units_are_no_mistakes(scale):
     metres = scale * np.linspace(0, 6, 48 * 64).reshape(48, 64)
     for encoding, values in (('16UC1', 1000 * metres), ('32FC1', metres)):
         kind = {'16UC1': np.uint16, '32FC1': np.float32}[encoding]
-        assert find_unit_mistake(DepthImage(values.astype(kind), 1.0), encoding, 0.0) is None
+        assert wrong_unit_error(DepthImage(values.astype(kind), 1.0), encoding, 0.0) is None
 
 
 def test_sky_of_a_depth_model_is_no_mistake():
     values = np.full((48, 64), 200, np.float32)
     values[36:] = 8
-    assert find_unit_mistake(DepthImage(values, 1.0), '32FC1', 0.0) is None
+    assert wrong_unit_error(DepthImage(values, 1.0), '32FC1', 0.0) is None

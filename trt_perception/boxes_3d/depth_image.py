@@ -29,7 +29,7 @@ _PNG_START: Final = b'\x89PNG'
 _USE_DEPTH: Final = (
     'remap depth to a topic of depth images that are aligned to the camera image (-r depth:=/…)'
 )
-# Pixels of each side that `find_unit_mistake` reads.
+# Pixels of each side that `wrong_unit_error` reads.
 _SAMPLES: Final = 32
 # In millimetres: nearer than any depth camera measures. Also the largest depth in metres that is
 # taken for a depth of most of an image.
@@ -155,8 +155,8 @@ def read_compressed_depth(image_format: str, data: _Bytes, *, unit_m: float = 0.
     return DepthImage(values, unit_m or unit)
 
 
-def find_unit_mistake(depth: DepthImage, encoding: str, unit_m: float) -> DepthError | None:
-    """Return the mistake that values have another unit than their encoding says.
+def wrong_unit_error(depth: DepthImage, encoding: str, unit_m: float) -> DepthError | None:
+    """Return the error that values seem to have another unit than their encoding says, or None.
 
     Args:
         unit_m: value of the parameter; if it is not 0, the user has said the unit.

@@ -11,9 +11,9 @@ import numpy.typing as npt
 from trt_perception.boxes_3d.calibration import Calibration, Pinhole
 from trt_perception.boxes_3d.depth_image import (
     DepthImage,
-    find_unit_mistake,
     read_compressed_depth,
     read_depth,
+    wrong_unit_error,
 )
 from trt_perception.boxes_3d.keypoints import place_keypoints
 from trt_perception.boxes_3d.pairing import Pair
@@ -159,7 +159,7 @@ class Locator:
                     unit_m=unit_m,
                 )
             _check_size('depth image', depth.size_wh, camera, _ALIGN)
-            if mistake := find_unit_mistake(depth, encoding, unit_m):
+            if mistake := wrong_unit_error(depth, encoding, unit_m):
                 raise mistake
         except ImageError as error:
             self._report(error)
