@@ -273,6 +273,36 @@ def test_figures_over_dds_equal_the_recorded_figures():
     assert f'by nvJPEG {_range(jpeg, "p50_ms")} and {_range(jpeg, "cpu_ms")}.' in text
 
 
+def test_memory_of_rclpy_nodes_equals_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Against rclpy nodes').split())
+    record = load('benchmarks/gpu/peers_dds.json')
+    one, four = (case['medians'] for case in record['cases'])
+    mib = {side: figures['gpu_mib'] for side, figures in one.items()}
+    words = 'Ultralytics {ultralytics:.0f} MiB, ONNX Runtime {onnxruntime:.0f} MiB, the node {ours:.0f} MiB'
+    assert words.format(**mib) in text
+    others = 'ultralytics', 'onnxruntime'
+    assert max(mib[side] for side in others) < mib['ours']
+    assert min(four[side]['gpu_mib'] for side in others) > four['ours']['gpu_mib']
+
+
+def test_lost_images_of_rclpy_nodes_equal_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Against rclpy nodes').split())
+
+    def lost(name):
+        return [
+            (side, each['lost'], each['sent'])
+            for case in load(f'benchmarks/gpu/{name}.json')['cases']
+            for side, found in case['sides'].items()
+            for each in found['rounds']
+            if each['lost']
+        ]
+
+    assert lost('peers_dds') == []
+    ((side, count, sent),) = lost('peers_dds_ultralytics')
+    assert side == 'ultralytics'
+    assert f'Ultralytics lost {count} of {sent} images in one of three rounds' in text
+
+
 def _range(rounds, key):
     figures = [each[key] for each in rounds]
     return f'{min(figures):.1f} to {max(figures):.1f} ms'
