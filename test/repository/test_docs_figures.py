@@ -49,10 +49,12 @@ def recorded_for_the_readme():
         return statistics.median(figures[key] for figures in sixteen[side])
 
     peers = load('benchmarks/gpu/peers.json')['medians']
-    limit = min(load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'])
+    rounds, seconds = node_rounds()
+    published = [each['received'] / seconds for each in rounds['one']]
+    limit = min(*load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'], *published)
     return [
         f'{MAX_CAMERAS} cameras',
-        f'{limit:,} images per second',
+        f'{round(limit, -2):,.0f} images per second',
         f'{statistics.median(each["frames_per_s"] for each in pipelines):.0f} frames/s',
         f'{statistics.median(each["latency_ms"]["p50"] for each in pipelines):.2f} ms',
         *(
@@ -224,6 +226,8 @@ def test_figures_of_bare_loops_equal_the_recorded_figures():
     )
     shares = [run['ratios']['whole'] for run in runs + later]
     assert f'reaches {min(shares):.2f} to {max(shares):.2f} of a bare loop' in text
+    first, second = (run['pipeline']['frames_per_s'] for run in later)
+    assert f'with a depth of 3 made {first:.0f} and {second:.0f} frames/s' in text
     rates = [
         run['pipeline']['frames_per_s']
         for run in load('benchmarks/gpu/reference_fp16_batches.json')
@@ -274,6 +278,43 @@ def test_figures_over_dds_equal_the_recorded_figures():
     raw, jpeg = (over_dds['detector'][kind] for kind in ('raw', 'jpeg'))
     assert f'a p50 of {_range(raw, "p50_ms")} and needed {_range(raw, "cpu_ms")} of CPU' in text
     assert f'by nvJPEG {_range(jpeg, "p50_ms")} and {_range(jpeg, "cpu_ms")}.' in text
+
+
+def node_rounds():
+    """Return the rounds of one node and of two nodes, and the length of a round in seconds."""
+    record = load('benchmarks/gpu/nodes.json')
+    (case,) = record['cases']
+    assert (case['image'], case['count'], record['rate_hz']) == ('jpeg', 48, 30)
+    return case['rounds'], record['seconds']
+
+
+def test_figures_of_one_and_two_nodes_equal_the_recorded_figures():
+    rounds, seconds = node_rounds()
+    expected = []
+    for side, found in rounds.items():
+        columns = (
+            [f'{100 * each["lost"] / each["sent"]:.0f}' for each in found],
+            [f'{each["received"] / seconds:.0f}' for each in found],
+            *([f'{each[key]:.1f}' for each in found] for key in ('p50_ms', 'p99_ms')),
+            *([f'{each[key]:.0f}' for each in found] for key in ('cpu_percent', 'gpu_mib')),
+        )
+        expected.append([side, *map(', '.join, columns)])
+    assert rows(section(BENCHMARKS, 'One node or two')) == expected
+    assert [each['lost'] for each in rounds['two']] == [0, 0]
+    assert [each['warnings'] for found in rounds.values() for each in found] == [[]] * 4
+
+
+def test_number_of_nodes_for_the_cameras_follows_from_the_recorded_figures():
+    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Several nodes').split())
+    rounds, seconds = node_rounds()
+    lost = ' and '.join(f'{100 * each["lost"] / each["sent"]:.0f} %' for each in rounds['one'])
+    assert f'one node lost {lost} of the images in two rounds, and two nodes' in text
+    published = [each['received'] / seconds for each in rounds['one']]
+    assert 'published {:.0f} and {:,.0f} images per second'.format(*published) in text
+    margin = 1 - 900 / min(published)
+    assert '| up to 900 images per second |' in page
+    assert f'a margin of {100 * margin:.0f} % or more' in text
 
 
 def test_memory_of_rclpy_nodes_equals_the_recorded_figures():
