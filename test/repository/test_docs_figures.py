@@ -455,6 +455,21 @@ def test_figures_of_tracks_equal_the_recorded_figures():
     assert f'the mean of {record["scenes"]} simulated scenes' in text
 
 
+def test_cost_of_tracks_in_the_node_equals_the_recorded_figures():
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Compared with trackers').split())
+    record = load('benchmarks/gpu/tracks_load.json')['load']
+    assert (record['cameras'], record['objects'], record['rate_hz']) == (16, 30, 30)
+    p50, p99, cpu = (record['differences_ms'][key] for key in ('p50_ms', 'p99_ms', 'cpu_ms'))
+    assert f'added {min(p50):.2f} to {max(p50):.2f} ms to the p50' in text
+    assert f'{min(cpu):.2f} to {max(cpu):.2f} ms of CPU time' in text
+    assert 'p99 changed by {:.1f}, {:.1f} and {:.1f} ms'.format(*p99) in text
+    off = [each['p99_ms'] for each in record['rounds']['off']]
+    assert max(off) - min(off) > max(map(abs, p99))
+    assert [each['lost'] for each in record['rounds']['on']] == [0, 0, 0]
+    assert f'at least {record["least_frames_per_s"]["on"]:.0f} results per second' in text
+
+
 def test_tracker_is_as_good_as_trackers_and_faster():
     record = load('benchmarks/tracks.json')
     assert [
