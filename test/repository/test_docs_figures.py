@@ -470,6 +470,17 @@ def test_cost_of_tracks_in_the_node_equals_the_recorded_figures():
     assert f'at least {record["least_frames_per_s"]["on"]:.0f} results per second' in text
 
 
+def test_calls_of_onnx_runtime_on_a_gpu_equal_the_recorded_figures():
+    page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'ONNX files on a GPU').split())
+    record = load('benchmarks/gpu/onnx_session.json')
+    ours, bound, on_device = (record['medians_ms'][key] for key in ('ours', 'bound', 'on_device'))
+    assert f'a call of `cuda` took {ours:.2f} ms for [YOLO11n]' in text
+    assert f'a session of ONNX Runtime with I/O binding {bound:.2f} ms' in text
+    assert f'whose tensors stay on the GPU {on_device:.2f} ms' in text
+    assert record['max_difference'] == 0
+
+
 def test_tracker_is_as_good_as_trackers_and_faster():
     record = load('benchmarks/tracks.json')
     assert [
