@@ -99,6 +99,16 @@ def test_transport_figures_equal_the_recorded_figures():
         ]
 
 
+def test_figures_of_discovery_equal_the_recorded_figures():
+    text = ' '.join(section(TRANSPORT, 'Many programs on one machine').split())
+    record = load('benchmarks/discovery.json')
+    count, seen = record['processes'], record['processes_by_nodes_seen']
+    (few, late), (everything, early) = seen['localhost'].items()
+    assert everything == str(count)
+    assert f'of {count} programs on Jazzy, {early} saw all {count}, and {late} saw {few}.' in text
+    assert seen['localhost_all_peers'] == seen['no_range'] == {str(count): count}
+
+
 def test_picture_of_a_cameras_milliseconds_has_the_recorded_figures():
     cases = load('benchmarks/camera.json')['cases']
     picture = (ROOT / 'docs' / 'images' / 'camera_milliseconds.svg').read_text(encoding='utf-8')
