@@ -274,6 +274,13 @@ def test_figures_of_bare_loops_equal_the_recorded_figures():
     assert [f'four in flight it makes {rate:.0f} frames/s' in text for rate in rates] == [True]
 
 
+def test_time_of_a_start_equals_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
+    median_s = load('benchmarks/gpu/start_time.json')['median_s']
+    assert f'starts in {median_s["none"]:.1f} s without the caches' in text
+    assert f'and in {median_s["all"]:.2f} s with them' in text
+
+
 def test_figures_of_tasks_equal_the_recorded_figures():
     models = load('benchmarks/gpu/tasks.json')['models']
     stages = {task: model['stages'] for task, model in models.items()}
@@ -360,8 +367,10 @@ def test_memory_of_rclpy_nodes_equals_the_recorded_figures():
     record = load('benchmarks/gpu/peers_dds.json')
     one, four = (case['medians'] for case in record['cases'])
     mib = {side: figures['gpu_mib'] for side, figures in one.items()}
-    words = 'Ultralytics {ultralytics:.0f} MiB, ONNX Runtime {onnxruntime:.0f} MiB, the node {ours:.0f} MiB'
-    assert words.format(**mib) in text
+    assert (
+        f'Ultralytics {mib["ultralytics"]:.0f} MiB, ONNX Runtime {mib["onnxruntime"]:.0f}' in text
+    )
+    assert f' MiB, the node {mib["ours"]:.0f} MiB.' in text
     others = 'ultralytics', 'onnxruntime'
     assert max(mib[side] for side in others) < mib['ours']
     assert min(four[side]['gpu_mib'] for side in others) > four['ours']['gpu_mib']
