@@ -420,12 +420,23 @@ def box_accuracy():
 
 def peers():
     """Return the figures of scripts/bench peers and their plot."""
-    recorded = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / 'peers.json'
-    sys.path.append(str(ROOT / 'scripts' / 'benchmarks' / 'peers'))
-    report = importlib.import_module('report')
-    record = json.loads(recorded.read_text(encoding='utf-8'))
     picture = '![Frames per second, latency and CPU time of each side](images/peers.png)\n'
-    return table(('', *report.HEADS), report.table_rows(record)) + '\n' + picture
+    return recorded_table('peers.json', 'report') + '\n' + picture
+
+
+def peers_dds():
+    """Return the figures of scripts/bench peers_dds and their plot."""
+    picture = '![Latency, lost images and CPU time of each side](images/peers_dds.png)\n'
+    return recorded_table('peers_dds.json', 'dds_report') + '\n' + picture
+
+
+def recorded_table(name, module):
+    """Return the table of a record on a GPU, with the rows of a module in benchmarks/peers."""
+    sys.path.append(str(ROOT / 'scripts' / 'benchmarks' / 'peers'))
+    report = importlib.import_module(module)
+    path = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / name
+    record = json.loads(path.read_text(encoding='utf-8'))
+    return table(('', *report.HEADS), report.table_rows(record))
 
 
 PARTS = {
@@ -443,7 +454,7 @@ PARTS = {
             demo_launch,
         ),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing, peers),
-        *(box_accuracy, box_delays),
+        *(box_accuracy, box_delays, peers_dds),
     )
 }
 

@@ -25,13 +25,15 @@ def table(title):
 # Tests of the figures in README.md.
 
 #: A number with the unit of a measurement. Versions have no unit. Sizes of downloads are in GB.
-FIGURE = r'\d[\d.,]* (?:frames/s|images per second|ms\b|s\b|MiB|GiB|% CPU|times\b|cameras)'
+FIGURE = (
+    r'\d[\d.,]* (?:frames/s|images per second|ms\b|s\b|MiB|GiB|% CPU|% images|times\b|cameras)'
+)
 
 
 def readme_figures(text):
     """Return each figure of a text with its unit. `A instead of B UNIT` has two figures."""
     text = ' '.join(prose(text).split())
-    text = re.sub(r'([\d.,]+) (instead of [\d.,]+ (GiB|% CPU))', r'\1 \3 \2', text)
+    text = re.sub(r'([\d.,]+) (instead of [\d.,]+ (GiB|% CPU|% images|ms))', r'\1 \3 \2', text)
     return re.findall(FIGURE, text)
 
 
@@ -48,20 +50,36 @@ def recorded_for_the_readme():
     def median(side, key):
         return statistics.median(figures[key] for figures in sixteen[side])
 
+    def lost_percent(found):
+        return statistics.median(100 * each['lost'] / each['sent'] for each in found)
+
+    sides = 'ours', 'ultralytics', 'onnxruntime'
+    one, four = (case['medians'] for case in load('benchmarks/gpu/peers_dds.json')['cases'])
+    tracks = load('benchmarks/gpu/tracks_load.json')['load']['median_differences_ms']
     peers = load('benchmarks/gpu/peers.json')['medians']
-    limit = min(load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'])
+    rounds, seconds = node_rounds()
+    published = [each['received'] / seconds for each in rounds['one']]
+    limit = min(*load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'], *published)
     return [
         f'{MAX_CAMERAS} cameras',
-        f'{limit:,} images per second',
+        f'{round(limit, -2):,.0f} images per second',
         f'{statistics.median(each["frames_per_s"] for each in pipelines):.0f} frames/s',
         f'{statistics.median(each["latency_ms"]["p50"] for each in pipelines):.2f} ms',
         *(
             f'{peers[side]["frames_per_s"]:.0f} frames/s'
             for side in ('ours_python', 'ultralytics_square', 'onnxruntime_yolo11n')
         ),
+        *(f'{four[side]["p50_ms"]:.1f} ms' for side in sides),
+        *(f'{one[side]["gpu_mib"]:.0f} MiB' for side in sides),
         *(f'{median(side, "gpu_mib") / 1024:.1f} GiB' for side in ('one', 'many')),
         *(f'{median(side, "cpu_percent"):.0f} % CPU' for side in ('one', 'many')),
-        f'{load("benchmarks/frame_path.json")["ratio"]:.2f} times',
+        *(f'{median(side, "p99_ms"):.1f} ms' for side in ('one', 'many')),
+        *(f'{lost_percent(rounds[side]):.0f} % images' for side in ('two', 'one')),
+        f'{tracks["p50_ms"]:.2f} ms',
+        *(
+            f'{load(f"benchmarks/{name}.json")["ratio"]:.2f} times'
+            for name in ('frame_path', 'frame_path_busy')
+        ),
     ]
 
 
@@ -70,6 +88,9 @@ def test_figures_of_the_readme_equal_the_recorded_figures():
     assert readme_figures(README) == recorded_for_the_readme()
     measured = rows(section(README, 'Why trt_perception?'))
     assert [result for _, result, _ in measured if not readme_figures(result)] == []
+    links = [re.findall(r'\]\((docs/data/[^)]*)\)', details) for *_, details in measured]
+    assert all(links)
+    assert [path for found in links for path in found if not (ROOT / path).is_file()] == []
 
 
 def test_reader_of_figures_finds_every_unit():
@@ -77,13 +98,22 @@ def test_reader_of_figures_finds_every_unit():
     assert readme_figures(text) == ['84 frames/s', '11.8 ms', '174 % CPU', '193 % CPU', '2 GiB']
 
 
-def test_frame_path_equals_the_recorded_figure():
-    frame_path = load('benchmarks/frame_path.json')
-    rounds = zip(frame_path['figures']['node'], frame_path['figures']['bare'], strict=True)
+def frame_path_ratios(name):
+    """Return the ratio of all rounds, of the best and of the worst round."""
+    record = load(f'benchmarks/{name}.json')
+    rounds = zip(record['figures']['node'], record['figures']['bare'], strict=True)
     ratios = [node['cpu_ms'] / bare['cpu_ms'] for node, bare in rounds]
-    assert f'**{frame_path["ratio"]:.2f}**' in BENCHMARKS
-    assert f'({min(ratios):.2f} to {max(ratios):.2f} in seven rounds)' in BENCHMARKS
-    assert frame_path['ratio'] <= 0.80
+    return record['ratio'], min(ratios), max(ratios)
+
+
+def test_frame_path_equals_the_recorded_figure():
+    text = ' '.join(section(BENCHMARKS, 'Receiving an image').split())
+    ratio, low, high = frame_path_ratios('frame_path')
+    assert f'**{ratio:.2f}**' in text
+    assert f'({low:.2f} to {high:.2f} in seven rounds)' in text
+    assert ratio <= 0.80
+    ratio, low, high = frame_path_ratios('frame_path_busy')
+    assert f'had {ratio:.2f} ({low:.2f} to {high:.2f})' in text
 
 
 def test_transport_figures_equal_the_recorded_figures():
@@ -95,6 +125,16 @@ def test_transport_figures_equal_the_recorded_figures():
             f'{100 * row["arrived"]:.0f} %',
             *(f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')),
         ]
+
+
+def test_figures_of_discovery_equal_the_recorded_figures():
+    text = ' '.join(section(TRANSPORT, 'Many programs on one machine').split())
+    record = load('benchmarks/discovery.json')
+    count, seen = record['processes'], record['processes_by_nodes_seen']
+    (few, late), (everything, early) = seen['localhost'].items()
+    assert everything == str(count)
+    assert f'of {count} programs on Jazzy, {early} saw all {count}, and {late} saw {few}.' in text
+    assert seen['localhost_all_peers'] == seen['no_range'] == {str(count): count}
 
 
 def test_picture_of_a_cameras_milliseconds_has_the_recorded_figures():
@@ -219,14 +259,26 @@ def test_gpu_figures_equal_the_recorded_figures():
 
 def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
-    shares = [run['ratios']['whole'] for run in load('benchmarks/gpu/reference_fp16_streams.json')]
+    runs, later = (
+        load(f'benchmarks/gpu/reference_fp16_{name}.json') for name in ('streams', 'streams_later')
+    )
+    shares = [run['ratios']['whole'] for run in runs + later]
     assert f'reaches {min(shares):.2f} to {max(shares):.2f} of a bare loop' in text
+    first, second = (run['pipeline']['frames_per_s'] for run in later)
+    assert f'with a depth of 3 made {first:.0f} and {second:.0f} frames/s' in text
     rates = [
         run['pipeline']['frames_per_s']
         for run in load('benchmarks/gpu/reference_fp16_batches.json')
         if run['depth'] == 4
     ]
     assert [f'four in flight it makes {rate:.0f} frames/s' in text for rate in rates] == [True]
+
+
+def test_time_of_a_start_equals_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
+    median_s = load('benchmarks/gpu/start_time.json')['median_s']
+    assert f'starts in {median_s["none"]:.1f} s without the caches' in text
+    assert f'and in {median_s["all"]:.2f} s with them' in text
 
 
 def test_figures_of_tasks_equal_the_recorded_figures():
@@ -271,6 +323,75 @@ def test_figures_over_dds_equal_the_recorded_figures():
     raw, jpeg = (over_dds['detector'][kind] for kind in ('raw', 'jpeg'))
     assert f'a p50 of {_range(raw, "p50_ms")} and needed {_range(raw, "cpu_ms")} of CPU' in text
     assert f'by nvJPEG {_range(jpeg, "p50_ms")} and {_range(jpeg, "cpu_ms")}.' in text
+
+
+def node_rounds():
+    """Return the rounds of one node and of two nodes, and the length of a round in seconds."""
+    record = load('benchmarks/gpu/nodes.json')
+    (case,) = record['cases']
+    assert (case['image'], case['count'], record['rate_hz']) == ('jpeg', 48, 30)
+    return case['rounds'], record['seconds']
+
+
+def test_figures_of_one_and_two_nodes_equal_the_recorded_figures():
+    rounds, seconds = node_rounds()
+    expected = []
+    for side, found in rounds.items():
+        columns = (
+            [f'{100 * each["lost"] / each["sent"]:.0f}' for each in found],
+            [f'{each["received"] / seconds:.0f}' for each in found],
+            *([f'{each[key]:.1f}' for each in found] for key in ('p50_ms', 'p99_ms')),
+            *([f'{each[key]:.0f}' for each in found] for key in ('cpu_percent', 'gpu_mib')),
+        )
+        expected.append([side, *map(', '.join, columns)])
+    assert rows(section(BENCHMARKS, 'One node or two')) == expected
+    assert [each['lost'] for each in rounds['two']] == [0, 0]
+    assert [each['warnings'] for found in rounds.values() for each in found] == [[]] * 4
+
+
+def test_number_of_nodes_for_the_cameras_follows_from_the_recorded_figures():
+    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Several nodes').split())
+    rounds, seconds = node_rounds()
+    lost = ' and '.join(f'{100 * each["lost"] / each["sent"]:.0f} %' for each in rounds['one'])
+    assert f'one node lost {lost} of the images in two rounds, and two nodes' in text
+    published = [each['received'] / seconds for each in rounds['one']]
+    assert 'published {:.0f} and {:,.0f} images per second'.format(*published) in text
+    margin = 1 - 900 / min(published)
+    assert '| up to 900 images per second |' in page
+    assert f'a margin of {100 * margin:.0f} % or more' in text
+
+
+def test_memory_of_rclpy_nodes_equals_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Against rclpy nodes').split())
+    record = load('benchmarks/gpu/peers_dds.json')
+    one, four = (case['medians'] for case in record['cases'])
+    mib = {side: figures['gpu_mib'] for side, figures in one.items()}
+    assert (
+        f'Ultralytics {mib["ultralytics"]:.0f} MiB, ONNX Runtime {mib["onnxruntime"]:.0f}' in text
+    )
+    assert f' MiB, the node {mib["ours"]:.0f} MiB.' in text
+    others = 'ultralytics', 'onnxruntime'
+    assert max(mib[side] for side in others) < mib['ours']
+    assert min(four[side]['gpu_mib'] for side in others) > four['ours']['gpu_mib']
+
+
+def test_lost_images_of_rclpy_nodes_equal_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Against rclpy nodes').split())
+
+    def lost(name):
+        return [
+            (side, each['lost'], each['sent'])
+            for case in load(f'benchmarks/gpu/{name}.json')['cases']
+            for side, found in case['sides'].items()
+            for each in found['rounds']
+            if each['lost']
+        ]
+
+    assert lost('peers_dds') == []
+    ((side, count, sent),) = lost('peers_dds_ultralytics')
+    assert side == 'ultralytics'
+    assert f'Ultralytics lost {count} of {sent} images in one of three rounds' in text
 
 
 def _range(rounds, key):
@@ -379,6 +500,32 @@ def test_figures_of_tracks_equal_the_recorded_figures():
     ]
     assert f'`trackers` {record["versions"]["trackers"]} ' in ' '.join(text.split())
     assert f'the mean of {record["scenes"]} simulated scenes' in text
+
+
+def test_cost_of_tracks_in_the_node_equals_the_recorded_figures():
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Compared with trackers').split())
+    record = load('benchmarks/gpu/tracks_load.json')['load']
+    assert (record['cameras'], record['objects'], record['rate_hz']) == (16, 30, 30)
+    p50, p99, cpu = (record['differences_ms'][key] for key in ('p50_ms', 'p99_ms', 'cpu_ms'))
+    assert f'added {min(p50):.2f} to {max(p50):.2f} ms to the p50' in text
+    assert f'{min(cpu):.2f} to {max(cpu):.2f} ms of CPU time' in text
+    assert 'p99 changed by {:.1f}, {:.1f} and {:.1f} ms'.format(*p99) in text
+    off = [each['p99_ms'] for each in record['rounds']['off']]
+    assert max(off) - min(off) > max(map(abs, p99))
+    assert [each['lost'] for each in record['rounds']['on']] == [0, 0, 0]
+    assert f'at least {record["least_frames_per_s"]["on"]:.0f} results per second' in text
+
+
+def test_calls_of_onnx_runtime_on_a_gpu_equal_the_recorded_figures():
+    page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'ONNX files on a GPU').split())
+    record = load('benchmarks/gpu/onnx_session.json')
+    ours, bound, on_device = (record['medians_ms'][key] for key in ('ours', 'bound', 'on_device'))
+    assert f'a call of `cuda` took {ours:.2f} ms for [YOLO11n]' in text
+    assert f'a session of ONNX Runtime with I/O binding {bound:.2f} ms' in text
+    assert f'whose tensors stay on the GPU {on_device:.2f} ms' in text
+    assert record['max_difference'] == 0
 
 
 def test_tracker_is_as_good_as_trackers_and_faster():
