@@ -75,7 +75,7 @@ class Calibration:
                 'camera_info',
                 f'focal lengths {fx:g} and {fy:g}, principal point {cx:g}, {cy:g}, '
                 f'image of {width}x{height}',
-                expected='finite numbers, with focal lengths and an image size above 0',
+                expected='the calibration of the camera',
                 fix='calibrate the camera, or let its driver load the calibration',
             )
         return Pinhole(
