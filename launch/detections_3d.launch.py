@@ -96,14 +96,15 @@ def generate_launch_description():
             DeclareLaunchArgument(
                 'cameras',
                 default_value='',
-                description='Names separated by commas. Each camera has a node in a namespace of '
-                'its name, as the topics of detect.launch.py cameras:=…. Empty: one node.',
+                description='Names of cameras, separated by commas. Each camera gets a node in '
+                'the namespace of its name, where detect.launch.py cameras:=… publishes its '
+                'results. Empty: one node without such a namespace.',
             ),
             DeclareLaunchArgument(
                 'depth_topic',
                 default_value='',
-                description='Depth images, aligned to the camera images. In the topics, {camera} '
-                'stands for the name. Default: depth.',
+                description='Depth images, aligned to the camera images. In this and the other '
+                'topics, {camera} stands for the name of the camera. Default: depth.',
             ),
             DeclareLaunchArgument(
                 'camera_info_topic',

@@ -91,7 +91,8 @@ class Calibration:
             'distortion',
             'camera_info',
             f'a lens with distortion (largest coefficient {largest:g})',
-            expected='rectified images: objects far from the centre of others have wrong places',
-            fix='detect on the images of image_proc (image_rect), with the depth aligned to them; '
-            'if the images are rectified, ignore this',
+            expected='rectified images',
+            fix='if the images are rectified, ignore this; otherwise boxes far from the centre of '
+            'the image are at wrong places: detect on image_rect of image_proc, with depth images '
+            'aligned to it',
         )

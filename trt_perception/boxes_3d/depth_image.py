@@ -27,7 +27,8 @@ MAX_DEPTH_PIXELS: Final = MAX_RESULT_PIXELS
 _HEADER: Final = struct.Struct('<iff')
 _PNG_START: Final = b'\x89PNG'
 _USE_DEPTH: Final = (
-    'remap depth to a topic of depth images that are aligned to the camera image (-r depth:=/…)'
+    'remap depth to a topic of depth images that are aligned to the camera image (-r depth:=/…, '
+    'with launch depth_topic:=/…)'
 )
 # Pixels of each side that `wrong_unit_error` reads.
 _SAMPLES: Final = 32
@@ -95,7 +96,10 @@ def read_depth(
     row_bytes = width * np.dtype(kind).itemsize
     if step < row_bytes:
         raise DepthError(
-            'bad_step', 'step of the depth image', str(step), expected=f'at least {row_bytes}'
+            'bad_step',
+            'step of the depth image',
+            f'{step} bytes',
+            expected=f'at least {row_bytes} bytes',
         )
     if data.size != step * height:
         expected = f'{step * height} bytes'
@@ -146,8 +150,8 @@ def read_compressed_depth(image_format: str, data: _Bytes, *, unit_m: float = 0.
     values: npt.NDArray[Any] = _decode_png(data[_HEADER.size :])
     if kind == 'f4':
         if not (math.isfinite(scale) and math.isfinite(offset)):
-            found = f'parameters {scale} and {offset} of inverse depth'
-            raise DepthError('not_decodable', 'compressed depth', found)
+            found, expected = f'{scale} and {offset}', 'finite parameters of inverse depth'
+            raise DepthError('not_decodable', 'compressed depth', found, expected=expected)
         inverse = values.astype(np.float32)
         with np.errstate(divide='ignore', over='ignore'):
             values = np.where(values > 0, scale / (inverse - np.float32(offset)), np.nan)
@@ -210,7 +214,9 @@ def _decode_png(file: _Bytes) -> npt.NDArray[np.uint16]:
     bits, color = checked.parts[1][16:18]  # of the header chunk
     if (bits, color) != (16, 0):
         found = f'a PNG of {bits} bits and colour type {color}'
-        raise DepthError('not_decodable', 'compressed depth', found, expected='16 bits, grey')
+        raise DepthError(
+            'not_decodable', 'compressed depth', found, expected='a grey PNG of 16 bits'
+        )
     try:
         from PIL.PngImagePlugin import PngImageFile
 

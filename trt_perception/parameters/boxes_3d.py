@@ -30,14 +30,14 @@ class BoxParameters:
     )
     min_points: int = parameter_field(
         20,
-        'Smallest number of pixels with a depth on the surface of an object. Other objects are '
+        'Smallest number of pixels on the surface of an object. Objects with fewer pixels are '
         'left out and counted.',
         limits=(1, 1000000),
         live=True,
     )
     min_depth_m: float = parameter_field(
         0.05,
-        'Smallest size.z of a box.',
+        'Smallest size.z of a box. The box of a flat surface has this size.',
         unit='m',
         limits=(0.001, 10.0),
         live=True,

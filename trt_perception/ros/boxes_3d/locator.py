@@ -186,7 +186,7 @@ class Locator:
                     'bad_keypoints',
                     'keypoints',
                     f'{len(message.values)} rows',
-                    expected=f'{len(pair.detections.objects)}, as the detections of this stamp',
+                    expected=f'as many rows as detections ({len(pair.detections.objects)})',
                     fix='let detections and keypoints come from one detector',
                 )
             )
@@ -209,7 +209,8 @@ def _check_frame(subject: str, own: HeaderFields, header: HeaderFields) -> None:
             expected=f'{header.frame_id!r}, as the detections',
             fix=_ALIGN
             if subject == 'depth image'
-            else 'remap camera_info to the topic next to the camera image (-r camera_info:=/…)',
+            else 'remap camera_info to the topic next to the camera image (-r camera_info:=/…, '
+            'with launch camera_info_topic:=/…)',
         )
 
 
@@ -232,7 +233,8 @@ def _read_mask(message: ImageFields, camera: Pinhole) -> npt.NDArray[np.uint16]:
         'mask',
         size_wh,
         camera,
-        'remap camera_info to the camera whose images the detector gets (-r camera_info:=/…)',
+        'remap camera_info to the camera whose images the detector gets (-r camera_info:=/…, '
+        'with launch camera_info_topic:=/…)',
     )
     row_bytes = 2 * message.width
     if (

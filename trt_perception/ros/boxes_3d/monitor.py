@@ -116,9 +116,12 @@ class InputWatch:
             base = topic.removesuffix('/compressedDepth')
             similar = self._similar_topics(name)
             there = f' (there are {join_first_items(similar)})' if similar else ''
-            fix = f'start its publisher, or remap the topic{there}: -r {name}:=/its/topic'
+            fix = (
+                f'start its publisher, or remap the topic{there}: -r {name}:=/its/topic, with '
+                f'launch {name}_topic:=/its/topic'
+            )
             if base != topic:
-                fix += ', without /compressedDepth'
+                fix += ', both without /compressedDepth'
         return DepthError(f'no_{name}', topic, found, fix=fix)
 
 
@@ -129,7 +132,7 @@ def _offset(offset_ns: int, tolerance_ms: float) -> DepthError:
         return DepthError(
             'clocks',
             'stamps of depth and detections',
-            f'the nearest depth image is {abs(offset_ns) / 1e9:.0f} s {side} the detections',
+            f'the nearest depth image {abs(offset_ns) / 1e9:.0f} s {side} the detections',
             expected='stamps of one clock',
             fix='take both images from one driver, synchronise the clocks of the machines (chrony '
             'or PTP), or set use_sim_time on all nodes when a bag is played',
@@ -137,8 +140,8 @@ def _offset(offset_ns: int, tolerance_ms: float) -> DepthError:
     return DepthError(
         'late_depth',
         'stamps of depth and detections',
-        f'the nearest depth image is {abs(offset_ns) / 1e6:.0f} ms {side} the detections',
-        expected=f'at most {tolerance_ms:g} ms (sync_tolerance_ms)',
+        f'the nearest depth image {abs(offset_ns) / 1e6:.0f} ms {side} the detections',
+        expected=f'a difference of at most {tolerance_ms:g} ms, sync_tolerance_ms',
         fix='let the camera take both images together, or set sync_tolerance_ms to half the time '
         'between two depth images; if depth comes later than detections, raise max_wait_ms',
     )

@@ -221,7 +221,7 @@ class CdrReader:
         """Read the length of a sequence, which must not exceed a limit."""
         (count,) = self.read_integers('I')
         if count > largest:
-            raise _bad_message(f'{count} {name}', f'at most {largest}')
+            raise _bad_message(f'{count} {name}', f'at most {largest} {name}')
         return count
 
     def read_text(self, name: str) -> str:
@@ -269,7 +269,7 @@ class CdrReader:
 def _bad_message(found: str, expected: str) -> ImageError:
     return ImageError(
         'bad_message',
-        "the camera's message",
+        'message',
         found,
         expected=expected,
         fix='find the publisher of the topic: ros2 topic info --verbose',
