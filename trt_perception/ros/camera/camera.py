@@ -204,13 +204,13 @@ class NodeCamera:
 
     def close_publishers(self) -> None:
         """Destroy the publishers, and end all tracks. May be called again."""
-        self._tracks.close()
         subscription, self._info_subscription = self._info_subscription, None
         if subscription is not None:
             self._node.destroy_subscription(subscription)
         publishers, self._publishers = self._publishers, None
         if publishers is not None:
             publishers.close()
+        self._tracks.close()
 
     def _make_reader(self, choice: TransportChoice) -> Callable[[Any], Frame | DeferredFrame]:
         """Return the function that converts messages to frames. The worker calls it."""

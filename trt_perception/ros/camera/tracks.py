@@ -109,9 +109,9 @@ class CameraTracks:
             )
 
     def close(self) -> None:
-        """End all tracks, and destroy the service. Calling it twice does no harm."""
-        self._end_all()
+        """Destroy the service, and end all tracks. Calling it twice does no harm."""
         self._destroy_service()
+        self._end_all()
 
     def _end_all(self) -> int:
         """End all tracks, and return how many were confirmed."""
