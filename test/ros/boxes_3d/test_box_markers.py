@@ -1,22 +1,27 @@
-"""Test when markers are made, and the colours of objects with and without tracks."""
+"""Test when markers are made, their colours with and without tracks, and files for viewers."""
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
+import yaml
 from rclpy.parameter import Parameter
 from std_msgs.msg import Header
 from visualization_msgs.msg import MarkerArray
 
+from support.source_trees import ROOT
 from trt_perception.boxes_3d.surface import Box3D, ImageBox
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import object_colors
+from trt_perception.model.tasks.task import DEBUG_IMAGE
 from trt_perception.ros.boxes_3d import node as node_module
 from trt_perception.ros.boxes_3d.locator import LocatedImage
 from trt_perception.ros.boxes_3d.markers import label_info_topic, markers_message
 from trt_perception.ros.boxes_3d.messages import FoundObject, LocatedObject
 from trt_perception.ros.boxes_3d.node import Boxes3DNode
+from trt_perception.ros.topics import topic_qos
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -30,9 +35,12 @@ def located(name='person', own_id='', hypotheses=None, theta=0.0):
     return LocatedObject(found, Box3D((1.0, 2.0, 2.0), (0.4, 0.6, 0.2), theta, (2, 4)))
 
 
+def all_markers(objects):
+    return markers_message(Header(frame_id='optical'), objects, CLASS_IDS).markers
+
+
 def markers_of(objects, ns):
-    message = markers_message(Header(frame_id='optical'), objects, CLASS_IDS)
-    return [marker for marker in message.markers if marker.ns == ns]
+    return [marker for marker in all_markers(objects) if marker.ns == ns]
 
 
 def colors_of(objects):
@@ -82,7 +90,7 @@ def test_label_stands_above_a_turned_box():
 
 
 def test_image_without_objects_deletes_all_markers():
-    [marker] = markers_message(Header(frame_id='optical'), [], {}).markers
+    [marker] = all_markers([])
     assert (marker.action, marker.ns) == (marker.DELETEALL, '')
 
 
@@ -152,3 +160,58 @@ def test_class_names_are_next_to_the_detections(make_node, remapping, expected):
     node = make_node('-r', remapping)
     found = node.resolve_topic_name(label_info_topic(node))
     assert found == expected.format(namespace=node.get_namespace())
+
+
+# Files for viewers.
+
+
+def test_rviz_shows_the_debug_image_and_the_markers():
+    config = yaml.safe_load((ROOT / 'config' / 'detect.rviz').read_text(encoding='utf-8'))
+    manager = config['Visualization Manager']
+    displays = {
+        each['Class'].removeprefix('rviz_default_plugins/'): each for each in manager['Displays']
+    }
+    assert displays.keys() == {'Grid', 'Image', 'MarkerArray'}
+    assert all(display['Enabled'] for display in displays.values())
+    for kind, topic in (('Image', DEBUG_IMAGE), ('MarkerArray', node_module.MARKERS)):
+        # RViz lists the policies as "Keep Last" and so on.
+        qos = topic_qos(topic)
+        assert displays[kind]['Topic'] == {
+            'Value': f'/{topic.name}',
+            'Depth': qos.depth,
+            **{
+                f'{name.title()} Policy': getattr(qos, name).name.replace('_', ' ').title()
+                for name in ('history', 'reliability', 'durability')
+            },
+        }
+    namespaces = {marker.ns for marker in all_markers([located()]) if marker.ns}
+    assert displays['MarkerArray']['Namespaces'] == dict.fromkeys(namespaces, True)
+    assert manager['Global Options']['Fixed Frame']
+
+
+def test_view_of_rviz_has_the_image_upright():
+    """Compute the view's axes as RViz's Orbit does: the z axis of the fixed frame is up."""
+    config = yaml.safe_load((ROOT / 'config' / 'detect.rviz').read_text(encoding='utf-8'))
+    view = config['Visualization Manager']['Views']['Current']
+    assert view['Class'] == 'rviz_default_plugins/Orbit'
+    yaw, pitch = view['Yaw'], view['Pitch']
+    assert abs(pitch) < math.pi / 2 - 0.001  # RViz's limit
+    back = np.array(
+        [math.cos(yaw) * math.cos(pitch), math.sin(yaw) * math.cos(pitch), math.sin(pitch)]
+    )
+    right = np.cross([0, 0, 1], back)
+    right /= np.linalg.norm(right)
+    up = np.cross(back, right)
+    focus = np.array([view['Focal Point'][axis] for axis in 'XYZ'])
+    eye = focus + view['Distance'] * back
+    assert right == pytest.approx([1, 0, 0], abs=0.01)
+    assert up[1] < -0.8
+    assert eye[1] < 0 < focus[2]
+
+
+def test_foxglove_shows_the_markers():
+    layout = json.loads((ROOT / 'config' / 'foxglove.json').read_text(encoding='utf-8'))
+    [panel] = [
+        panel for name, panel in layout['configById'].items() if name.partition('!')[0] == '3D'
+    ]
+    assert panel['topics'] == {f'/{node_module.MARKERS.name}': {'visible': True}}
