@@ -9,7 +9,11 @@ import signal
 import tempfile
 from pathlib import Path
 
-from ament_index_python.packages import get_package_share_directory
+from ament_index_python.packages import (
+    PackageNotFoundError,
+    get_package_prefix,
+    get_package_share_directory,
+)
 from launch import LaunchDescription
 from launch.actions import (
     DeclareLaunchArgument,
@@ -35,6 +39,7 @@ from trt_perception.parameters.launch_arguments import (
     parameter_file_text,
     parameter_values,
     unknown_arguments,
+    wants_rviz,
 )
 from trt_perception.parameters.sections import (
     cameras_of_file,
@@ -44,7 +49,10 @@ from trt_perception.parameters.sections import (
 from trt_perception.process.tool_command import LAUNCH_VARIABLE
 from trt_perception.transport.advice import transport_environment
 
-ARGUMENTS = launch_arguments(Path(get_package_share_directory('trt_perception')))
+SHARE = Path(get_package_share_directory('trt_perception'))
+ARGUMENTS = launch_arguments(SHARE)
+# The topics in config/detect.rviz.
+RVIZ_TOPICS = ('debug_image', 'markers')
 
 
 def existing_file(name, value):
@@ -149,6 +157,37 @@ def given_parameters(values, alone):
         raise ValueError(f'{error}{cure}') from error
 
 
+def check_rviz(text):
+    """Return whether the argument `rviz` asks for RViz. RViz must then be installed."""
+    try:
+        wanted = wants_rviz(text)
+        if wanted:
+            get_package_prefix('rviz2')
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    except PackageNotFoundError as error:
+        fix = 'sudo apt install ros-$ROS_DISTRO-rviz2, or leave rviz:=true out'
+        raise ValueError(str(ConfigError('rviz', 'RViz is not installed', fix=fix))) from error
+    return wanted
+
+
+def rviz_node(context, values, given, camera):
+    """Return RViz, which shows the topics of a camera. An empty name means a single camera."""
+    namespace = values['namespace']
+    return Node(
+        package='rviz2',
+        executable='rviz2',
+        arguments=['-d', str(SHARE / 'config' / 'detect.rviz')],
+        parameters=[{'use_sim_time': given.get('use_sim_time', False)}],
+        remappings=[
+            (f'/{topic}', full_name(context, namespace, f'{camera}/{topic}'))
+            for topic in RVIZ_TOPICS
+        ],
+        additional_env=transport_environment(values['transport_profile']),
+        output='screen',
+    )
+
+
 def stop_respawn(event, _):
     """Prevent a restart of a node that ended on request or has wrong parameters.
 
@@ -163,7 +202,7 @@ def stop_respawn(event, _):
 
 
 def start_detectors(context):
-    """Return the detector nodes for the values of the arguments."""
+    """Return the detector nodes for the values of the arguments, and RViz if it was asked for."""
     alone = check_arguments(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)
@@ -174,7 +213,13 @@ def start_detectors(context):
         'none',
     ):  # ros2 launch refuses an empty value, so `none` is the alternative
         existing_file('transport_profile', profile)
-    return [
+    nodes = nodes_to_start(context, values, given)
+    # A launch file that includes this file may have an argument `rviz` for its own RViz.
+    viewers = []
+    if alone and check_rviz(values['rviz']):
+        [camera, *_] = nodes[0][0].cameras or ('',)
+        viewers = [rviz_node(context, values, given, camera)]
+    detectors = [
         Node(
             package='trt_perception',
             executable='detector_node',
@@ -192,12 +237,13 @@ def start_detectors(context):
             on_exit=stop_respawn,
             respawn_max_retries=3,
         )
-        for share, topics in nodes_to_start(context, values, given)
+        for share, topics in nodes
     ]
+    return detectors + viewers
 
 
 def generate_launch_description():
-    """Return a launch description with the arguments and the detector nodes."""
+    """Return a launch description with the arguments and the nodes."""
     arguments = [
         DeclareLaunchArgument(name, default_value=default, description=description)
         for name, (default, description) in ARGUMENTS.items()

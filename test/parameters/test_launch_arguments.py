@@ -25,6 +25,7 @@ from trt_perception.parameters.launch_arguments import (
     share_cameras,
     share_devices,
     unknown_arguments,
+    wants_rviz,
 )
 
 pytestmark = pytest.mark.ros
@@ -50,7 +51,7 @@ DEFAULTS = dict(
 
 def test_every_parameter_is_an_argument():
     own = {'image_topic', 'params_file', 'namespace', 'nodes', 'log_level', 'transport_profile'}
-    assert set(ARGUMENTS) == {*own, *DEFAULTS, 'use_sim_time'}
+    assert set(ARGUMENTS) == {*own, 'rviz', *DEFAULTS, 'use_sim_time'}
 
 
 def test_only_autostart_is_passed_by_default():
@@ -227,6 +228,22 @@ def test_fractions_and_yes_or_no_are_read(name, text, expected):
     assert (tuple(given) if isinstance(given, list | tuple) else given) == expected
 
 
+@pytest.mark.parametrize(('text', 'expected'), [('true', True), ('True', True), ('false', False)])
+def test_rviz_is_true_or_false(text, expected):
+    assert wants_rviz(text) is expected
+
+
+@pytest.mark.parametrize('text', ['', 'on it'])
+def test_other_values_of_rviz_are_refused(text, golden_messages):
+    with golden_messages.raises(ConfigError):
+        wants_rviz(text)
+
+
+def test_rviz_is_not_started_by_default():
+    default, _ = ARGUMENTS['rviz']
+    assert not wants_rviz(default)
+
+
 # Names.
 
 
@@ -244,7 +261,7 @@ def test_name_similar_to_an_argument_is_a_mistake(name, golden_messages):
     assert not far
 
 
-@pytest.mark.parametrize('name', ['rviz', 'robot', 'x', 'robot_description', 'rate'])
+@pytest.mark.parametrize('name', ['arm', 'robot', 'x', 'robot_description', 'rate'])
 def test_name_unlike_all_arguments_gives_a_warning(name, golden_messages):
     near, [sentence] = unknown_arguments([f'{name}:=x'], ARGUMENTS)
     assert not near

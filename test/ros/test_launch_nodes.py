@@ -103,14 +103,15 @@ def user_launch_file(include='include', more='[]'):
     return USER_LAUNCH_FILE.replace('INCLUDE', include).replace('MORE', more)
 
 
-# engine_paths, confidence and imag_topic resemble arguments of detect.launch.py; rviz does not.
+# engine_paths, confidence and imag_topic resemble arguments of detect.launch.py. Both files have
+# an argument rviz: only the user's file starts RViz.
 # The user's file declares engine_paths, confidence and rviz. It uses the name `undeclared` without
 # declaring it.
 TYPED_ARGUMENTS = (
     'engine_paths:=7',
     'confidence:=0.3',
     'imag_topic:=x',
-    'rviz:=false',
+    'rviz:=true',
     'undeclared:=5',
 )
 #: By name of the scene: a launch file's name or text, and the arguments that the user types.
@@ -118,7 +119,7 @@ SCENES = {
     **{f'{file} {mistake}': (file, mistake) for file in (DETECT, DEMO) for mistake in MISTAKES},
     'one topic for two cameras': (DETECT, 'cameras:=front,rear', 'image_topic:=/image_raw'),
     'detect': (DETECT, MODEL),
-    'argument near no name': (DETECT, MODEL, 'rviz:=true'),
+    'argument near no name': (DETECT, MODEL, 'robot:=true'),
     'cameras by arguments': (
         *(DETECT, MODEL, 'cameras:=front,rear', 'device_ids:=0,2'),
         'image_topic:=/{camera}/image_raw',
@@ -256,3 +257,55 @@ def test_environment_of_the_user_is_kept(launch_file, monkeypatch):
     _, _, [node] = launch_file(DETECT, MODEL)
     assert {name: node.final_env[name] for name in mine} == mine
     assert node.final_env[PROFILE_VARIABLES[1]].startswith(str(SHARE))
+
+
+@pytest.fixture
+def own_prefix(tmp_path, monkeypatch):
+    """Return a prefix that has only this package."""
+    prefix = tmp_path / 'prefix'
+    add_package(prefix, 'trt_perception')
+    (prefix / 'share').joinpath('trt_perception').symlink_to(SHARE)
+    (prefix / 'lib').mkdir()
+    (prefix / 'lib' / 'trt_perception').symlink_to(SHARE.parents[1] / 'lib' / 'trt_perception')
+    monkeypatch.setenv('AMENT_PREFIX_PATH', str(prefix))
+    return prefix
+
+
+def add_package(prefix, name):
+    """Add a package to the index of a prefix."""
+    index = prefix / 'share' / 'ament_index' / 'resource_index' / 'packages'
+    index.mkdir(parents=True, exist_ok=True)
+    (index / name).touch()
+
+
+@needs_launch
+def test_rviz_is_refused_without_its_package(launch_file, own_prefix, golden_messages):
+    code, logged, nodes = launch_file(DETECT, MODEL, 'rviz:=true')
+    assert (code, nodes) == (1, [])
+    golden_messages.add('\n'.join(logged))
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    ('arguments', 'prefix_of_topics'),
+    [
+        ((), '/'),
+        (('cameras:=front,rear', 'namespace:=robot'), '/robot/front/'),
+        (('cameras:=front,rear', 'nodes:=2'), '/front/'),
+    ],
+)
+def test_rviz_shows_the_topics_of_the_first_camera(
+    launch_file, own_prefix, arguments, prefix_of_topics
+):
+    program = own_prefix / 'lib' / 'rviz2' / 'rviz2'
+    program.parent.mkdir(parents=True)
+    program.touch(mode=0o755)
+    add_package(own_prefix, 'rviz2')
+    code, logged, nodes = launch_file(DETECT, MODEL, *arguments, 'rviz:=true')
+    assert (code, logged) == (0, [])
+    [*_, rviz] = [node.final_cmd for node in nodes]
+    assert len(nodes) == (3 if 'nodes:=2' in arguments else 2)
+    assert rviz[0] == str(program)
+    assert Path(rviz[rviz.index('-d') + 1]).is_file()
+    for topic in ('debug_image', 'markers'):
+        assert f'/{topic}:={prefix_of_topics}{topic}' in rviz

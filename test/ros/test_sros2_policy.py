@@ -199,8 +199,8 @@ def test_policy_allows_exactly_what_detections_3d_uses(client):
     def ready(names, depth):
         return (
             any(name.endswith(depth) for name in names['subscribe'])
-            and len(names['publish']) >= 6
-            and len(names['subscribe']) >= (6 if depth == '/depth' else 5)
+            and len(names['publish']) >= 7
+            and len(names['subscribe']) >= (7 if depth == '/depth' else 6)
             and len(names['reply']) >= 12
         )
 

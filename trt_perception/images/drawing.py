@@ -78,7 +78,7 @@ def draw_trail(
     outline = np.rint(np.array(points).clip(-_MAX_DRAWN_COORDINATE, _MAX_DRAWN_COORDINATE))
     thickness = 2 * _line_width(bgr)
     line = [outline.astype(np.int32)]
-    cv2.polylines(bgr, line, False, _track_color(track_id), thickness, cv2.LINE_AA)
+    cv2.polylines(bgr, line, False, track_color(track_id), thickness, cv2.LINE_AA)
 
 
 def object_label(name: str, score: float, track_id: int) -> str:
@@ -90,13 +90,13 @@ def object_label(name: str, score: float, track_id: int) -> str:
 def object_colors(detections: Detections) -> list[tuple[int, int, int]]:
     """Return the BGR colour of each object: that of its class, or of its id with a tracker."""
     if detections.ids is None:
-        return [_color(class_id) for class_id in detections.class_ids.tolist()]
-    return [_track_color(id_) for id_ in detections.ids.tolist()]
+        return [class_color(class_id) for class_id in detections.class_ids.tolist()]
+    return [track_color(id_) for id_ in detections.ids.tolist()]
 
 
-def _track_color(track_id: int) -> tuple[int, int, int]:
+def track_color(track_id: int) -> tuple[int, int, int]:
     """Return the BGR colour of an id; light grey for an object without a confirmed track."""
-    return _color(track_id - 1) if track_id > 0 else _NO_TRACK_COLOR
+    return class_color(track_id - 1) if track_id > 0 else _NO_TRACK_COLOR
 
 
 def _draw_masks(
@@ -125,7 +125,7 @@ def draw_class_list(
     row_height = 20 * _line_width(bgr)
     for row, (line, class_id) in enumerate(zip(lines, class_ids, strict=True)):
         bottom = (row + 1) * row_height
-        _draw_label(bgr, (0, bottom, 0, bottom), line, _color(class_id))
+        _draw_label(bgr, (0, bottom, 0, bottom), line, class_color(class_id))
 
 
 def draw_class_map(
@@ -140,7 +140,7 @@ def draw_class_map(
         class_ids: uint8 (height, width).
     """
     is_background = np.array([name.lower() == 'background' for name in class_names])
-    colors = np.array([_color(class_id) for class_id in range(len(class_names))], np.uint8)
+    colors = np.array([class_color(class_id) for class_id in range(len(class_names))], np.uint8)
     pixel_counts = np.zeros(len(class_names), np.int64)
     for rows in row_strips(_size_wh(bgr)):
         strip, ids = bgr[rows], class_ids[rows]
@@ -281,8 +281,8 @@ def _draw_label(
     put_text(bgr, label, (left, base), size, (0, 0, 0), thickness)
 
 
-def _color(class_id: int) -> tuple[int, int, int]:
-    """Return a bright BGR colour.
+def class_color(class_id: int) -> tuple[int, int, int]:
+    """Return the bright BGR colour of a class.
 
     From the 21st class on, the hues of consecutive classes differ by the golden angle.
     """

@@ -117,6 +117,11 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
             'Number of nodes, detector_0, detector_1 and so on, each with a share of the cameras. '
             '1: one node, detector.',
         ),
+        'rviz': (
+            'false',
+            'true: start RViz, too, with config/detect.rviz and the topics of the first camera. '
+            'Ignored if another launch file includes this file.',
+        ),
         'log_level': ('info', f'One of {levels}.'),
         'transport_profile': (
             str(share / NODE_PROFILE),
@@ -165,6 +170,18 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
     if mistakes:
         raise ValuesError(mistakes)
     return given
+
+
+def wants_rviz(text: str) -> bool:
+    """Return the value of the launch argument ``rviz``.
+
+    Raises:
+        ConfigError: the text is neither true nor false.
+    """
+    answer = read_yes_no(text)
+    if answer is None:
+        raise ConfigError('rviz', short_repr(text), expected='true or false')
+    return answer
 
 
 def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,17 +11,22 @@ import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from PIL import Image as PillowImage
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 from std_msgs.msg import Header
 from vision_msgs.msg import (
     Detection2D,
     Detection2DArray,
     Detection3DArray,
+    LabelInfo,
     ObjectHypothesisWithPose,
+    VisionClass,
 )
+from visualization_msgs.msg import MarkerArray
 
 from support.programs import Program, executable
+from trt_perception.images.detections import Detections
+from trt_perception.images.drawing import draw_detections
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -30,6 +35,7 @@ WIDTH, HEIGHT = 320, 240
 K = np.array([[300.0, 0, 157.3], [0, 310, 121.8], [0, 0, 1]])
 BACKGROUND_M = 6.0
 RELIABLE = QoSProfile(depth=30)
+LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 BEST_EFFORT = QoSProfile(depth=30, reliability=ReliabilityPolicy.BEST_EFFORT)
 KINDS = {
     'detections': Detection2DArray,
@@ -503,3 +509,68 @@ def test_topics_that_never_come_are_named(start_node):
     node = start_node('/silent', ('detections',), connect=False)
     node.wait_for_warning('-r depth:=', node.publish)
     node.wait_for_warning('-r camera_info:=', node.publish)
+
+
+def test_markers_are_the_boxes_of_the_same_stamp(boxes, client):
+    bar = Card((0.5, 0.5, 3.5), (0.8, 0.1))
+    found = detections_of([*CARDS, bar])
+    found.detections[2].bbox.center.theta = math.radians(10)
+    class_ids = {'class 0': 3, 'class 1': 40, 'class 2': 0}
+    names = LabelInfo(
+        class_map=[VisionClass(class_name=name, class_id=i) for name, i in class_ids.items()]
+    )
+    publisher = client.node.create_publisher(LabelInfo, '/boxes/label_info', LATCHED)
+    publisher.publish(names)
+    markers = boxes.subscribe(MarkerArray, '/boxes/markers')
+
+    def ask():
+        depth = depth_message(depth_of_scene([*CARDS, bar]))
+        stamp = boxes.publish(detections=found, depth=depth)
+        client.spin_for(0.05)
+        pairs = [
+            (array, answer)
+            for array in markers
+            for answer in boxes.answers
+            if array.markers[0].header.stamp.sec == answer.header.stamp.sec == stamp
+        ]
+        # The node may not have the names yet.
+        return next((pair for pair in pairs if pair[0].markers[1].color.r != GREY), None)
+
+    array, answer = client.spin_until(ask, 'markers with the colours of classes')
+    client.node.destroy_publisher(publisher)
+    deletion, *added = array.markers
+    assert deletion.action == deletion.DELETEALL
+    drawn = {(marker.ns, marker.id): marker for marker in added}
+    assert len(answer.detections) == 3
+    assert list(drawn) == [(ns, i) for ns in ('boxes', 'labels') for i in range(3)]
+    assert all(marker.header == answer.header for marker in array.markers)
+    assert all(marker.action == marker.ADD for marker in added)
+    assert all(marker.lifetime.sec > 0 for marker in added)
+    for i, detection_3d in enumerate(answer.detections):
+        box, label = drawn['boxes', i], drawn['labels', i]
+        center, hypothesis = detection_3d.bbox.center, detection_3d.results[0].hypothesis
+        assert box.type == box.CUBE
+        assert (box.pose, box.scale) == (center, detection_3d.bbox.size)
+        assert 0 < box.color.a < label.color.a == 1
+        expected = color_in_debug_image(class_ids[hypothesis.class_id])
+        for color in (box.color, label.color):
+            assert (color.b, color.g, color.r) == pytest.approx(expected)
+        assert label.type == label.TEXT_VIEW_FACING
+        distance_m = np.linalg.norm(position(detection_3d))
+        words = detection_3d.id, hypothesis.class_id, f'{hypothesis.score:.2f}'
+        assert label.text == '#{} {} {}, {:.2f} m'.format(*words, distance_m)
+        # Above the box: the y axis of the optical frame points down.
+        assert label.pose.position.y + label.scale.z / 2 < center.position.y - box.scale.y / 2
+
+
+GREY = pytest.approx(200 / 255)
+
+
+def color_in_debug_image(class_id):
+    """Return the colour of an object of a class in the debug image: blue, green and red to 1."""
+    found = Detections(
+        np.array([[20, 20, 80, 80]], np.float32), np.ones(1, np.float32), np.array([class_id])
+    )
+    bgr = np.zeros((100, 100, 3), np.uint8)
+    draw_detections(bgr, found, ['a'] * (class_id + 1))
+    return bgr[80, 50] / 255

@@ -16,8 +16,10 @@ from rcl_interfaces.msg import SetParametersResult
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from rclpy.publisher import Publisher
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import PointCloud2
-from vision_msgs.msg import Detection3DArray
+from vision_msgs.msg import Detection3DArray, LabelInfo
+from visualization_msgs.msg import MarkerArray
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import escape_controls
@@ -26,18 +28,26 @@ from trt_perception.parameters.boxes_3d import BoxParameters
 from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.boxes_3d.inputs import Inputs
 from trt_perception.ros.boxes_3d.locator import LocatedImage
+from trt_perception.ros.boxes_3d.markers import label_info_topic, markers_message
 from trt_perception.ros.boxes_3d.messages import detections_3d_message, keypoints_3d_message
 from trt_perception.ros.boxes_3d.monitor import BoxMonitor
 from trt_perception.ros.boxes_3d.parameters import NodeBoxParameters
 from trt_perception.ros.boxes_3d.worker import BoxWorker
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.timers import steady_timer
-from trt_perception.ros.topics import topic_qos
+from trt_perception.ros.topics import LABEL_INFO, topic_qos
 
 #: Boxes in the optical frame of the camera.
 DETECTIONS_3D: Final = Topic('detections_3d', 'vision_msgs/Detection3DArray')
 #: Keypoints in the optical frame of the camera, for models of the task pose.
 KEYPOINTS_3D: Final = Topic('keypoints_3d', 'sensor_msgs/PointCloud2')
+#: The boxes as drawings for RViz and Foxglove.
+MARKERS: Final = Topic('markers', 'visualization_msgs/MarkerArray', depth=1, on_demand=True)
+_MESSAGE_TYPES: Final = {
+    DETECTIONS_3D: Detection3DArray,
+    KEYPOINTS_3D: PointCloud2,
+    MARKERS: MarkerArray,
+}
 
 _Transition = Callable[['Boxes3DNode', LifecycleState], TransitionCallbackReturn]
 
@@ -68,8 +78,12 @@ class Boxes3DNode(LifecycleNode):
 
     def __init__(self, **options: Any) -> None:
         super().__init__('detections_3d', **options)
-        # on_configure creates the publishers; on_activate the worker and the inputs.
+        # on_configure creates the publishers and the subscription of the class names; on_activate
+        # the worker and the inputs.
         self._outputs: dict[Topic, Publisher] = {}
+        self._label_info: Subscription | None = None
+        # Replaced by the executor, and read by the worker's thread.
+        self._class_ids: dict[str, int] = {}
         self._worker: BoxWorker | None = None
         self._inputs: Inputs | None = None
         self._monitor = BoxMonitor(self)
@@ -97,12 +111,15 @@ class Boxes3DNode(LifecycleNode):
 
     @_guarded
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Create the publishers."""
+        """Create the publishers, and subscribe to the names of the classes."""
         self._monitor.start_publishing(self.values.diagnostics_period_s)
-        for topic, kind in ((DETECTIONS_3D, Detection3DArray), (KEYPOINTS_3D, PointCloud2)):
+        for topic, kind in _MESSAGE_TYPES.items():
             self._outputs[topic] = self.create_lifecycle_publisher(
                 kind, topic.name, topic_qos(topic)
             )
+        self._label_info = self.create_subscription(
+            LabelInfo, label_info_topic(self), self._set_classes, topic_qos(LABEL_INFO)
+        )
         return super().on_configure(state)
 
     @_guarded
@@ -165,6 +182,13 @@ class Boxes3DNode(LifecycleNode):
         outputs, self._outputs = self._outputs, {}
         for publisher in outputs.values():
             self.destroy_publisher(publisher)
+        subscription, self._label_info = self._label_info, None
+        if subscription is not None:
+            self.destroy_subscription(subscription)
+        self._class_ids = {}
+
+    def _set_classes(self, message: LabelInfo) -> None:
+        self._class_ids = {each.class_name: each.class_id for each in message.class_map}
 
     def _publish(self, located: LocatedImage) -> None:
         """Publish the objects of an image. Called in the worker's thread."""
@@ -174,6 +198,9 @@ class Boxes3DNode(LifecycleNode):
         if located.keypoints is not None:
             points = keypoints_3d_message(header, located.keypoints)
             self._outputs[KEYPOINTS_3D].publish(points)
+        markers = self._outputs[MARKERS]
+        if markers.get_subscription_count():
+            markers.publish(markers_message(header, located.objects, self._class_ids))
 
     def _log_trace(self, trace: str) -> None:
         self.get_logger().error(log_text(trace), throttle_duration_sec=5.0)
