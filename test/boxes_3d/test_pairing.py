@@ -78,11 +78,10 @@ def test_missing_mask_is_awaited_no_longer_than_depth():
 
 def test_of_too_many_waiting_detections_the_oldest_is_replaced():
     made = pairing()
-    for stamp in range(MAX_KEPT + 2):
-        made.add_detections(stamp, stamp, 0)
-    pairs = list(iter(lambda: made.pop(0), None))
-    assert [(pair.detections, pair.is_replaced) for pair in pairs] == [(0, True), (1, True)]
+    replaced = [made.add_detections(stamp, stamp, 0) for stamp in range(MAX_KEPT + 2)]
+    assert replaced == [False] * MAX_KEPT + [True] * 2
     assert len(made) == MAX_KEPT
+    assert made.pop(made.next_time_ns()).detections == 2
 
 
 def test_kept_messages_are_bounded_by_count_and_bytes():

@@ -93,7 +93,6 @@ class Pair:
             if it is too far away; None if no depth image is kept.
         others: messages of the same stamp by topic.
         missing: topics whose message was expected, but did not come in time.
-        is_replaced: whether the message left because too many wait. It has no depth then.
     """
 
     detections: Any
@@ -101,7 +100,6 @@ class Pair:
     depth_offset_ns: int | None = None
     others: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    is_replaced: bool = False
 
 
 class Pairing:
@@ -135,8 +133,8 @@ class Pairing:
         *,
         needs_depth: bool = True,
         needs: tuple[str, ...] = (),
-    ) -> None:
-        """Add detections.
+    ) -> bool:
+        """Add detections. Return whether the oldest ones left for them, because too many waited.
 
         Args:
             needs_depth: False if there is nothing to locate, so that the message need not wait.
@@ -144,6 +142,10 @@ class Pairing:
         """
         until_ns = now_ns + self.max_wait_ns
         self._waiting.append(_Waiting(stamp_ns, until_ns, message, needs_depth, needs))
+        if len(self._waiting) <= MAX_KEPT:
+            return False
+        self._waiting.popleft()
+        return True
 
     def add_other(self, topic: str, stamp_ns: int, size: int, message: Any) -> None:
         """Add a message of one of the topics `others`."""
@@ -158,9 +160,6 @@ class Pairing:
         if not self._waiting:
             return None
         first = self._waiting[0]
-        if len(self._waiting) > MAX_KEPT:
-            self._waiting.popleft()
-            return Pair(first.message, is_replaced=True)
         found = {topic: self._other_of(topic, first.stamp_ns) for topic in first.needs}
         missing = tuple(topic for topic, message in found.items() if message is None)
         waits = missing or (

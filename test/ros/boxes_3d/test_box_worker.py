@@ -82,6 +82,7 @@ def test_detections_are_replaced_while_the_thread_is_busy():
     assert worker.started.wait(60)
     for stamp in range(1, MAX_KEPT + 4):
         worker.add_detections(empty(stamp), ())
+    assert worker.facts().waiting == MAX_KEPT
     worker.gate.set()
     worker.stop()
     assert worker.outcomes() == {'published': MAX_KEPT + 1, 'replaced': 3}

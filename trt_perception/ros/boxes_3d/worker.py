@@ -132,13 +132,14 @@ class BoxWorker:
         now_ns = time.monotonic_ns()
         with self._changed:
             self._counts['received'] += 1
-            self._pairing.add_detections(
+            has_replaced = self._pairing.add_detections(
                 _stamp_ns(detections.header),
                 _Arrived(detections, now_ns),
                 now_ns,
                 needs_depth=bool(detections.objects),
                 needs=needs if detections.objects else tuple({KEYPOINTS} & set(needs)),
             )
+            self._counts['replaced'] += has_replaced
             self._changed.notify()
 
     def add_bad_detections(self) -> None:
@@ -203,8 +204,6 @@ class BoxWorker:
         )
         outcome, located = 'failed', None
         try:
-            if pair.is_replaced:
-                raise DroppedError('replaced')
             located = self._locator.locate(content)
             self._publish(located)
             outcome = 'published'
