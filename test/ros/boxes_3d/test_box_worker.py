@@ -95,7 +95,7 @@ def test_depth_of_the_same_stamp_needs_a_calibration(stamp):
     worker.start()
     header = HeaderFields(StampFields(stamp, 0), 'optical')
     data = np.zeros(2, np.uint8)
-    worker.add_depth(ImageFields(header, 1, 1, '16UC1', 0, 2, data))
+    worker.add_depth(ImageFields(header, 1, 1, '16UC1', 0, 2, data), data.size)
     worker.add_detections(with_object(stamp), ())
     worker.stop()
     assert worker.outcomes() == {'no_camera_info': 1}

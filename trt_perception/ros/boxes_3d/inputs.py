@@ -227,7 +227,7 @@ class Inputs:
             DETECTIONS: self._on_detections,
             MASKS: self._on_mask,
             KEYPOINTS: self._on_keypoints,
-            DEPTH: lambda data: worker.add_depth(_checked(read_depth(data))),
+            DEPTH: lambda data: worker.add_depth(_checked(read_depth(data)), data.size),
             CAMERA_INFO: self._on_camera_info,
         }
 
@@ -276,7 +276,7 @@ class Inputs:
 
     def _on_mask(self, data: _Bytes) -> None:
         image = read_image(data)
-        self._worker.add_other(MASKS, image, image.data.size)
+        self._worker.add_other(MASKS, image, data.size)
 
     def _on_keypoints(self, data: _Bytes) -> None:
         keypoints = read_keypoints(data)

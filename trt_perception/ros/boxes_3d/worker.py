@@ -147,16 +147,16 @@ class BoxWorker:
         with self._changed:
             self._counts.update(('received', 'bad_message'))
 
-    def add_depth(self, message: Any) -> None:
-        """Add a depth image, ImageFields or CompressedImageView."""
+    def add_depth(self, message: Any, size: int) -> None:
+        """Add a depth image, ImageFields or CompressedImageView, that keeps `size` bytes."""
         with self._changed:
             self._counts['received: depth'] += 1
             arrived = _Arrived(message, time.monotonic_ns())
-            self._pairing.depth.add(_stamp_ns(message.header), message.data.size, arrived)
+            self._pairing.depth.add(_stamp_ns(message.header), size, arrived)
             self._wake()
 
     def add_other(self, topic: str, message: Any, size: int) -> None:
-        """Add masks or keypoints of `size` bytes."""
+        """Add masks or keypoints that keep `size` bytes."""
         with self._changed:
             self._counts[f'received: {topic}'] += 1
             arrived = _Arrived(message, time.monotonic_ns())
