@@ -1,4 +1,4 @@
-"""Test which messages the inputs of detections_3d keep, without DDS."""
+"""Test which messages the inputs of detections_3d keep and count, without DDS."""
 
 import weakref
 from types import SimpleNamespace
@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import Image
+from sensor_msgs.msg import CameraInfo, Image
 from std_msgs.msg import Header
 
 from trt_perception.parameters.boxes_3d import BoxParameters
@@ -33,6 +33,10 @@ class Received:
         message = SerializedMessage(data, data.size, SimpleNamespace(message_bytes=data.size))
         self._topics[name].on_image(message, None, 0, 0)
 
+    @property
+    def counts(self):
+        return self.worker.facts().counts
+
 
 @pytest.fixture
 def received():
@@ -57,3 +61,23 @@ def test_unused_bytes_of_a_message_count_as_kept_bytes(name, received):
         del data
     assert not received.reports
     assert sum(message() is not None for message in messages) == 8  # 256 MiB
+
+
+@pytest.mark.parametrize('name', ['depth', 'camera_info'])
+def test_refused_messages_are_counted_as_received(name, received):
+    received.add(name, b'no message')
+    assert [report.reason for report in received.reports] == ['bad_message']
+    assert received.counts == {f'received: {name}': 1}
+
+
+def test_refused_detections_are_counted_once(received):
+    received.add('detections', b'no message')
+    assert received.counts == {'received': 1, 'bad_message': 1}
+
+
+def test_equal_calibrations_are_counted(received):
+    for stamp in range(3):
+        info = CameraInfo()
+        info.header.stamp.sec = stamp
+        received.add('camera_info', serialize_message(info))
+    assert received.counts == {'received: camera_info': 3}

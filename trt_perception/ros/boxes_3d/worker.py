@@ -147,6 +147,11 @@ class BoxWorker:
         with self._changed:
             self._counts.update(('received', 'bad_message'))
 
+    def count_message(self, topic: str) -> None:
+        """Count a message, not of detections, that is refused or contains nothing new."""
+        with self._changed:
+            self._counts[f'received: {topic}'] += 1
+
     def add_depth(self, message: Any, size: int) -> None:
         """Add a depth image, ImageFields or CompressedImageView, that keeps `size` bytes."""
         with self._changed:
