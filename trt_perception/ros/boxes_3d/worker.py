@@ -28,6 +28,8 @@ OUTCOMES: Final = (
 )
 _MS: Final = 1_000_000
 _RECENT: Final = 512
+# A signal must end the process within 3 s.
+_END_S: Final = 1.0
 
 
 class WorkerFacts(NamedTuple):
@@ -96,9 +98,13 @@ class BoxWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish all detection messages without waiting for others, and end the thread."""
+        """Finish all detection messages without waiting for others, and end the thread.
+
+        Messages that are not finished after a second are counted as replaced.
+        """
         with self._changed:
             self._is_ending = True
+            self._locator.until_s = time.monotonic() + _END_S
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
