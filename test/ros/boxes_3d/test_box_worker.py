@@ -75,7 +75,7 @@ def test_exception_does_not_end_the_thread():
 
 
 def test_detections_are_replaced_while_the_thread_is_busy():
-    worker = Worker()
+    worker = Worker(max_wait_ms=10000.0)
     worker.start()
     worker.gate.clear()
     worker.add_detections(empty(0), ())

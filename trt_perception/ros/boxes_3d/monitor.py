@@ -13,7 +13,6 @@ from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
 from rclpy.timer import Timer
 
-from trt_perception.boxes_3d.pairing import MAX_KEPT
 from trt_perception.errors import DepthError, ImageError
 from trt_perception.files.plain_text import escape_controls, join_first_items
 from trt_perception.monitoring.percentiles import percentiles
@@ -133,7 +132,7 @@ def _overload(replaced: int) -> DepthError:
     return DepthError(
         'overload',
         'detections',
-        f'{replaced} messages were replaced, because {MAX_KEPT} newer ones waited',
+        f'{replaced} messages were late and replaced by newer ones',
         fix='process fewer images per second or fewer objects in the detector; if depth is '
         'missing, lower max_wait_ms',
     )

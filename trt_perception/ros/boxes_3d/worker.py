@@ -121,7 +121,7 @@ class BoxWorker:
         """Return what is known now."""
         with self._changed:
             return WorkerFacts(
-                dict(self._counts),
+                dict(self._counts + Counter(replaced=self._pairing.replaced)),
                 len(self._pairing),
                 list(self._latencies_ms),
                 self._depth_offset_ns,
@@ -138,14 +138,13 @@ class BoxWorker:
         now_ns = time.monotonic_ns()
         with self._changed:
             self._counts['received'] += 1
-            has_replaced = self._pairing.add_detections(
+            self._pairing.add_detections(
                 _stamp_ns(detections.header),
                 _Arrived(detections, now_ns),
                 now_ns,
                 needs_depth=bool(detections.objects),
                 needs=needs if detections.objects else tuple({KEYPOINTS} & set(needs)),
             )
-            self._counts['replaced'] += has_replaced
             self._changed.notify()
 
     def add_bad_detections(self) -> None:
