@@ -50,6 +50,12 @@ def test_pixels_of_the_camera_are_those_of_the_full_image_binned_and_cut(changes
         {'projection': [-1000.0, *P[1:]]},
         {'size_wh': (0, 0)},
         {'binning': (2**32 - 1, 1)},
+        {'projection': [1e-6, *P[1:]]},
+        {'projection': [1e-300] * 12},
+        {'projection': [1e300] * 12},
+        {'projection': [*P[:5], 20.0, *P[6:]]},
+        {'projection': [*P[:2], -1e9, *P[3:]]},
+        {'region': (2**32 - 1, 0, 1280, 720)},
     ],
 )
 def test_cameras_without_calibration_are_refused(changes, golden_messages):

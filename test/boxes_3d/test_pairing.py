@@ -80,9 +80,21 @@ def test_of_too_many_waiting_detections_the_oldest_is_replaced():
     made = pairing()
     for stamp in range(MAX_KEPT + 2):
         made.add_detections(stamp, stamp, 0)
-    pairs = list(iter(lambda: made.pop(0), None))
-    assert [(pair.detections, pair.is_replaced) for pair in pairs] == [(0, True), (1, True)]
+    assert made.replaced == 2
     assert len(made) == MAX_KEPT
+    assert made.pop(made.next_time_ns()).detections == 2
+
+
+def test_late_detections_are_replaced_if_newer_ones_wait():
+    made = pairing(0, 50, 100, 150)
+    for stamp in (0, 50, 100):
+        made.add_detections(stamp * MS, stamp, stamp * MS)
+    # The caller was busy. Detections wait at most 100 ms, and may be 100 ms late.
+    pair = made.pop(280 * MS)
+    assert (pair.detections, pair.depth, made.replaced) == (100, 100, 2)
+    made.add_detections(150 * MS, 150, 150 * MS)
+    assert made.pop(10**6 * MS).detections == 150
+    assert made.replaced == 2
 
 
 def test_kept_messages_are_bounded_by_count_and_bytes():
@@ -116,5 +128,5 @@ def test_each_detection_leaves_once_and_in_order_whatever_the_stamps_are():
             left += iter(lambda now=now, made=made: made.pop(now), None)
             assert len(made) <= MAX_KEPT
             assert made.next_time_ns() is None or made.next_time_ns() > now
-        left += iter(lambda now=now, made=made: made.pop(now + 10**12), None)
+        left += iter(lambda now=now, made=made: made.pop(now + 100 * MS), None)
         assert [pair.detections for pair in left] == list(range(next(added)))

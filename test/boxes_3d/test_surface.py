@@ -110,6 +110,21 @@ def test_objects_with_too_few_pixels_are_left_out():
     assert find_surface(box, depth, CAMERA) is not None
 
 
+@pytest.mark.parametrize('side', [-1, 1])
+def test_surface_whose_far_end_is_nearer_to_the_axis_has_its_size(side):
+    # A wall from x = 1 m, z = 2 m to x = 1.5 m, z = 4 m. Divided by z, x is 0.5 and 0.375.
+    camera = Pinhole(400.0, 400.0, 0.0 if side > 0 else 319.0, 120.0, 320, 240)
+    columns = np.arange(320, dtype=np.float32)
+    tangents = (columns - camera.cx) / camera.fx * side
+    with np.errstate(divide='ignore'):
+        wall = 1 / (2 * tangents - 0.5)
+    seen = (wall > 2) & (wall < 4)
+    depth = np.where(seen, wall, 0).astype(np.float32) * np.ones((240, 1), np.float32)
+    found = find_surface(ImageBox(160, 120, 320, 20), DepthImage(depth, 1.0), camera)
+    assert found.center[0] == pytest.approx(side * 1.25, abs=0.04)
+    assert found.size[0] == pytest.approx(0.5, abs=0.06)
+
+
 @pytest.mark.parametrize('unknown', [0.0, -1.0, math.nan, math.inf, -math.inf])
 def test_pixels_without_depth_do_not_count(unknown):
     values = np.full((480, 640), 2.0, np.float32)

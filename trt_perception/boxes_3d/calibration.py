@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -12,6 +11,12 @@ from trt_perception.errors import DepthError
 # Drivers write tiny coefficients for images that they rectify. At the corner of an image, a
 # coefficient of this size moves a point by less than 0.1 % of its distance from the centre.
 _MAX_ZERO: Final = 1e-3
+# Limits of a camera, in pixels. Outside them, the size of an object in pixels, and so the memory
+# for it, would have no limit.
+_MIN_FOCAL: Final = 1.0
+_LARGEST: Final = 1e6
+# Pixels are square, or as much longer than wide as binning of one side makes them.
+_MAX_FOCAL_RATIO: Final = 16.0
 
 
 class Pinhole(NamedTuple):
@@ -59,7 +64,7 @@ class Calibration:
         and region of interest.
 
         Raises:
-            DepthError: the camera is not calibrated, or a number is not finite (reason
+            DepthError: the camera is not calibrated, or no camera has such numbers (reason
                 ``bad_calibration``).
         """
         matrix = [self.projection[index] for index in (0, 5, 2, 6)]
@@ -69,18 +74,20 @@ class Calibration:
         (bin_x, bin_y), (left, top, columns, rows) = self.binning, self.region
         bin_x, bin_y = max(1, bin_x), max(1, bin_y)
         width, height = (columns or self.size_wh[0]) // bin_x, (rows or self.size_wh[1]) // bin_y
-        if not (all(map(math.isfinite, matrix)) and min(fx, fy, width, height) > 0):
+        camera = Pinhole(
+            fx / bin_x, fy / bin_y, (cx - left) / bin_x, (cy - top) / bin_y, width, height
+        )
+        if not _is_possible(camera):
             raise DepthError(
                 'bad_calibration',
                 'camera_info',
-                f'focal lengths {fx:g} and {fy:g}, principal point {cx:g}, {cy:g}, '
+                f'focal lengths {camera.fx:g} and {camera.fy:g}, '
+                f'principal point {camera.cx:g}, {camera.cy:g}, '
                 f'image of {width}x{height}',
                 expected='the calibration of the camera',
                 fix='calibrate the camera, or let its driver load the calibration',
             )
-        return Pinhole(
-            fx / bin_x, fy / bin_y, (cx - left) / bin_x, (cy - top) / bin_y, width, height
-        )
+        return camera
 
     def find_distortion(self) -> DepthError | None:
         """Return the mistake that the lens distorts, so that images may not be rectified."""
@@ -96,3 +103,14 @@ class Calibration:
             'the image are at wrong places: detect on image_rect of image_proc, with depth images '
             'aligned to it',
         )
+
+
+def _is_possible(camera: Pinhole) -> bool:
+    """Return whether a camera may have these numbers. NaN makes each comparison false."""
+    focal = sorted((camera.fx, camera.fy))
+    return (
+        min(camera.width, camera.height) > 0
+        and all(_MIN_FOCAL <= length <= _LARGEST for length in focal)
+        and all(abs(place) <= _LARGEST for place in (camera.cx, camera.cy))
+        and focal[1] <= _MAX_FOCAL_RATIO * focal[0]
+    )

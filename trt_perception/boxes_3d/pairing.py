@@ -1,7 +1,8 @@
 """Joins detections with the depth image of the nearest stamp, and with the mask of their stamp.
 
-Guarantees: each detection message leaves exactly once and in the order of arrival. It waits at
-most `max_wait_ns`. What is kept is bounded by a count and by bytes.
+Guarantees: each detection message leaves exactly once and in the order of arrival, or is replaced
+and counted. It waits at most `max_wait_ns`, and longer only while the caller is busy. What is kept
+is bounded by a count and by bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import Any, Final
 
 #: Largest number of messages of each topic that are kept.
 MAX_KEPT: Final = 30
+# So boxes are hardly older than this plus max_wait_ns if the caller is slower than messages come.
+_MAX_LATE_NS: Final = 100_000_000
 # A raw 4K depth image has 16 or 33 MB.
 _MAX_BYTES: Final = 256 * 2**20
 
@@ -93,7 +96,6 @@ class Pair:
             if it is too far away; None if no depth image is kept.
         others: messages of the same stamp by topic.
         missing: topics whose message was expected, but did not come in time.
-        is_replaced: whether the message left because too many wait. It has no depth then.
     """
 
     detections: Any
@@ -101,7 +103,6 @@ class Pair:
     depth_offset_ns: int | None = None
     others: dict[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
-    is_replaced: bool = False
 
 
 class Pairing:
@@ -114,12 +115,14 @@ class Pairing:
 
     Attributes:
         depth: the depth images.
+        replaced: number of detection messages that left for newer ones.
     """
 
     def __init__(self, tolerance_ns: int, max_wait_ns: int, others: tuple[str, ...] = ()) -> None:
         self.tolerance_ns = tolerance_ns
         self.max_wait_ns = max_wait_ns
         self.depth = RecentMessages()
+        self.replaced = 0
         self._others = {topic: RecentMessages() for topic in others}
         self._waiting: deque[_Waiting] = deque()
 
@@ -136,7 +139,7 @@ class Pairing:
         needs_depth: bool = True,
         needs: tuple[str, ...] = (),
     ) -> None:
-        """Add detections.
+        """Add detections. If too many wait, the oldest ones are replaced.
 
         Args:
             needs_depth: False if there is nothing to locate, so that the message need not wait.
@@ -144,6 +147,8 @@ class Pairing:
         """
         until_ns = now_ns + self.max_wait_ns
         self._waiting.append(_Waiting(stamp_ns, until_ns, message, needs_depth, needs))
+        if len(self._waiting) > MAX_KEPT:
+            self._replace_oldest()
 
     def add_other(self, topic: str, stamp_ns: int, size: int, message: Any) -> None:
         """Add a message of one of the topics `others`."""
@@ -154,13 +159,15 @@ class Pairing:
         return self._waiting[0].until_ns if self._waiting else None
 
     def pop(self, now_ns: int) -> Pair | None:
-        """Return the oldest detections if they wait no longer; None if they still wait."""
+        """Return the oldest detections if they wait no longer; None if they still wait.
+
+        Detections that are late because the caller is busy are replaced if newer ones wait.
+        """
+        while len(self._waiting) > 1 and now_ns > self._waiting[0].until_ns + _MAX_LATE_NS:
+            self._replace_oldest()
         if not self._waiting:
             return None
         first = self._waiting[0]
-        if len(self._waiting) > MAX_KEPT:
-            self._waiting.popleft()
-            return Pair(first.message, is_replaced=True)
         found = {topic: self._other_of(topic, first.stamp_ns) for topic in first.needs}
         missing = tuple(topic for topic, message in found.items() if message is None)
         waits = missing or (
@@ -179,6 +186,10 @@ class Pairing:
             messages.remove_before(first.stamp_ns)
         others = {topic: message for topic, message in found.items() if message is not None}
         return Pair(first.message, depth, offset_ns, others, missing)
+
+    def _replace_oldest(self) -> None:
+        self._waiting.popleft()
+        self.replaced += 1
 
     def _other_of(self, topic: str, stamp_ns: int) -> Any:
         nearest = self._others[topic].nearest(stamp_ns)

@@ -259,14 +259,16 @@ def _extents(
         reach = max(1, (last - first + 1) // _EDGE_LINES)
         own_table, start, pitch = table[lines], starts[axis], pitches[axis]
         # A pixel reaches half a pitch beyond its centre.
-        extents.append(
-            (
-                (start + (first - 0.5) * pitch)
-                * (near + bin_m * _median(own_table[first : first + reach].sum(0))),
-                (start + (last + 0.5) * pitch)
-                * (near + bin_m * _median(own_table[last - reach + 1 : last + 1].sum(0))),
-            )
-        )
+        ends = [
+            (start + (first - 0.5) * pitch)
+            * (near + bin_m * _median(own_table[first : first + reach].sum(0))),
+            (start + (last + 0.5) * pitch)
+            * (near + bin_m * _median(own_table[last - reach + 1 : last + 1].sum(0))),
+        ]
+        # Far from the image's centre, the left end of a surface that comes nearer to the right is
+        # farther to the right in space. No extent is smaller than a pixel.
+        low, high = sorted(ends)
+        extents.append((low, max(high, low + pitch * near)))
         own_modes = modes[lines][clear if len(clear) else surface]
         depths += [int(own_modes.min()), int(own_modes.max())]
     extents.append((near + bin_m * (min(depths) + 0.5), near + bin_m * (max(depths) + 0.5)))

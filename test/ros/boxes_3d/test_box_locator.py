@@ -1,5 +1,6 @@
 """Provoke each mistake in what other nodes publish, and compare what the node says."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -67,6 +68,18 @@ def test_right_messages_give_a_box_without_a_report(scene):
     assert located.found == OBJECT
     assert located.box.center == pytest.approx((0, 0, 2), abs=0.05)
     assert scene.reasons == []
+
+
+def test_nothing_is_located_after_the_end(scene):
+    scene.locator.until_s = time.monotonic() - 1
+    assert scene.locate(depth()) == 'replaced'
+
+
+def test_end_is_noticed_between_two_objects(monkeypatch, scene):
+    scene.locator.until_s = 2.0
+    times = iter([0.0, 1.0, 3.0])
+    monkeypatch.setattr('time.monotonic', lambda: next(times))
+    assert scene.locate(depth(), FoundObjects(HEADER, (OBJECT,) * 3)) == 'replaced'
 
 
 def test_depth_of_another_size_is_refused(scene):

@@ -132,6 +132,23 @@ def test_keypoints_of_other_layouts_are_refused(golden_messages):
 FIELDS = 'header', 'height', 'width', 'fields', 'point_step', 'row_step', 'data', 'is_dense'
 
 
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'width': 2**28, 'height': 0, 'row_step': 12 * 2**28},
+        {'width': 0, 'height': 2**32 - 1, 'row_step': 0},
+        {'width': 0, 'height': 0, 'row_step': 0, 'point_step': 2**31},
+        {'width': 2000, 'height': 1, 'row_step': 24000, 'data': bytes(24000)},
+    ],
+)
+def test_keypoints_of_impossible_sizes_are_refused(changes):
+    cloud = keypoints_message(header(), np.zeros((0, 3, 3), np.float32))
+    fields = {name: getattr(cloud, name) for name in FIELDS}
+    with pytest.raises(ImageError) as caught:
+        read_keypoints(bytes_of(PointCloud2(**fields | changes)))
+    assert caught.value.reason == 'bad_message'
+
+
 def test_keypoints_in_space_are_a_point_cloud():
     values = np.array([[[1, 2, 3, 0.5], [np.nan, np.nan, np.nan, 0.1]]], np.float32)
     message = keypoints_3d_message(header(), values)

@@ -69,6 +69,13 @@ def test_stamps_that_do_not_fit_are_reported_when_detections_are_lost(
     assert watched.check(3.0, {**lost, 'no_depth': 2}, offset_ns) == [reason]
 
 
+def test_replaced_detections_are_reported_when_they_become_more(golden_messages):
+    watched = Watched(golden_messages)
+    assert watched.check(1.0, {**ALL_COME, 'replaced': 0}) == []
+    assert watched.check(2.0, {**ALL_COME, 'replaced': 7}) == ['overload']
+    assert watched.check(3.0, {**ALL_COME, 'replaced': 7}) == []
+
+
 def test_each_kind_of_problem_is_logged_once_and_shown_while_it_lasts():
     logged, now = [], [0.0]
     problems = Problems(logged.append, lambda: now[0])

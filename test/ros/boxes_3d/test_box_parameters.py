@@ -72,6 +72,20 @@ def test_live_parameters_change_at_any_time(make_node):
     assert node.get_parameter('min_points').value == 3
 
 
+@pytest.mark.parametrize('name', ['max_wait', '/etc/passwd', 'x' * 10000])
+def test_unknown_parameter_is_refused_by_its_name(name, make_node):
+    succeeded, reason = set_values(make_node(), **{name: 5.0})
+    assert not succeeded
+    assert name[:40] in reason
+    assert len(reason) < 200
+
+
+def test_parameter_cannot_be_deleted(make_node):
+    node = make_node()
+    assert not set_values(node, max_wait_ms=None)[0]
+    assert node.get_parameter('max_wait_ms').value == node.values.max_wait_ms == 100.0
+
+
 def test_other_changes_are_refused(make_node, golden_messages):
     node = make_node()
     assert set_values(node, depth_transport='compressedDepth') == (True, '')

@@ -75,13 +75,14 @@ def test_exception_does_not_end_the_thread():
 
 
 def test_detections_are_replaced_while_the_thread_is_busy():
-    worker = Worker()
+    worker = Worker(max_wait_ms=10000.0)
     worker.start()
     worker.gate.clear()
     worker.add_detections(empty(0), ())
     assert worker.started.wait(60)
     for stamp in range(1, MAX_KEPT + 4):
         worker.add_detections(empty(stamp), ())
+    assert worker.facts().waiting == MAX_KEPT
     worker.gate.set()
     worker.stop()
     assert worker.outcomes() == {'published': MAX_KEPT + 1, 'replaced': 3}
@@ -94,7 +95,7 @@ def test_depth_of_the_same_stamp_needs_a_calibration(stamp):
     worker.start()
     header = HeaderFields(StampFields(stamp, 0), 'optical')
     data = np.zeros(2, np.uint8)
-    worker.add_depth(ImageFields(header, 1, 1, '16UC1', 0, 2, data))
+    worker.add_depth(ImageFields(header, 1, 1, '16UC1', 0, 2, data), data.size)
     worker.add_detections(with_object(stamp), ())
     worker.stop()
     assert worker.outcomes() == {'no_camera_info': 1}

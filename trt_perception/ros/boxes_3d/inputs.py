@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -227,21 +228,20 @@ class Inputs:
             DETECTIONS: self._on_detections,
             MASKS: self._on_mask,
             KEYPOINTS: self._on_keypoints,
-            DEPTH: lambda data: worker.add_depth(_checked(read_depth(data))),
+            DEPTH: lambda data: worker.add_depth(_checked(read_depth(data)), data.size),
             CAMERA_INFO: self._on_camera_info,
         }
 
-        def report_detections(error: ImageError) -> None:
-            worker.add_bad_detections()
+        def report_refused(name: str, error: ImageError) -> None:
+            if name == DETECTIONS:
+                worker.add_bad_detections()
+            else:
+                worker.count_message(name)
             report(error)
 
         self.topics = {
             name: TopicInput(
-                node,
-                topic,
-                reliability,
-                handler,
-                report_detections if name == DETECTIONS else report,
+                node, topic, reliability, handler, functools.partial(report_refused, name)
             )
             for (name, handler), topic in zip(
                 handlers.items(), input_topics(node, depth_transport), strict=True
@@ -276,7 +276,7 @@ class Inputs:
 
     def _on_mask(self, data: _Bytes) -> None:
         image = read_image(data)
-        self._worker.add_other(MASKS, image, image.data.size)
+        self._worker.add_other(MASKS, image, data.size)
 
     def _on_keypoints(self, data: _Bytes) -> None:
         keypoints = read_keypoints(data)
@@ -286,6 +286,7 @@ class Inputs:
         """Read a calibration, unless only the stamp differs from the last one."""
         now = data[: _STAMP.start].tobytes(), data[_STAMP.stop :].tobytes()
         if now == self._last_calibration:
+            self._worker.count_message(CAMERA_INFO)
             return
         calibration = read_calibration(data)
         self._last_calibration = now

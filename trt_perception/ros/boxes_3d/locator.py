@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -71,11 +73,13 @@ class Locator:
     Attributes:
         parameters: the current values.
         calibration: header and content of the last camera_info; None before the first.
+        until_s: monotonic time after which all messages are dropped, so that the node can end.
     """
 
     def __init__(self, parameters: BoxParameters, report: Callable[[ImageError], None]) -> None:
         self.parameters = parameters
         self.calibration: tuple[HeaderFields, Calibration] | None = None
+        self.until_s = math.inf
         self._report = report
 
     def locate(self, pair: Pair) -> LocatedImage:
@@ -90,6 +94,7 @@ class Locator:
             return LocatedImage(header, [], _no_keypoints(pair))
         if pair.depth is None:
             raise DroppedError('no_depth')
+        self._check_time()
         camera = self._camera(header)
         depth = self._depth(pair.depth, header, camera)
         numbers = self._mask(pair, camera)
@@ -97,6 +102,7 @@ class Locator:
         values = self.parameters
         objects, places = [], []
         for index, found in enumerate(detections.objects):
+            self._check_time()
             surface = find_surface(
                 found.box,
                 depth,
@@ -126,6 +132,10 @@ class Locator:
         has_masks = MASKS in (*pair.missing, *pair.others)
         left_out = len(detections.objects) - len(objects)
         return LocatedImage(header, objects, rows, left_out, numbers is None and has_masks)
+
+    def _check_time(self) -> None:
+        if time.monotonic() > self.until_s:
+            raise DroppedError('replaced')
 
     def _camera(self, header: HeaderFields) -> Pinhole:
         if self.calibration is None:

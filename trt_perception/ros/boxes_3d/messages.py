@@ -30,6 +30,9 @@ _MAX_HYPOTHESES: Final = 64
 # The distortion models of ROS have at most 14 coefficients.
 _MAX_COEFFICIENTS: Final = 64
 _MAX_FIELDS: Final = 16
+# Models of whole bodies and faces have at most 478 keypoints.
+_MAX_KEYPOINTS: Final = 1024
+_MAX_POINT_BYTES: Final = 256
 _POSE_AND_COVARIANCE: Final = 7 + 36
 _NO_COVARIANCE: Final = bytes(36 * 8)
 _FLOAT32: Final = PointField.FLOAT32
@@ -144,11 +147,17 @@ def read_keypoints(message: _Bytes) -> Keypoints:
     places = [fields.get(name, (0, 0)) for name in ('x', 'y', 'score')]
     if (
         any(kind != _FLOAT32 or offset + 4 > point_step for offset, kind in places)
+        or point_step > _MAX_POINT_BYTES
+        or columns > _MAX_KEYPOINTS
+        or rows > _MAX_DETECTIONS
         or row_step != point_step * columns
         or size != row_step * rows
     ):
         found = f'{columns}x{rows} points in {size} bytes, fields {", ".join(fields) or "none"}'
-        expected = 'the fields x, y and score as float32, without padding'
+        expected = (
+            'the fields x, y and score as float32, without padding, and at most '
+            f'{_MAX_KEYPOINTS}x{_MAX_DETECTIONS} points'
+        )
         raise DepthError('bad_message', 'keypoints', found, expected=expected)
     kind = '>f4' if is_bigendian else '<f4'
     offsets = [offset for offset, _ in places]

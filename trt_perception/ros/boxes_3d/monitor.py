@@ -67,7 +67,7 @@ class Problems:
 
 
 class InputWatch:
-    """Finds topics without messages, and stamps that do not fit.
+    """Finds topics without messages, stamps that do not fit, and too many messages.
 
     Args:
         similar_topics: returns topics that the user may have meant, by the name of an input.
@@ -83,6 +83,7 @@ class InputWatch:
         self._similar_topics = similar_topics
         self._since_s = now_s
         self._last_no_depth = 0
+        self._last_replaced = 0
 
     def check(
         self,
@@ -106,6 +107,10 @@ class InputWatch:
                     self._report(self._silent(name, *topics[name]))
         if is_new and facts.depth_offset_ns is not None:
             self._report(_offset(facts.depth_offset_ns, parameters.sync_tolerance_ms))
+        replaced = counts.get('replaced', 0)
+        new, self._last_replaced = replaced - self._last_replaced, replaced
+        if new > 0:
+            self._report(_overload(new))
 
     def _silent(self, name: str, topic: str, publishers: int) -> DepthError:
         found = 'no message since the activation'
@@ -123,6 +128,17 @@ class InputWatch:
             if base != topic:
                 fix += ', both without /compressedDepth'
         return DepthError(f'no_{name}', topic, found, fix=fix)
+
+
+def _overload(replaced: int) -> DepthError:
+    """Return the mistake that detections come faster than the node finishes them."""
+    return DepthError(
+        'overload',
+        'detections',
+        f'{replaced} messages were late and replaced by newer ones',
+        fix='process fewer images per second or fewer objects in the detector; if depth is '
+        'missing, lower max_wait_ms',
+    )
 
 
 def _offset(offset_ns: int, tolerance_ms: float) -> DepthError:

@@ -212,7 +212,7 @@ class Boxes3DNode(LifecycleNode):
 
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """Set parameters. Services call this method. A refusal names parameter, rule and value."""
-        # rclpy's messages for a wrong type do not name the parameter.
+        # rclpy's messages for a wrong type or an unknown name do not name the parameter.
         try:
             self._node_parameters.check_changes(parameter_list)
         except ConfigError as error:

@@ -45,6 +45,7 @@ class NodeBoxParameters:
     def __init__(
         self, node: Node, is_configured: Callable[[], bool], apply: Callable[[], None]
     ) -> None:
+        self._node = node
         self._is_configured = is_configured
         self._apply = apply
         self.values = _read_start_values(node)
@@ -56,11 +57,15 @@ class NodeBoxParameters:
         node.add_post_set_parameters_callback(self._post_set)
 
     def check_changes(self, changes: list[RosParameter]) -> None:
-        """Check types and limits, before rclpy checks the types.
+        """Check names, types and limits, before rclpy checks them.
 
         Raises:
-            ConfigError: a value has the wrong type or is out of range.
+            ConfigError: a parameter is unknown, or its value has the wrong type or is out of
+                range.
         """
+        for change in changes:
+            if not self._node.has_parameter(change.name):
+                raise _unknown_parameter(change.name)
         self._changed(changes)
 
     def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
@@ -97,6 +102,12 @@ def _convert_types(changes: list[RosParameter]) -> list[RosParameter]:
     return own
 
 
+def _unknown_parameter(name: str) -> ConfigError:
+    near = suggest_box_parameter(name)
+    fix = f'did you mean {near}?' if near else 'see the list in docs/boxes_3d.md'
+    return ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
+
+
 def _read_start_values(node: Node) -> BoxParameters:
     mistakes, values = [], {}
     # rclpy has no public way to read overrides of undeclared parameters.
@@ -105,9 +116,7 @@ def _read_start_values(node: Node) -> BoxParameters:
             continue
         try:
             if name not in _ROWS:
-                near = suggest_box_parameter(name)
-                fix = f'did you mean {near}?' if near else 'see the list in docs/boxes_3d.md'
-                raise ConfigError(f'parameter {short_repr(name)}', 'not known', fix=fix)
+                raise _unknown_parameter(name)
             values[name] = read_value(_ROWS[name], override.value)
         except ConfigError as error:
             mistakes.append(str(error))

@@ -28,6 +28,8 @@ OUTCOMES: Final = (
 )
 _MS: Final = 1_000_000
 _RECENT: Final = 512
+# A signal must end the process within 3 s.
+_END_S: Final = 1.0
 
 
 class WorkerFacts(NamedTuple):
@@ -96,9 +98,13 @@ class BoxWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish all detection messages without waiting for others, and end the thread."""
+        """Finish all detection messages without waiting for others, and end the thread.
+
+        Messages that are not finished after a second are counted as replaced.
+        """
         with self._changed:
             self._is_ending = True
+            self._locator.until_s = time.monotonic() + _END_S
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join()
@@ -115,7 +121,7 @@ class BoxWorker:
         """Return what is known now."""
         with self._changed:
             return WorkerFacts(
-                dict(self._counts),
+                dict(self._counts + Counter(replaced=self._pairing.replaced)),
                 len(self._pairing),
                 list(self._latencies_ms),
                 self._depth_offset_ns,
@@ -146,16 +152,21 @@ class BoxWorker:
         with self._changed:
             self._counts.update(('received', 'bad_message'))
 
-    def add_depth(self, message: Any) -> None:
-        """Add a depth image, ImageFields or CompressedImageView."""
+    def count_message(self, topic: str) -> None:
+        """Count a message, not of detections, that is refused or contains nothing new."""
+        with self._changed:
+            self._counts[f'received: {topic}'] += 1
+
+    def add_depth(self, message: Any, size: int) -> None:
+        """Add a depth image, ImageFields or CompressedImageView, that keeps `size` bytes."""
         with self._changed:
             self._counts['received: depth'] += 1
             arrived = _Arrived(message, time.monotonic_ns())
-            self._pairing.depth.add(_stamp_ns(message.header), message.data.size, arrived)
+            self._pairing.depth.add(_stamp_ns(message.header), size, arrived)
             self._wake()
 
     def add_other(self, topic: str, message: Any, size: int) -> None:
-        """Add masks or keypoints of `size` bytes."""
+        """Add masks or keypoints that keep `size` bytes."""
         with self._changed:
             self._counts[f'received: {topic}'] += 1
             arrived = _Arrived(message, time.monotonic_ns())
@@ -203,8 +214,6 @@ class BoxWorker:
         )
         outcome, located = 'failed', None
         try:
-            if pair.is_replaced:
-                raise DroppedError('replaced')
             located = self._locator.locate(content)
             self._publish(located)
             outcome = 'published'
