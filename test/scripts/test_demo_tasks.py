@@ -58,6 +58,7 @@ def report_of_model(folder, task, file):
     The detections are those that pycocotools reads from the written file.
     """
     options = SimpleNamespace(
+        track=False,
         task=task,
         truth=ROOT / 'demo' / 'truth.json',
         scenes=ROOT / 'demo' / 'scenes',
@@ -162,7 +163,7 @@ def correct_upright_corners():
 
 def test_scene_without_a_detections_message_has_no_result():
     masks = Image(height=48, width=64, step=128, encoding='mono16', data=bytes(48 * 128))
-    options = SimpleNamespace(task='segment', truth=ROOT / 'demo' / 'truth.json')
+    options = SimpleNamespace(task='segment', track=False, truth=ROOT / 'demo' / 'truth.json')
     camera = SimpleNamespace(classes=['0'], results={}, task_messages={7: masks})
     assert demo_results.detections_of(options, camera, 7) is None
     assert not demo_results.has_arrived('segment', camera, 7)
@@ -176,7 +177,7 @@ def test_shipped_oriented_model_is_accurate(tmp_path):
 
 
 def test_model_of_another_task_is_refused():
-    options = SimpleNamespace(model='digits.onnx', task='obb')
+    options = SimpleNamespace(model='digits.onnx', task='obb', track=False)
     with pytest.raises(RuntimeError, match='is a model of the task detect, expected obb; give'):
         demo.check_task(options, 'detect')
 
