@@ -1,0 +1,1 @@
+"""Bags: recordings of ROS topics, read and written without ROS."""

@@ -1,0 +1,92 @@
+"""What a bag contains: topics, messages and damaged ranges. Reader and writer share these types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True)
+class BagTopic:
+    """A topic of a bag.
+
+    Attributes:
+        name: such as ``/front/image_raw``.
+        type: such as ``sensor_msgs/msg/Image``.
+        definition: text of the message definition with all definitions that it uses, as MCAP's
+            schema encoding ``ros2msg`` defines it; empty if the bag has none.
+        type_hash: such as ``RIHS01_…``; empty if the bag has none.
+        qos: YAML text of ``offered_qos_profiles``; empty if the bag has none.
+    """
+
+    name: str
+    type: str
+    definition: str = ''
+    type_hash: str = ''
+    qos: str = ''
+
+
+class BagMessage(NamedTuple):
+    """A message of a bag.
+
+    Attributes:
+        topic: name of the topic.
+        log_ns: time at which it was recorded, in ns since the epoch. Messages are sorted by it.
+        publish_ns: time at which it was published, in ns since the epoch; `log_ns` if unknown.
+        data: the serialised message: CDR with its 4-byte encapsulation header.
+    """
+
+    topic: str
+    log_ns: int
+    publish_ns: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class BagLoss:
+    """A part of a bag that could not be read.
+
+    Attributes:
+        file: name of the file.
+        start_ns: log time of the last message before the loss; None if there is none.
+        end_ns: log time of the first message after the loss; None if there is none.
+        reason: what is damaged.
+    """
+
+    file: str
+    start_ns: int | None
+    end_ns: int | None
+    reason: str
+
+
+class Bag(Protocol):
+    """A bag that is open for reading.
+
+    Attributes:
+        topics: by name.
+        message_counts: by name of the topic, as the bag states them; empty if it does not.
+        start_ns: log time of the first message.
+        end_ns: log time of the last message.
+        losses: what could not be read so far. Iterating over messages may add to it.
+    """
+
+    topics: Mapping[str, BagTopic]
+    message_counts: Mapping[str, int]
+    start_ns: int
+    end_ns: int
+    losses: list[BagLoss]
+
+    def messages(
+        self, topics: Collection[str], start_ns: int | None = None, end_ns: int | None = None
+    ) -> Iterator[BagMessage]:
+        """Yield messages of some topics by log time, then in the order of the bag's files.
+
+        Args:
+            topics: names of topics.
+            start_ns: first log time; None for the start of the bag.
+            end_ns: log time at which to stop, exclusive; None for the end of the bag.
+        """
+
+    def close(self) -> None:
+        """Close the files. May be called again."""
