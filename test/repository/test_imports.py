@@ -26,7 +26,7 @@ LAYERS = {
     'stages': ['stages'],
     'parameters': ['parameters'],
     'model': ['model'],
-    'parts': ['gpu', 'images', 'boxes_3d', 'monitoring', 'tracking'],
+    'parts': ['gpu', 'images', 'boxes_3d', 'monitoring', 'tracking', 'wire'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.

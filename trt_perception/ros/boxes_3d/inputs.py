@@ -30,7 +30,7 @@ from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import log_text
-from trt_perception.ros.wire.cdr import read_compressed, read_image
+from trt_perception.wire.cdr import read_compressed, read_image
 
 _Bytes = npt.NDArray[np.uint8]
 # 4096 detections with long names.

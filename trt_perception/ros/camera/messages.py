@@ -24,7 +24,7 @@ from trt_perception.images.frame import PIXEL_FORMATS, Frame, PixelFormat, frame
 from trt_perception.images.jpeg import decode_to_frame
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES
 from trt_perception.ros.intake.intake import SerializedMessage
-from trt_perception.ros.wire.cdr import (
+from trt_perception.wire.cdr import (
     CompressedHeaderCache,
     HeaderCache,
     HeaderFields,
