@@ -19,8 +19,9 @@ from std_msgs.msg import Header
 from trt_perception.boxes_3d.calibration import Calibration
 from trt_perception.boxes_3d.surface import Box3D, ImageBox
 from trt_perception.errors import DepthError
-from trt_perception.ros.camera.messages import check_frame_id, header_message
+from trt_perception.ros.camera.messages import header_message
 from trt_perception.wire.cdr import CdrReader, HeaderFields
+from trt_perception.wire.frames import check_frame_id
 from trt_perception.wire.serialize import CDR_ENCAPSULATION, cdr_string
 
 _Bytes = npt.NDArray[np.uint8]
