@@ -200,3 +200,15 @@ def cdr_string(text: str) -> bytes:
 def pad_cdr(text: bytes, size: int, offset: int = 0) -> bytes:
     """Append zeros so that `offset` bytes and the text end at a multiple of `size`."""
     return text + bytes(-(offset + len(text)) % size)
+
+
+def cdr_header(header: HeaderFields) -> bytes:
+    """Return the encapsulation header and the fields of a Header, which begin most messages."""
+    stamp = _STAMP.pack(header.stamp.sec, header.stamp.nanosec)
+    return CDR_ENCAPSULATION + stamp + cdr_string(header.frame_id)
+
+
+def append_cdr(message: bytearray, alignment: int, value: bytes) -> None:
+    """Append a value at a multiple of its alignment, counted from the end of the encapsulation."""
+    message += bytes((len(CDR_ENCAPSULATION) - len(message)) % alignment)
+    message += value

@@ -6,31 +6,13 @@ import cv2
 import numpy as np
 import pytest
 from rclpy.serialization import serialize_message
-from sensor_msgs.msg import CompressedImage, Image, PointCloud2, PointField
-from std_msgs.msg import Header
+from sensor_msgs.msg import CompressedImage, Image
 
 from trt_perception.images.jpeg import JpegFrameReader
 from trt_perception.ros.camera import messages
-from trt_perception.ros.camera.task_topics import keypoints_message
 from trt_perception.wire.frames import read_compressed_frame, read_image_frame
 
 pytestmark = pytest.mark.each_distro
-
-
-@pytest.mark.parametrize(('found', 'count'), [(0, 17), (3, 2)])
-def test_keypoints_have_a_row_for_each_detection(found, count):
-    header = Header(frame_id='front')
-    header.stamp.sec, header.stamp.nanosec = 5, 6
-    points = np.random.default_rng(count).random((found, count, 3), np.float32)
-    message = keypoints_message(header, points)
-    expected = PointCloud2(header=header, height=found, width=count, is_dense=True)
-    expected.fields = [
-        PointField(name=name, offset=offset, datatype=PointField.FLOAT32, count=1)
-        for name, offset in (('x', 0), ('y', 4), ('score', 8))
-    ]
-    expected.point_step, expected.row_step = 12, 12 * count
-    expected.data = array.array('B', points.tobytes())
-    assert message == expected
 
 
 def test_pixels_of_a_message_of_rclpy_are_viewed_not_copied():
