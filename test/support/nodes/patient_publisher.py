@@ -1,6 +1,6 @@
 """Publish although the middleware refuses messages for a while.
 
-Fast DDS waits at most 100 ms for the history of a reliable publisher, and then refuses the message.
+Fast DDS waits at most 100 ms until a reliable publisher can write, and then refuses the message.
 A busy machine can keep another thread of the middleware from running for that long.
 """
 
@@ -19,7 +19,7 @@ def until_accepted(publish):
     while True:
         try:
             return publish()
-        except rclpy_implementation.RCLError:
+        except rclpy_implementation.RCLError:  # noqa: PERF203
             if time.monotonic() > end:
                 raise
             time.sleep(0.01)
