@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
+from trt_perception.files.natural_order import natural_key
 from trt_perception.images.compressed import check_image_size
 from trt_perception.images.image_files import read_image_file
 
@@ -57,19 +57,6 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
         others = '' if path.is_file() else f' ({len(found)} other files)'
         raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED_SOURCE}')
     return sorted(images, key=natural_key)
-
-
-def natural_key(path: Path) -> list[tuple[list[tuple[int, int, str]], str]]:
-    """Return a key that sorts numbers in names by value: ``img2`` before ``img10``.
-
-    The files of a folder stay together. The name itself sorts ``1`` and ``01``.
-    """
-    return [(_natural_parts(name), name) for name in path.parts]
-
-
-def _natural_parts(name: str) -> list[tuple[int, int, str]]:
-    parts = re.findall(r'[0-9]+|[^0-9]+', name)
-    return [(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def skipped_image_folders(source: str) -> list[str]:

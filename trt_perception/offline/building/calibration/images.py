@@ -20,10 +20,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
+from trt_perception.files.natural_order import natural_key
 from trt_perception.files.regular_files import read_user_file
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_files import MAX_IMAGE_FILE_BYTES, read_image_file
-from trt_perception.images.image_source import find_images, natural_key
+from trt_perception.images.image_source import find_images
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.offline.building.report import StepProgress
 from trt_perception.stages.host_preprocess import HostPreprocessor

@@ -1,0 +1,77 @@
+"""Bags for tests, written by the libraries mcap and rosbags, and read by them for comparison."""
+
+from mcap.reader import make_reader
+from mcap.writer import CompressionType, Writer
+from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, StoragePlugin
+from rosbags.rosbag2 import Writer as RosbagsWriter
+from rosbags.typesys import Stores, get_typestore
+
+SECOND = 10**9
+START = 1_700_000_000 * SECOND
+STRING = 'std_msgs/msg/String'
+DEFINITION = 'string data\n'
+
+
+def string_message(text):
+    """Return a serialised std_msgs/String."""
+    data = text.encode() + b'\0'
+    return b'\0\1\0\0' + len(data).to_bytes(4, 'little') + data
+
+
+def messages(count=60, topics=('/a', '/b', '/c'), size=2000):
+    """Return (topic, log time, data) of messages whose data differ, sorted by log time."""
+    return [
+        (topics[i % len(topics)], START + i * SECOND // 10, string_message(f'{i} ' + 'x' * size))
+        for i in range(count)
+    ]
+
+
+def write_mcap(path, rows, **options):
+    """Write an MCAP file with the library mcap. `options` are those of its writer."""
+    options.setdefault('chunk_size', 8000)
+    options.setdefault('compression', CompressionType.ZSTD)
+    with open(path, 'wb') as file:
+        writer = Writer(file, **options)
+        writer.start('ros2', 'test')
+        schema = writer.register_schema(STRING, 'ros2msg', DEFINITION.encode())
+        channels = {}
+        for topic, log_ns, data in rows:
+            if topic not in channels:
+                metadata = {'offered_qos_profiles': '- history: 1\n', 'topic_type_hash': 'RIHS01_ab'}
+                channels[topic] = writer.register_channel(topic, 'cdr', schema, metadata)
+            writer.add_message(channels[topic], log_ns, data, log_ns - 5)
+        writer.finish()
+    return path
+
+
+def write_folder(folder, rows, storage='SQLITE3', mode='NONE'):
+    """Write a bag of rosbag2 with rosbags."""
+    store = get_typestore(Stores.ROS2_JAZZY)
+    writer = RosbagsWriter(folder, version=9, storage_plugin=StoragePlugin[storage])
+    if mode != 'NONE':
+        writer.set_compression(CompressionMode[mode], CompressionFormat.ZSTD)
+    with writer:
+        connections = {}
+        for topic, log_ns, data in rows:
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, STRING, typestore=store)
+            writer.write(connections[topic], log_ns, data)
+    return folder
+
+
+def read_with_mcap(path):
+    """Return (topic, log time, data) as the library mcap reads an MCAP file."""
+    with open(path, 'rb') as file:
+        found = make_reader(file, validate_crcs=True).iter_messages()
+        return [(channel.topic, message.log_time, message.data) for _, channel, message in found]
+
+
+def read_with_rosbags(path):
+    """Return (topic, log time, data) as rosbags reads a bag."""
+    with Reader(path) as reader:
+        return [(c.topic, ns, bytes(data)) for c, ns, data in reader.messages()]
+
+
+def rows_of(bag, *range_ns, topics=None):
+    """Return (topic, log time, data) as the package reads a bag."""
+    return [message[:2] + message[3:] for message in bag.messages(topics or bag.topics, *range_ns)]
