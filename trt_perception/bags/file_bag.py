@@ -81,7 +81,7 @@ class FileBag:
         self.start_ns = min((f.start_ns for f in files if f.start_ns is not None), default=0)
         self.end_ns = max((f.end_ns for f in files if f.end_ns is not None), default=0)
         for file in files:
-            self.losses += [BagLoss(file.name, file.end_ns, None, text) for text in file.damage]
+            self.losses += file.losses
 
     def _compare_topics(self, file: BagFile) -> None:
         """Leave out topics of a file that differ from the topic in the files before."""

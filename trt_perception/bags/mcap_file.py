@@ -10,19 +10,19 @@ checksums (rosbags writes none), flipped bits inside of messages are not detecte
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import struct
 import zlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
-from trt_perception.bags.bag import BagMessage, BagTopic
+from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
 from trt_perception.bags.damage import MAX_RECORD_BYTES, DamageError
 from trt_perception.bags.decompress import decompress
 from trt_perception.bags.libraries import bag_library
@@ -42,9 +42,13 @@ _MAGIC: Final = b'\x89MCAP0\r\n'
 # Opcodes of https://mcap.dev/spec.
 _FOOTER, _SCHEMA, _CHANNEL, _MESSAGE, _CHUNK, _MESSAGE_INDEX = 0x02, 0x03, 0x04, 0x05, 0x06, 0x07
 _CHUNK_INDEX, _STATISTICS, _DATA_END = 0x08, 0x0B, 0x0F
+# Opcodes from 0x80 on are for extensions, which are skipped.
+_OPCODES: Final = frozenset([*range(0x01, 0x10), *range(0x80, 0x100)])
 _RECORD_START: Final = struct.Struct('<BQ')
 _MESSAGE_START: Final = struct.Struct('<HIQQ')
 _FOOTER_CONTENT: Final = struct.Struct('<QQI')
+# Opcode and size of the records that end the messages.
+_ENDS: Final = ((_DATA_END, 4), (_FOOTER, _FOOTER_CONTENT.size))
 # Start and end time of a chunk, its uncompressed size, checksum, and length of the compression.
 _CHUNK_START: Final = struct.Struct('<QQQII')
 _MAX_COMPRESSION_NAME_BYTES: Final = 64
@@ -52,7 +56,8 @@ _MAX_COMPRESSION_NAME_BYTES: Final = 64
 _MAX_SMALL_RECORD_BYTES: Final = 2**20
 # All schemas and channels of a file.
 _MAX_DEFINITIONS_BYTES: Final = 64 * 2**20
-_MAX_DAMAGED_DEFINITIONS: Final = 100
+# Losses found while a file without an index is opened.
+_MAX_LOSSES: Final = 1000
 # Messages outside of chunks are read in groups of this size.
 _GROUP_BYTES: Final = 4 * 2**20
 #: Enough for 3 TB in chunks of 768 KB, the default of the library's writers.
@@ -95,7 +100,7 @@ class McapFile:
         self.counts: Mapping[str, int] | None = None
         self.start_ns: int | None = None
         self.end_ns: int | None = None
-        self.damage: list[str] = []
+        self.losses: list[BagLoss] = []
         #: Offset of the index; 0 if the file was read as a stream.
         self._summary = 0, 0
         #: Without an index: start, end, offset and size of each part.
@@ -198,11 +203,9 @@ class McapFile:
         group: list[int] = []
         pending: FilePart | None = None
         channels: set[int] = set()
-        is_complete = False
-        position = len(_MAGIC)
+        is_complete, reason = False, ''
         try:
-            for record in _records(file, position, self._size, is_strict=False):
-                position = record.offset
+            for record in _records(file, len(_MAGIC), self._size, is_strict=False):
                 is_inside = record.end <= self._size
                 if record.opcode == _MESSAGE_INDEX and pending is not None and is_inside:
                     channels.add(int.from_bytes(_head(file, record, 2), 'little'))
@@ -216,25 +219,28 @@ class McapFile:
                     continue
                 if not is_inside:
                     raise DamageError('it ends within a record')
-                if record.opcode in (_DATA_END, _FOOTER):
+                if (record.opcode, record.size) in _ENDS:
                     is_complete = True
                     break
                 if record.opcode in (_SCHEMA, _CHANNEL):
                     self._scan_definition(file, record)
                 elif record.opcode == _MESSAGE:
                     self._scan_message(file, record, group)
-                elif not record.opcode:
+                elif record.opcode not in _OPCODES:
                     raise DamageError(f'no record begins at byte {record.offset}')
             # A truncated chunk is reported when its messages are read.
-            if not is_complete and pending is None:
+            if not is_complete and (pending is None or not self._is_truncated(pending)):
                 raise DamageError('its end is missing: the recorder was killed, or it is truncated')
         except (DamageError, OSError) as error:
-            self.damage.append(str(error))
-        if pending is not None:
-            self._add_chunk(file, pending, channels)
-        self._end_group(group)
-        if not self._scanned and not self._channels and not is_complete:
-            raise DamageError(self.damage[0] if self.damage else 'no messages')
+            reason = str(error)
+        try:
+            if pending is not None:
+                self._add_chunk(file, pending, channels)
+            self._end_group(group)
+        except DamageError as error:
+            reason = str(error)
+        if reason:
+            self._lose(reason)
 
     def _scan_chunk(self, file: BinaryIO, record: _Record) -> FilePart:
         start = _head(file, record, _CHUNK_START.size)
@@ -243,12 +249,14 @@ class McapFile:
         first, last, *_ = _CHUNK_START.unpack(start)
         return FilePart(first, last, record.offset, _RECORD_START.size + record.size)
 
+    def _is_truncated(self, part: FilePart) -> bool:
+        return part.offset + part.size > self._size
+
     def _scan_definition(self, file: BinaryIO, record: _Record) -> None:
         try:
             self._define(record.opcode, _small(file, record))
         except DamageError as error:  # costs only the messages of this channel
-            if len(self.damage) < _MAX_DAMAGED_DEFINITIONS:
-                self.damage.append(str(error))
+            self._lose(str(error))
 
     def _scan_message(self, file: BinaryIO, record: _Record, group: list[int]) -> None:
         start = _head(file, record, _MESSAGE_START.size)
@@ -270,8 +278,16 @@ class McapFile:
     def _add_part(self, part: FilePart) -> None:
         check_count(len(self._scanned) // len(part) + 1, MAX_CHUNKS, 'chunks')
         self._scanned.extend(part)
+        if self.losses and self.losses[-1].end_ns is None:
+            self.losses[-1] = replace(self.losses[-1], end_ns=part.start_ns)
         if part.start_ns <= part.end_ns:
             self._extend(part.start_ns, part.end_ns)
+
+    def _lose(self, reason: str) -> None:
+        """Record a loss after the parts so far, unless one is recorded there."""
+        is_new = not self.losses or self.losses[-1].start_ns != self.end_ns
+        if is_new and len(self.losses) < _MAX_LOSSES:
+            self.losses.append(BagLoss(self.name, self.end_ns, None, reason))
 
     def _extend(self, first: int, last: int) -> None:
         self.start_ns = first if self.start_ns is None else min(self.start_ns, first)
@@ -285,23 +301,32 @@ class McapFile:
         """
         times: list[int] = []
         if not channels or not self._channels.keys() >= channels:
-            # A damaged chunk is reported when its messages are read.
-            with contextlib.suppress(DamageError):
-                data, _ = self._read_part(file, part)
-                for opcode, start, end in _records_in(data):
-                    if opcode in (_SCHEMA, _CHANNEL):
-                        self._define(opcode, data[start:end])
-                    elif opcode == _MESSAGE and end - start >= _MESSAGE_START.size:
-                        log_ns = _MESSAGE_START.unpack_from(data, start)[2]
-                        times[:] = [log_ns, log_ns] if not times else [
-                            min(times[0], log_ns),
-                            max(times[1], log_ns),
-                        ]
-                if not times:
-                    return
-        if times:
+            try:
+                reason = self._define_from_chunk(file, part, times)
+            except DamageError as error:
+                reason = str(error)
+            if not times:
+                if reason:
+                    self._lose(reason)
+                return
             part = part._replace(start_ns=times[0], end_ns=times[1])
         self._add_part(part)
+
+    def _define_from_chunk(self, file: BinaryIO, part: FilePart, times: list[int]) -> str:
+        """Read the definitions of a chunk, and the first and last log time of its messages.
+
+        Returns:
+            why the rest of the chunk cannot be read; empty if it can.
+        """
+        data, reason = self._read_part(file, part)
+        for opcode, start, end in _records_in(data):
+            if opcode in (_SCHEMA, _CHANNEL):
+                self._define(opcode, data[start:end])
+            elif opcode == _MESSAGE and end - start >= _MESSAGE_START.size:
+                log_ns = _MESSAGE_START.unpack_from(data, start)[2]
+                first, last = times or (log_ns, log_ns)
+                times[:] = min(first, log_ns), max(last, log_ns)
+        return reason
 
     # --- definitions -----------------------------------------------------------------------------
 
@@ -511,8 +536,8 @@ def _chunk_records(content: bytes, missing: str) -> tuple[bytes, str]:
     if name_size > _MAX_COMPRESSION_NAME_BYTES or data_start > len(content):
         raise DamageError(missing or 'a damaged chunk')
     data_size = int.from_bytes(content[data_start - 8 : data_start], 'little')
-    if not missing and data_start + data_size > len(content):
-        raise DamageError('a chunk is shorter than it states')
+    if not missing and data_start + data_size != len(content):
+        raise DamageError('a chunk and its record differ in size')
     compression = content[start : start + name_size].decode(errors='replace')
     data, damage = decompress(
         content[data_start : data_start + data_size], compression, MAX_RECORD_BYTES

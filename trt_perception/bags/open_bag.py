@@ -79,8 +79,9 @@ def open_bag(path: str | Path) -> FileBag:
     try:
         for file in files:
             opening.open(file)
-        if not opening.files:
-            reasons = [f'{loss.file}: {loss.reason}' for loss in opening.losses]
+        losses = [*opening.losses, *(loss for file in opening.files for loss in file.losses)]
+        if losses and not any(file.topics or file.refused for file in opening.files):
+            reasons = [f'{loss.file}: {loss.reason}' for loss in losses]
             raise ConfigError(
                 str(path),
                 f'nothing of this bag can be read: {join_first_items(reasons, 3, "; ")}',
@@ -114,9 +115,10 @@ class _Opening:
             source = path
             if path.suffix.lower() == _COMPRESSED:
                 source, reason = self._decompress(path)
-            self.files.append(_READERS[storage_suffix(path)](source, path.name))
+            file = _READERS[storage_suffix(path)](source, path.name)
             if reason:
-                self.files[-1].damage.append(reason)
+                file.losses.append(BagLoss(path.name, file.end_ns, None, reason))
+            self.files.append(file)
         except DamageError as error:
             self.losses.append(BagLoss(path.name, self._end_ns, None, reason or str(error)))
 

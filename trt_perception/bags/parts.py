@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trt_perception.bags.bag import BagMessage, BagTopic
+from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
 from trt_perception.bags.damage import DamageError
 from trt_perception.files.plain_text import name_mistake, short_repr
 
@@ -63,7 +63,7 @@ class BagFile(Protocol):
         counts: number of messages by topic, as the file states them; None if it does not.
         start_ns: log time of the first message; None without a message.
         end_ns: log time of the last message; None without a message.
-        damage: reasons why the end of the file is missing.
+        losses: what was found missing when the file was opened. Cursors report what they find.
     """
 
     name: str
@@ -72,7 +72,7 @@ class BagFile(Protocol):
     counts: Mapping[str, int] | None
     start_ns: int | None
     end_ns: int | None
-    damage: list[str]
+    losses: list[BagLoss]
 
     def parts(self, topics: Collection[str], start_ns: int, end_ns: int) -> Iterator[FilePart]:
         """Yield the parts that may have messages of some topics in a range of time.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from trt_perception.bags.bag import BagMessage, BagTopic
+from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
 from trt_perception.bags.damage import MAX_RECORD_BYTES, DamageError
 from trt_perception.bags.parts import ContentCache, FilePart, Report, TopicTable
 from trt_perception.files.regular_files import open_regular
@@ -40,6 +40,10 @@ _MAX_ID: Final = 2**63 - 1
 _MAX_NS: Final = 2**63 - 1
 # Damaged ranges of ids that are skipped in one file.
 _MAX_GAPS: Final = 2000
+
+
+# Python decodes SQLite's message, which quotes the file, before it raises the error.
+_SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 class _Row(NamedTuple):
@@ -72,7 +76,7 @@ class SqliteFile:
         self.counts: Mapping[str, int] | None = None
         self.start_ns: int | None = None
         self.end_ns: int | None = None
-        self.damage: list[str] = []
+        self.losses: list[BagLoss] = []
         with contextlib.closing(self._connect()) as connection, _damage():
             _check_columns(connection)
             self._read_topics(connection)
@@ -94,7 +98,7 @@ class SqliteFile:
         for mode in modes:
             try:
                 return self._open(mode)
-            except sqlite3.Error as error:
+            except _SQLITE_ERRORS as error:
                 reason = str(error)
         raise DamageError(reason)
 
@@ -152,7 +156,7 @@ class SqliteFile:
         names = ['topic_type', 'encoding', 'encoded_message_definition']
         found: dict[str, str] = {}
         texts = 0
-        with contextlib.suppress(sqlite3.Error, DamageError):
+        with contextlib.suppress(*_SQLITE_ERRORS, DamageError):
             if not set(names) <= _column_names(connection, 'message_definitions'):
                 return found
             for row in _bounded_rows(connection, 'message_definitions', names, _MAX_TOPICS):
@@ -171,9 +175,11 @@ class SqliteFile:
                 for order in ('ASC', 'DESC')
             ]
             times = [end[0] for end in ends if end is not None]
-        except sqlite3.Error:
+        except _SQLITE_ERRORS as error:
             rows = self._rows_by_id(connection, (), lambda *_: None)
             times = [row.timestamp for row in _first_and_last(rows)]
+            if not times:  # otherwise a cursor reports it
+                self.losses.append(BagLoss(self.name, None, None, f'SQLite: {error}'))
         if times and all(isinstance(time, int) for time in times):
             self.start_ns, self.end_ns = times[0], times[-1]
 
@@ -218,7 +224,7 @@ class SqliteFile:
                 if row.topic_id in wanted:
                     yield row
             return
-        except (sqlite3.Error, DamageError) as error:
+        except (*_SQLITE_ERRORS, DamageError) as error:
             report(0, f'SQLite: {error}')
         first, last = range_ns
         with contextlib.closing(self._connect()) as other:
@@ -267,7 +273,7 @@ class SqliteFile:
                     if is_valid and (not wanted or row[2] in wanted):
                         yield _Row(*row)
                 return
-            except (sqlite3.Error, DamageError) as error:
+            except (*_SQLITE_ERRORS, DamageError) as error:
                 report(start, f'SQLite: {error}')
             gaps += 1
             next_start = _next_readable_id(connection, query, start)
@@ -306,7 +312,7 @@ class SqliteCursor:
         try:
             data = self._read_data(row)
             message = BagMessage(str(self._names[row.topic_id]), row.timestamp, row.timestamp, data)
-        except (sqlite3.Error, DamageError) as error:
+        except (*_SQLITE_ERRORS, DamageError) as error:
             self._report(row.id, f'SQLite: {error}')
         self._advance()
         return message
@@ -325,7 +331,7 @@ class SqliteCursor:
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(sqlite3.Error):
+        with contextlib.suppress(*_SQLITE_ERRORS):
             self._connection.close()
 
 
@@ -342,7 +348,7 @@ def _damage() -> Iterator[None]:
     """Convert SQLite's errors."""
     try:
         yield
-    except sqlite3.Error as error:
+    except _SQLITE_ERRORS as error:
         raise DamageError(f'SQLite: {error}') from error
 
 
@@ -386,7 +392,7 @@ def _next_readable_id(connection: sqlite3.Connection, query: str, start: int) ->
     def can_read(number: int) -> bool | None:
         try:
             row = connection.execute(f'{query} LIMIT 1', (number,)).fetchone()
-        except sqlite3.Error:
+        except _SQLITE_ERRORS:
             return False
         return None if row is None else bool(row[1] >= number)
 
