@@ -1,6 +1,6 @@
 """Reads serialised detections, calibrations and keypoints, and writes boxes in space.
 
-No read takes more memory than a small multiple of the message. Format: see `ros.wire.cdr`.
+No read takes more memory than a small multiple of the message. Format: see `wire.cdr`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from std_msgs.msg import Header
 from trt_perception.boxes_3d.calibration import Calibration
 from trt_perception.boxes_3d.surface import Box3D, ImageBox
 from trt_perception.errors import DepthError
-from trt_perception.ros.camera.messages import check_frame_id, header_message
-from trt_perception.ros.wire.cdr import CdrReader, HeaderFields
-from trt_perception.ros.wire.serialize import CDR_ENCAPSULATION, cdr_string
+from trt_perception.ros.camera.messages import header_message
+from trt_perception.wire.cdr import CdrReader, HeaderFields
+from trt_perception.wire.frames import check_frame_id
+from trt_perception.wire.serialize import CDR_ENCAPSULATION, cdr_string
 
 _Bytes = npt.NDArray[np.uint8]
 # A detector of this package sends at most 1024 detections, each with one hypothesis.

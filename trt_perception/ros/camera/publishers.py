@@ -28,7 +28,7 @@ from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, 
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.wire.cdr import HeaderFields
 
 _RETRY_S: Final = 0.05
 # Asking a publisher for its number of subscribers takes 10 µs, for up to four topics per image.

@@ -51,14 +51,14 @@ from trt_perception.ros.camera.camera_info import scaled_camera_info
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.topics import topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.image_message import (
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.image_message import (
     image_message_start,
     serialize_in_place,
     serialize_with_room,
 )
-from trt_perception.ros.wire.serialize import DetectionsSerializer
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.wire.serialize import DetectionsSerializer
 
 # Above this size (bytes), copying a message in the middleware takes longer than releasing and
 # taking the GIL.

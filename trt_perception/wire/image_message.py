@@ -13,16 +13,15 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from std_msgs.msg import Header
 
-from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.serialize import CDR_ENCAPSULATION, cdr_string, pad_cdr
+from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.serialize import CDR_ENCAPSULATION, cdr_string, pad_cdr
 
 _SIZE: Final = struct.Struct('<I')
 
 
 def image_message_start(
-    header: Header | HeaderFields,
+    header: HeaderFields,
     size_wh: tuple[int, int],
     encoding: str,
     pixel_bytes: int,
@@ -31,6 +30,7 @@ def image_message_start(
     """Return the bytes of a serialised Image before its pixels.
 
     Args:
+        header: header of the image; a std_msgs/Header, too.
         size_wh: width and height in pixels.
         pixel_bytes: bytes of a pixel in this encoding.
         rows: number of rows in the data; None for the height.
@@ -42,7 +42,7 @@ def image_message_start(
     return start + struct.pack('<II', step, step * rows)
 
 
-def compressed_message_start(header: Header | HeaderFields, image_format: str, size: int) -> bytes:
+def compressed_message_start(header: HeaderFields, image_format: str, size: int) -> bytes:
     """Return the bytes of a serialised CompressedImage before its `size` bytes of data."""
     start = pad_cdr(_header_bytes(header), 4) + cdr_string(image_format)
     return pad_cdr(start, 4) + _SIZE.pack(size)
@@ -88,7 +88,7 @@ def serialize_in_place(
     return message
 
 
-def _header_bytes(header: Header | HeaderFields) -> bytes:
+def _header_bytes(header: HeaderFields) -> bytes:
     """Return the encapsulation header and the fields of a Header."""
     stamp = struct.pack('<4siI', CDR_ENCAPSULATION, header.stamp.sec, header.stamp.nanosec)
     return stamp + cdr_string(header.frame_id)

@@ -18,10 +18,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
-from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.wire.cdr import HeaderFields
 
 #: Says that a message is little-endian CDR.
 CDR_ENCAPSULATION: Final = b'\x00\x01\x00\x00'
@@ -68,9 +67,7 @@ class DetectionsSerializer:
         self._entry_words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
-    def __call__(
-        self, header: Header | HeaderFields, detections: Detections
-    ) -> bytearray | memoryview:
+    def __call__(self, header: HeaderFields, detections: Detections) -> bytearray | memoryview:
         """Serialise the detections of an image as a Detection2DArray, in new memory.
 
         Boxes are in source pixels. Each detection has one hypothesis. Its id is the number of its
