@@ -10,6 +10,7 @@ SECOND = 10**9
 START = 1_700_000_000 * SECOND
 STRING = 'std_msgs/msg/String'
 DEFINITION = 'string data\n'
+METADATA = {'offered_qos_profiles': '- history: 1\n', 'topic_type_hash': 'RIHS01_ab'}
 
 
 def string_message(text):
@@ -37,8 +38,7 @@ def write_mcap(path, rows, **options):
         channels = {}
         for topic, log_ns, data in rows:
             if topic not in channels:
-                metadata = {'offered_qos_profiles': '- history: 1\n', 'topic_type_hash': 'RIHS01_ab'}
-                channels[topic] = writer.register_channel(topic, 'cdr', schema, metadata)
+                channels[topic] = writer.register_channel(topic, 'cdr', schema, METADATA)
             writer.add_message(channels[topic], log_ns, data, log_ns - 5)
         writer.finish()
     return path

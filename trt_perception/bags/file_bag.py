@@ -1,8 +1,8 @@
 """A bag of one or several files: merges their messages by log time, and records losses.
 
-Guarantees: messages come sorted by log time, then in the order of the files, then in the order within
-a file. Memory is bounded by constants. A message that would break the order, because its file states
-wrong times, is a loss.
+Guarantees: messages come sorted by log time, then in the order of the files, then in the order
+within a file. Memory is bounded by constants. A message that would break the order, because its
+file states wrong times, is a loss.
 """
 
 from __future__ import annotations
@@ -164,6 +164,8 @@ class _Merge:
         # By file: log time of the last message, and the losses after it.
         self._last_ns: list[int | None] = [None] * len(files)
         self._open_losses: list[list[int]] = [[] for _ in files]
+        # What a cursor reports while it reads ahead: losses after the message that it returns.
+        self._reports: list[tuple[int, str]] = []
 
     def messages(self) -> Iterator[BagMessage]:
         parts, owners = self._find_parts()
@@ -175,17 +177,20 @@ class _Merge:
                 # Among equal times, a waiting part may be the first in the order of the file.
                 if place >= 0 and (not self._heap or int(parts[place, 0]) <= self._heap[0][0]):
                     waiting += 1
-                    self._open(place, int(owners[place]), FilePart(*map(int, parts[place])), now_ns)
+                    part = FilePart(*map(int, parts[place]))
+                    self._open(place, int(owners[place]), part, now_ns)
                     continue
                 now_ns, place, cursor = self._heap[0]
                 owner = int(owners[place])
                 message = self._take(owner, cursor)
+                if message is not None:
+                    self._close_losses(owner, message.log_ns)
+                self._add_losses(owner)
                 if cursor.next_ns is None:
                     heapq.heappop(self._heap)
                 else:
                     heapq.heapreplace(self._heap, (cursor.next_ns, place, cursor))
                 if message is not None:
-                    self._close_losses(owner, message.log_ns)
                     yield message
         finally:
             for *_, cursor in self._heap:
@@ -193,7 +198,8 @@ class _Merge:
 
     def _find_parts(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
         """Return the parts as rows of `FilePart`, uint64 (n, 4), and the file of each part."""
-        tables, owners, count = [np.empty((0, 4), np.uint64)], [np.empty(0, np.uint32)], 0
+        tables: list[npt.NDArray[np.uint64]] = [np.empty((0, 4), np.uint64)]
+        owners, count = [np.empty(0, np.uint32)], 0
         for number, file in enumerate(self._files):
             if not self._topics[number]:
                 continue
@@ -225,17 +231,20 @@ class _Merge:
                 self._topics[owner],
                 *self._range_ns,
                 self._cache,
-                lambda position, reason: self._lose(owner, position, reason),
+                lambda position, reason: self._reports.append((position, reason)),
             )
         except DamageError as error:
             self._lose(owner, part.offset, str(error))
             return
+        finally:
+            self._add_losses(owner)
         skipped = 0
         while cursor.next_ns is not None and cursor.next_ns < now_ns:
             cursor.take()
             skipped += 1
         if skipped:
-            self._lose(owner, part.offset, f'{skipped} messages before the stated time of the chunk')
+            reason = f'{skipped} messages before the stated time of their chunk'
+            self._lose(owner, part.offset, reason)
         if cursor.next_ns is not None:
             heapq.heappush(self._heap, (cursor.next_ns, place, cursor))
 
@@ -248,6 +257,12 @@ class _Merge:
         except DamageError as error:
             self._lose(owner, message.log_ns, str(error))
             return None
+
+    def _add_losses(self, owner: int) -> None:
+        """Record what a cursor reported."""
+        for position, reason in self._reports:
+            self._lose(owner, position, reason)
+        self._reports.clear()
 
     def _lose(self, owner: int, position: int, reason: str) -> None:
         name = self._files[owner].name
@@ -262,4 +277,3 @@ class _Merge:
             self._bag.losses[index] = replace(loss, end_ns=log_ns)
         self._open_losses[owner].clear()
         self._last_ns[owner] = log_ns
-

@@ -1,7 +1,7 @@
 """Read an MCAP file: from its index, or as a stream where the index is missing or damaged.
 
-The package mcap parses the records. Its own readers are not used, because they hold all chunks that
-overlap in time, read chunks of any length, and give up at the first damaged chunk.
+The package mcap parses the records. Its own readers are not used, because they hold all chunks
+that overlap in time, read chunks of any length, and give up at the first damaged chunk.
 Guarantees: memory is bounded by constants, whatever lengths, times and counts the file states. A
 damaged chunk costs only its own messages.
 Limitation: a wrong length of a record ends the reading of a file without an index. Without
@@ -11,7 +11,6 @@ checksums (rosbags writes none), flipped bits inside of messages are not detecte
 from __future__ import annotations
 
 import io
-import os
 import struct
 import zlib
 from array import array
@@ -34,8 +33,6 @@ from trt_perception.bags.parts import (
     TopicTable,
     check_count,
 )
-from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import short_repr
 from trt_perception.files.regular_files import open_regular
 
 _MAGIC: Final = b'\x89MCAP0\r\n'
@@ -230,7 +227,7 @@ class McapFile:
                     raise DamageError(f'no record begins at byte {record.offset}')
             # A truncated chunk is reported when its messages are read.
             if not is_complete and (pending is None or not self._is_truncated(pending)):
-                raise DamageError('its end is missing: the recorder was killed, or it is truncated')
+                raise DamageError('its end is missing: truncated, or the recorder was killed')
         except (DamageError, OSError) as error:
             reason = str(error)
         try:
@@ -241,6 +238,8 @@ class McapFile:
             reason = str(error)
         if reason:
             self._lose(reason)
+        if self.losses and not self._scanned and not self._channels:
+            raise DamageError(self.losses[0].reason)
 
     def _scan_chunk(self, file: BinaryIO, record: _Record) -> FilePart:
         start = _head(file, record, _CHUNK_START.size)
@@ -296,7 +295,7 @@ class McapFile:
     def _add_chunk(self, file: BinaryIO, part: FilePart, channels: set[int]) -> None:
         """Add a chunk.
 
-        The chunk is read for its definitions and times, unless all channels of its index are known.
+        The chunk is read for its definitions and times, unless its index has only known channels.
         Writers without an index of messages leave the times at 0.
         """
         times: list[int] = []
@@ -394,8 +393,9 @@ class McapFile:
                 if record.opcode != _CHUNK_INDEX:
                     continue
                 index = self._parse('ChunkIndex', _small(file, record))
-                in_chunk = index.message_index_offsets
-                if not in_chunk or any(self._channels.get(number) in topics for number in in_chunk):
+                # Without an index of messages, the chunk may have any topic.
+                found = {self._channels.get(number) for number in index.message_index_offsets}
+                if not found or not found.isdisjoint(topics):
                     yield FilePart(
                         index.message_start_time,
                         index.message_end_time,
@@ -486,11 +486,9 @@ class McapCursor:
         self._wanted = wanted
         self._place = 0
         content = cache.get(key, load)
-        if content.damage:
-            report(key[1], content.damage)
         self.next_ns: int | None = int(content.times[0]) if len(content.times) else None
         if self.next_ns is None:
-            self.close()
+            self._end(content.damage)
 
     def take(self) -> BagMessage | None:
         """Return the next message, and move on. See `Cursor.take`."""
@@ -511,8 +509,13 @@ class McapCursor:
         self.next_ns = int(content.times[self._place]) if more else None
         data = content.data[start + _MESSAGE_START.size : start + size]
         if not more:
-            self.close()
+            self._end(content.damage)
         return BagMessage(str(self._wanted[channel]), log_ns, publish_ns, data)
+
+    def _end(self, damage: str) -> None:
+        if damage:
+            self._report(self._key[1], damage)
+        self.close()
 
     def close(self) -> None:
         """Free the chunk."""
@@ -539,9 +542,7 @@ def _chunk_records(content: bytes, missing: str) -> tuple[bytes, str]:
     if not missing and data_start + data_size != len(content):
         raise DamageError('a chunk and its record differ in size')
     compression = content[start : start + name_size].decode(errors='replace')
-    data, damage = decompress(
-        content[data_start : data_start + data_size], compression, MAX_RECORD_BYTES
-    )
+    data, damage = decompress(content[data_start : data_start + data_size], compression, size)
     if missing:
         return data, missing
     if damage or len(data) != size:
@@ -551,9 +552,7 @@ def _chunk_records(content: bytes, missing: str) -> tuple[bytes, str]:
     return data, ''
 
 
-def _records(
-    file: BinaryIO, start: int, end: int, *, is_strict: bool = True
-) -> Iterator[_Record]:
+def _records(file: BinaryIO, start: int, end: int, *, is_strict: bool = True) -> Iterator[_Record]:
     """Yield the records between two positions.
 
     Args:

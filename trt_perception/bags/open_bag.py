@@ -1,18 +1,18 @@
 """Open a recording: a folder of rosbag2, or one of its files.
 
-The files of a folder count, not its metadata.yaml: the recorder writes metadata.yaml at its end, so a
-killed recorder leaves none. From metadata.yaml come only the numbers of messages in SQLite files, and
-the names of files that are missing.
+The files of a folder count, not its metadata.yaml: the recorder writes metadata.yaml at its end,
+so a killed recorder leaves none. From metadata.yaml come only the numbers of messages in SQLite
+files, and the names of files that are missing.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from trt_perception.bags.bag import BagLoss
 from trt_perception.bags.damage import DamageError
@@ -28,7 +28,10 @@ from trt_perception.files.regular_files import read_regular
 from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 
 METADATA_FILE: Final = 'metadata.yaml'
-_READERS: Final = {'.mcap': McapFile, '.db3': SqliteFile}
+_READERS: Final[Mapping[str, Callable[[Path, str], BagFile]]] = {
+    '.mcap': McapFile,
+    '.db3': SqliteFile,
+}
 _COMPRESSED: Final = '.zstd'
 _ROS_1: Final = '.bag'
 # A day of recording in files of 10 s has 8640.
@@ -115,7 +118,7 @@ class _Opening:
             source = path
             if path.suffix.lower() == _COMPRESSED:
                 source, reason = self._decompress(path)
-            file = _READERS[storage_suffix(path)](source, path.name)
+            file: BagFile = _READERS[storage_suffix(path)](source, path.name)
             if reason:
                 file.losses.append(BagLoss(path.name, file.end_ns, None, reason))
             self.files.append(file)
@@ -239,7 +242,7 @@ def _read_metadata(path: Path) -> _Metadata:
     return _Metadata(files, counts)
 
 
-def _is_name(value: object) -> bool:
+def _is_name(value: object) -> TypeGuard[str]:
     return name_mistake(value) is None
 
 

@@ -1,4 +1,4 @@
-"""What the readers of both file formats have in common: files, and the parts that they consist of."""
+"""What the readers of both file formats have in common: files, their parts and topics."""
 
 from __future__ import annotations
 
@@ -117,7 +117,9 @@ class TopicTable:
     def add(self, topic: BagTopic, serialization: str) -> str | None:
         """Add a topic, or another channel of it. Return its name; None if it is refused."""
         if name_mistake(topic.name):
-            self.refused[short_repr(topic.name)] = 'its name has control characters or a bad length'
+            self.refused[short_repr(topic.name)] = (
+                'its name has control characters or a bad length'
+            )
             return None
         reason = _refusal(topic, serialization)
         known = self.topics.get(topic.name)

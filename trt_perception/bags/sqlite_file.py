@@ -2,8 +2,8 @@
 
 Python's sqlite3 is used instead of the reader of rosbags, because that one reads the whole file to
 open it, loads messages of any size, and gives up at the first damaged page.
-Guarantees: the file is opened read-only. Memory is bounded by constants, and the work by the size of
-the file. Messages on damaged pages are skipped, and the others are read.
+Guarantees: the file is opened read-only. Memory is bounded by constants, and the work by the size
+of the file. Messages on damaged pages are skipped, and the others are read.
 Limitation: SQLite has no checksums, so flipped bits inside of messages are not detected.
 """
 
@@ -27,8 +27,8 @@ _MAX_TEXT_BYTES: Final = 2**20
 _MAX_TEXTS_BYTES: Final = 64 * 2**20
 # A row of the table messages, with its cell pointer, header and values.
 _LEAST_ROW_BYTES: Final = 8
-# SQLite's instructions between two checks of the limit, and the limit itself. A scan needs about 20
-# instructions for each row. Damaged pages could otherwise let a scan read one page without end.
+# SQLite's instructions between two checks of the limit, and the limit itself. A scan needs about
+# 20 instructions for each row. Without a limit, damaged pages could let a scan go on for ever.
 _CHECKED_STEPS: Final = 100_000
 _LEAST_STEPS: Final = 20_000_000
 _STEPS_PER_BYTE: Final = 64
@@ -38,6 +38,14 @@ _COLUMNS: Final = {
 }
 _MAX_ID: Final = 2**63 - 1
 _MAX_NS: Final = 2**63 - 1
+_SETTINGS: Final = (
+    # Views, triggers and indexes of the file may not call functions with side effects.
+    'trusted_schema=OFF',
+    'cell_size_check=ON',
+    'mmap_size=0',
+    # Despite its name, this lets SQLite open a truncated file for reading.
+    'writable_schema=ON',
+)
 # Damaged ranges of ids that are skipped in one file.
 _MAX_GAPS: Final = 2000
 
@@ -94,13 +102,11 @@ class SqliteFile:
             raise DamageError(f'cannot be read: {error.strerror}') from error
         # An immutable file needs no lock and no other file. Changes in a write-ahead log, which a
         # killed recorder leaves, need both.
-        modes = ['mode=ro', 'immutable=1'] if has_log else ['immutable=1']
-        for mode in modes:
-            try:
-                return self._open(mode)
-            except _SQLITE_ERRORS as error:
-                reason = str(error)
-        raise DamageError(reason)
+        if has_log:
+            with contextlib.suppress(*_SQLITE_ERRORS):
+                return self._open('mode=ro')
+        with _damage():
+            return self._open('immutable=1')
 
     def _open(self, mode: str) -> sqlite3.Connection:
         address = f'file:{quote(str(self._path.absolute()))}?{mode}'
@@ -110,8 +116,7 @@ class SqliteFile:
             if sys.version_info >= (3, 11):
                 limit = MAX_RECORD_BYTES + _MAX_TEXT_BYTES
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
-            # Views, triggers and indexes of the file may not call functions with side effects.
-            for setting in ('trusted_schema=OFF', 'cell_size_check=ON', 'mmap_size=0'):
+            for setting in _SETTINGS:
                 connection.execute(f'PRAGMA {setting}')
             connection.execute('SELECT count(*) FROM sqlite_master')
         except BaseException:
@@ -229,8 +234,8 @@ class SqliteFile:
         first, last = range_ns
         with contextlib.closing(self._connect()) as other:
             found = self._rows_by_id(other, wanted, report)
-            rows = (row for row in found if first <= row.timestamp <= last and row[:2] > previous[:2])
-            yield from _sorted_on_disk(rows)
+            in_range = (row for row in found if first <= row.timestamp <= last)
+            yield from _sorted_on_disk(row for row in in_range if row[:2] > previous[:2])
 
     def _rows_by_time(
         self, connection: sqlite3.Connection, range_ns: tuple[int, int]
@@ -239,9 +244,7 @@ class SqliteFile:
             'SELECT timestamp, id, topic_id, length(data) FROM messages '
             'WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp, id'
         )
-        count = 0
-        for row in connection.execute(query, range_ns):
-            count += 1
+        for count, row in enumerate(connection.execute(query, range_ns), 1):
             if count > self._size // _LEAST_ROW_BYTES:
                 raise DamageError('pages that contain each other')
             if all(isinstance(value, int) for value in row):
@@ -311,7 +314,9 @@ class SqliteCursor:
         message = None
         try:
             data = self._read_data(row)
-            message = BagMessage(str(self._names[row.topic_id]), row.timestamp, row.timestamp, data)
+            message = BagMessage(
+                str(self._names[row.topic_id]), row.timestamp, row.timestamp, data
+            )
         except (*_SQLITE_ERRORS, DamageError) as error:
             self._report(row.id, f'SQLite: {error}')
         self._advance()

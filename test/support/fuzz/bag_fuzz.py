@@ -1,7 +1,7 @@
 """Damages bags in many ways, and checks that the reader returns the rest and reports the losses.
 
-Run as a program: `python -m support.fuzz.bag_fuzz FOLDER FIRST COUNT`. It reads COUNT damaged bags,
-prints one JSON line with the results, and stays within LIMIT_BYTES of memory.
+Run as a program: `python -m support.fuzz.bag_fuzz FOLDER FIRST COUNT`. It reads COUNT damaged
+bags, prints one JSON line with the results, and stays within LIMIT_BYTES of memory.
 """
 
 import json
@@ -35,10 +35,11 @@ def write_originals(folder):
         'unchunked': {'use_chunking': False},
     }
     paths = [write_mcap(folder / f'{name}.mcap', ROWS, **kinds[name]) for name in kinds]
-    for storage in ('SQLITE3', 'MCAP'):
-        for mode in ('NONE', 'MESSAGE', 'FILE'):
-            paths.append(write_folder(folder / f'{storage}_{mode}'.lower(), ROWS, storage, mode))
-    return paths
+    return paths + [
+        write_folder(folder / f'{storage}_{mode}'.lower(), ROWS, storage, mode)
+        for storage in ('SQLITE3', 'MCAP')
+        for mode in ('NONE', 'MESSAGE', 'FILE')
+    ]
 
 
 def damage(content, rng):
@@ -125,7 +126,7 @@ def main(folder, first, count):
             missing = intact - kept
             results['partial' if missing else 'whole'] += 1
             if missing and not losses:
-                results['silent'].append((seed, path.name, kind, len(missing)))
+                results['silent'].append((seed, path.name, kind, len(missing), has_checksums))
             if kept - intact and has_checksums:
                 results['wrong'].append((seed, path.name, kind, len(kept - intact)))
         shutil.rmtree(work)
