@@ -19,9 +19,9 @@ from sensor_msgs.msg import CompressedImage, Image
 from support import forked
 from support.programs import DEADLINE_S, Program, executable, script
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.ros import replay_images
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
-from trt_perception.stages.host_preprocess import frame_to_bgr
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
