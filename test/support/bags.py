@@ -1,11 +1,15 @@
 """Bags for tests, written by the libraries mcap and rosbags, and read by them for comparison."""
 
+import cv2
+import numpy as np
 from mcap.reader import make_reader
 from mcap.writer import CompressionType, Writer
 from rosbags.rosbag2 import CompressionFormat, CompressionMode, Reader, StoragePlugin
 from rosbags.rosbag2 import Writer as RosbagsWriter
 from rosbags.typesys import Stores, get_typestore
 
+STORE = get_typestore(Stores.ROS2_JAZZY)
+TYPES = STORE.types
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
 STRING = 'std_msgs/msg/String'
@@ -46,7 +50,6 @@ def write_mcap(path, rows, **options):
 
 def write_folder(folder, rows, storage='SQLITE3', mode='NONE'):
     """Write a bag of rosbag2 with rosbags."""
-    store = get_typestore(Stores.ROS2_JAZZY)
     writer = RosbagsWriter(folder, version=9, storage_plugin=StoragePlugin[storage])
     if mode != 'NONE':
         writer.set_compression(CompressionMode[mode], CompressionFormat.ZSTD)
@@ -54,7 +57,7 @@ def write_folder(folder, rows, storage='SQLITE3', mode='NONE'):
         connections = {}
         for topic, log_ns, data in rows:
             if topic not in connections:
-                connections[topic] = writer.add_connection(topic, STRING, typestore=store)
+                connections[topic] = writer.add_connection(topic, STRING, typestore=STORE)
             writer.write(connections[topic], log_ns, data)
     return folder
 
@@ -75,3 +78,38 @@ def read_with_rosbags(path):
 def rows_of(bag, *range_ns, topics=None):
     """Return (topic, log time, data) as the package reads a bag."""
     return [message[:2] + message[3:] for message in bag.messages(topics or bag.topics, *range_ns)]
+
+
+def _header():
+    stamp = TYPES['builtin_interfaces/msg/Time'](sec=1, nanosec=2)
+    return TYPES['std_msgs/msg/Header'](stamp=stamp, frame_id='camera')
+
+
+def raw_image(pixels, encoding='bgr8'):
+    """Return a sensor_msgs/Image of rosbags."""
+    pixels = np.ascontiguousarray(pixels)
+    step, data = pixels.strides[0], pixels.reshape(-1).view(np.uint8)
+    height, width = pixels.shape[:2]
+    return TYPES['sensor_msgs/msg/Image'](_header(), height, width, encoding, 0, step, data)
+
+
+def compressed_image(bgr, suffix, text):
+    """Return a sensor_msgs/CompressedImage of rosbags. `text` is its format."""
+    file = cv2.imencode(suffix, bgr)[1].reshape(-1)
+    return TYPES['sensor_msgs/msg/CompressedImage'](_header(), text, file)
+
+
+def random_image(seed, shape=(24, 32, 3)):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+def write_typed_folder(folder, topics, storage='MCAP'):
+    """Write a bag. `topics`: messages of rosbags by topic, one for each 0.1 s."""
+    with RosbagsWriter(folder, version=9, storage_plugin=StoragePlugin[storage]) as writer:
+        for topic, sent in topics.items():
+            kind = sent[0].__msgtype__
+            connection = writer.add_connection(topic, kind, typestore=STORE)
+            for number, message in enumerate(sent):
+                data = STORE.serialize_cdr(message, kind)
+                writer.write(connection, START + number * SECOND // 10, data)
+    return folder
