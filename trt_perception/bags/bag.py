@@ -1,4 +1,4 @@
-"""What a bag contains: topics, messages and damaged ranges, for its reader and its writer."""
+"""The content of a bag: topics, messages and damaged ranges, for the reader and the writer."""
 
 from __future__ import annotations
 
