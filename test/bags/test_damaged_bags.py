@@ -40,9 +40,8 @@ MEMORY_LIMIT = 900 * 2**20
 def run(code, *arguments, limit=MEMORY_LIMIT):
     """Run Python code with limited memory, and return the JSON that it prints."""
     end = (
-        '\nimport json, resource\n'
-        'memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024\n'
-        'print(json.dumps([result, memory]))'
+        '\nimport json\nfrom support.fuzz.bag_fuzz import peak_memory\n'
+        'print(json.dumps([result, peak_memory()]))'
     )
 
     def limit_memory():

@@ -23,9 +23,11 @@ from support.bags import (
     write_folder,
     write_mcap,
 )
+from support.written_bags import TOPICS, some_messages
 from trt_perception.bags.bag import BagTopic
 from trt_perception.bags.decompress import ZSTD_START
 from trt_perception.bags.open_bag import is_bag, open_bag
+from trt_perception.bags.writer import BagWriter
 from trt_perception.errors import ConfigError
 
 ROWS = messages()
@@ -261,3 +263,22 @@ def test_missing_package_is_named(tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         open_bag(path)
     assert 'pip install mcap' in caught.value.fix
+
+
+@pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])
+def test_own_bags_are_read(storage, tmp_path):
+    """All fields of topics and messages return, also of types that ROS does not know."""
+    with BagWriter(tmp_path / 'bag', TOPICS, storage=storage) as writer:
+        for number in range(3):
+            writer.begin_file()
+            for message in some_messages(number):
+                writer.write(message)
+            writer.end_file()
+    bag = open_bag(tmp_path / 'bag')
+    expected = [message for number in range(3) for message in some_messages(number)]
+    found = list(bag.messages(bag.topics))
+    kept = slice(None) if storage == 'mcap' else slice(0, 2)
+    assert [m[kept] + m[3:] for m in found] == [m[kept] + m[3:] for m in expected]
+    assert bag.topics == {topic.name: topic for topic in TOPICS}
+    assert sum(bag.message_counts.values()) == len(expected)
+    assert not bag.losses

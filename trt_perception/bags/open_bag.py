@@ -19,6 +19,7 @@ from trt_perception.bags.damage import DamageError
 from trt_perception.bags.decompress import decompress_file
 from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.mcap_file import McapFile
+from trt_perception.bags.metadata import METADATA_NAME
 from trt_perception.bags.parts import BagFile
 from trt_perception.bags.sqlite_file import SqliteFile
 from trt_perception.errors import ConfigError
@@ -27,7 +28,6 @@ from trt_perception.files.plain_text import join_first_items, name_mistake
 from trt_perception.files.regular_files import read_regular
 from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 
-METADATA_FILE: Final = 'metadata.yaml'
 _READERS: Final[Mapping[str, Callable[[Path, str], BagFile]]] = {
     '.mcap': McapFile,
     '.db3': SqliteFile,
@@ -77,7 +77,7 @@ def open_bag(path: str | Path) -> FileBag:
         _check_storage(given, files)
     else:
         _check_file(given)
-    metadata = _read_metadata(given / METADATA_FILE) if is_folder else _Metadata()
+    metadata = _read_metadata(given / METADATA_NAME) if is_folder else _Metadata()
     opening = _Opening()
     try:
         for file in files:
@@ -151,7 +151,7 @@ class _Opening:
         reasons = {loss.file: loss.reason for loss in self.losses}
         for name in listed:
             if name.removesuffix(_COMPRESSED) not in present:
-                reasons[name] = f'{METADATA_FILE} lists this file, but it is missing'
+                reasons[name] = f'{METADATA_NAME} lists this file, but it is missing'
         losses = []
         for name, reason in reasons.items():
             place = natural_key(Path(name))
@@ -208,7 +208,7 @@ def _check_file(path: Path) -> None:
             f'rosbags-convert --src {path} --dst {target} --dst-storage mcap',
         )
     if not storage_suffix(path):
-        fix = f'give the folder {path.parent}' if path.name == METADATA_FILE else ''
+        fix = f'give the folder {path.parent}' if path.name == METADATA_NAME else ''
         raise ConfigError(str(path), 'another file', expected=_EXPECTED, fix=fix)
 
 
