@@ -26,7 +26,7 @@ LAYERS = {
     'stages': ['stages'],
     'parameters': ['parameters'],
     'model': ['model'],
-    'parts': ['gpu', 'images', 'boxes_3d', 'monitoring', 'tracking'],
+    'parts': ['bags', 'gpu', 'images', 'boxes_3d', 'monitoring', 'tracking'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.
@@ -51,6 +51,9 @@ ONLY = {
     'tritonclient': ['stages.triton.connection'],
     'pycocotools': ['offline.evaluation.coco.library'],
     'scipy': ['tracking.assignment'],
+    'mcap': ['bags.libraries'],
+    'zstandard': ['bags.libraries'],
+    'lz4': ['bags.libraries'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {
