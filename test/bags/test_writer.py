@@ -372,6 +372,7 @@ def test_only_an_unfinished_bag_with_the_same_topics_is_continued(tmp_path, gold
     refused(first_file=None)
     refused(first_file=4)
     refused(TOPICS[:3])
+    refused((*TOPICS, BagTopic('/more', 'their_msgs/msg/Their')))
     refused((replace(TOPICS[0], type_hash='RIHS01_0'), *TOPICS[1:]))
     refused((replace(TOPICS[0], qos=TOPICS[2].qos), *TOPICS[1:]))
     refused(storage='sqlite3')
@@ -381,7 +382,9 @@ def test_only_an_unfinished_bag_with_the_same_topics_is_continued(tmp_path, gold
         metadata.replace('trt_perception.message_counts', 'theirs'),
         metadata.replace('message_count: 120', 'message_count: 119'),
         metadata.replace('path: "drive_1', 'path: "../drive_1'),
+        metadata.replace('path: "drive_1', 'path: "drive\\ud800_1'),
         metadata.replace('[[14,', '[[1e999,'),
+        metadata.replace('[[14,', '[[14,0,'),
         metadata.replace('[[14,', '[[-14,'),
         'a: [',
         '',

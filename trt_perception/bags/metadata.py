@@ -127,8 +127,8 @@ def read_closed_files(
     """
     path = folder / METADATA_NAME
     try:
-        content = yaml.safe_load(read_regular(path, _MAX_METADATA_BYTES))
-        found = content['rosbag2_bagfile_information']
+        content = read_regular(path, _MAX_METADATA_BYTES)
+        found = yaml.safe_load(content)['rosbag2_bagfile_information']
         counts = json.loads(found['custom_data'][_COUNTS_KEY])
         files = tuple(itertools.starmap(_bag_file, zip(found['files'], counts, strict=True)))
     except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError) as error:
@@ -137,9 +137,8 @@ def read_closed_files(
             'missing or not the metadata of a bag that this program can continue',
             fix=_NEW_FOLDER,
         ) from error
-    # Totals differ for each list of files, and all else must be equal.
-    expected = yaml.safe_load(metadata_text(storage, topics, files))['rosbag2_bagfile_information']
-    if found != expected:
+    is_same = all(len(file.message_counts) == len(topics) for file in files)
+    if not is_same or content != metadata_text(storage, topics, files).encode():
         raise ConfigError(
             str(path),
             'has another storage, other topics or other counts of messages than this run',
@@ -167,4 +166,5 @@ def _bag_file(entry: Any, counts: Any) -> BagFile:
             raise ValueError(f'{number!r} is not a number from 0 to 2^63 - 1')
     if not isinstance(name, str) or name != Path(name).name:
         raise ValueError(f'{name!r} is not the name of a file')
+    name.encode()  # half of a surrogate pair raises a ValueError
     return BagFile(name, start, duration, tuple(counts))

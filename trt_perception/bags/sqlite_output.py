@@ -1,9 +1,9 @@
 """Write an SQLite file (.db3) of rosbag2: version 4 of its tables, as Jazzy and Kilted write them.
 
-Python's sqlite3 is used instead of the writer of rosbags, because that one writes bags of one file,
-stores metadata with the file's name in it, and does not wait for the disk. With the same release of
-SQLite, equal messages give equal bytes. SQLite files have no checksums, and these tables no times
-of publishing.
+Python's sqlite3 is used instead of the writer of rosbags, because that one writes bags of one
+file, stores metadata with the file's name in it, and does not wait for the disk. With the same
+release of SQLite, equal messages give equal bytes. SQLite files have no checksums, and these
+tables have no times of publishing.
 """
 
 from __future__ import annotations

@@ -63,9 +63,8 @@ class BagWriter:
             an unfinished bag: so many of its complete files are kept, and later ones are deleted.
 
     Raises:
-        ConfigError: the folder is not empty or not that of an unfinished bag with these topics and
-            enough complete files, another program writes to it, a QoS is invalid, or a package is
-            missing.
+        ConfigError: the bag cannot begin or continue in this folder, another program writes to the
+            folder, a QoS is invalid, or a package is missing.
         WriteError: the folder cannot be written.
 
     >>> topics = [bag_topic('/detections', 'vision_msgs/Detection2DArray')]
