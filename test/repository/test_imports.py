@@ -26,7 +26,7 @@ LAYERS = {
     'stages': ['stages'],
     'parameters': ['parameters'],
     'model': ['model'],
-    'parts': ['bags', 'gpu', 'images', 'boxes_3d', 'monitoring', 'tracking'],
+    'parts': ['bags', 'gpu', 'images', 'boxes_3d', 'monitoring', 'tracking', 'wire'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.
@@ -51,6 +51,7 @@ ONLY = {
     'tritonclient': ['stages.triton.connection'],
     'pycocotools': ['offline.evaluation.coco.library'],
     'scipy': ['tracking.assignment'],
+    'cv_bridge': ['wire.frames'],
     'mcap': ['bags.libraries'],
     'zstandard': ['bags.libraries'],
     'lz4': ['bags.libraries'],
