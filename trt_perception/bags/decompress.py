@@ -57,7 +57,7 @@ def decompress(data: bytes, compression: str, limit: int = MAX_RECORD_BYTES) -> 
 def _decompress_zstd(data: bytes, limit: int) -> tuple[bytes, str]:
     zstandard = bag_library('zstandard')
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-    # A complete frame that states its size is decompressed at once: bags are then read four times as fast.
+    # A complete frame that states its size is decompressed at once: reading is four times as fast.
     with contextlib.suppress(zstandard.ZstdError, MemoryError):
         if 0 < zstandard.get_frame_parameters(data).content_size <= limit:
             return decompressor.decompress(data, allow_extra_data=False), ''
