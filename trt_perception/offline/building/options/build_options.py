@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trt_perception.errors import ValuesError
-from trt_perception.images.bag_images import BagSelection
-from trt_perception.images.bag_options import MAX_EVERY
+from trt_perception.images.bag_selection import MAX_EVERY, BagSelection
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
