@@ -10,7 +10,7 @@ OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
         *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient', 'nvtx'),
-        *('foxglove_msgs', 'bond'),
+        *('foxglove_msgs', 'bond', 'cyclonedds'),
     ]
 )
 TEST_FOLDER = Path(__file__).resolve().parents[1]
