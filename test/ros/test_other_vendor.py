@@ -1,5 +1,7 @@
 """Test a camera whose middleware is Eclipse Cyclone DDS, with a node on Fast DDS."""
 
+import os
+
 import pytest
 from rclpy.utilities import get_rmw_implementation_identifier
 
@@ -12,6 +14,11 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = [
     pytest.mark.each_distro,
     needs('cyclonedds'),
+    pytest.mark.skipif(
+        os.environ.get('ROS_DISTRO') != 'jazzy',
+        reason='Cyclone DDS 11.0.1 calls the type objects of Fast DDS 3.2 (Kilted) invalid, and '
+        'sends nothing to its subscriptions',
+    ),
     pytest.mark.skipif(
         get_rmw_implementation_identifier() == 'rmw_cyclonedds_cpp',
         reason='the node would have the same DDS as the camera',
