@@ -29,7 +29,7 @@ ROS_PACKAGES = ('rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge', 'fox
 NEEDED = ('numpy', 'cv2', *ROS_PACKAGES)
 PACKAGES = {
     'Python 3.9': {'python': (3, 9)},
-    'Python 3.14': {'python': (3, 14)},
+    'Python 3.15': {'python': (3, 15)},
     **{f'{name} absent': {name: ABSENT} for name in NEEDED},
     **{f'{name} clashes': {name: CLASH} for name in NEEDED},
     'Pillow absent': {'PIL': ABSENT},
