@@ -246,8 +246,8 @@ def serve(socket_number):
 def _starts_threads(module):
     """Return whether the import of a module starts threads, as ONNX Runtime 1.32 does.
 
-    A fork has no copy of these threads, but would wait for their end at its exit. So each fork must
-    import the module itself.
+    A fork has no copy of these threads, but would wait for their end at its exit. So each fork
+    must import the module itself.
     """
     child = os.fork()
     if not child:

@@ -15,9 +15,9 @@ from support.rcl_stand_in import (
     load_instead_of_rcl,
     needs_compiler,
 )
+from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake import intake as intake_module
 from trt_perception.ros.intake import subscriptions
-from trt_perception.ros.camera.messages import frame_from_image
 from trt_perception.ros.intake.intake import SerializedMessage, check_intake
 from trt_perception.ros.intake.subscriptions import IntakeSubscription, TypedSubscription
 from trt_perception.ros.wire import rcl
@@ -57,9 +57,7 @@ def check_rclpy_takes_images(taker):
     'fault',
     ['wait set', 'array', 'function', 'library', pytest.param('layout', marks=needs_compiler)],
 )
-def test_rclpy_takes_images_if_rcl_differs_at_the_start(
-    make_taker, monkeypatch, tmp_path, fault
-):
+def test_rclpy_takes_images_if_rcl_differs_at_the_start(make_taker, monkeypatch, tmp_path, fault):
     if fault == 'wait set':
         monkeypatch.setattr(rcl, '_WaitSetStruct', _Shorter)
     elif fault == 'array':

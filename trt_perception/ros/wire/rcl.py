@@ -42,9 +42,7 @@ def expected_handles() -> Iterator[None]:
     try:
         yield
     except (AttributeError, TypeError) as error:
-        raise RclError(
-            "rclpy's handles", str(error), expected='the interface of Jazzy'
-        ) from error
+        raise RclError("rclpy's handles", str(error), expected='the interface of Jazzy') from error
 
 
 class Allocator(ctypes.Structure):
@@ -128,7 +126,7 @@ class _CheckedStruct(Generic[_Struct]):
 class ErrorString(ctypes.Structure):
     """rcutils_error_string_t, the message of the last error in this thread.
 
-    The struct has 1024 bytes. The rest is room, because a function that returns it writes all of it.
+    The struct has 1024 bytes. The rest is room, as in _ReturnedAllocator.
     """
 
     _fields_ = [('text', ctypes.c_char * 1024), ('room', ctypes.c_char * 1024)]

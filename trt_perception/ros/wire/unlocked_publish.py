@@ -28,7 +28,7 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     try:
         load_rcl()
     except RclError as error:
-        _LOG.warning('large messages are published through rclpy, so other threads wait: %s', error)
+        _LOG.warning('large messages are published by rclpy, so other threads wait: %s', error)
         return None
     rcl, rcutils = ctypes.CDLL('librcl.so'), ctypes.CDLL('librcutils.so')
     rcl.rcl_publish_serialized_message.argtypes = (ctypes.c_void_p,) * 3
