@@ -72,15 +72,15 @@ env_source() {  # source a ROS set-up file, which reads unset variables and may 
 env_python() {
   local candidate found
   local ask='import os, sys
-if not (3, 10) <= sys.version_info[:2] <= (3, 13): raise SystemExit(1)
+if not (3, 10) <= sys.version_info[:2] <= (3, 14): raise SystemExit(1)
 print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))'
   if [ -n "${PYTHON:-}" ]; then
     found=$("$PYTHON" -c "$ask" 2>/dev/null) ||
-      env_die "PYTHON must name a CPython 3.10 to 3.13 (got '$PYTHON': $("$PYTHON" --version 2>&1 | head -n 1))"
+      env_die "PYTHON must name a CPython 3.10 to 3.14 (got '$PYTHON': $("$PYTHON" --version 2>&1 | head -n 1))"
     printf '%s\n' "$found"
     return
   fi
-  for candidate in "$ENV_VENV/bin/python" python3 python3.12 python3.11 python3.13 python3.10; do
+  for candidate in "$ENV_VENV/bin/python" python3 python3.12 python3.11 python3.13 python3.14 python3.10; do
     if found=$("$candidate" -c "$ask" 2>/dev/null); then
       printf '%s\n' "$found"
       return
@@ -88,7 +88,7 @@ print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     # An installed ROS 2 works only with the Python that it was compiled for.
     [ "$ENV_KIND $candidate" != 'installed python3' ] || break
   done
-  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or set PYTHON=/path/to/python3.12"
+  env_die "needs CPython 3.10 to 3.14 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or set PYTHON=/path/to/python3.12"
 }
 
 env_check_pypi() {

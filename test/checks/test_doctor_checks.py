@@ -32,7 +32,7 @@ ROS_PACKAGES = (
 NEEDED = ('numpy', 'cv2', *ROS_PACKAGES)
 PACKAGES = {
     'Python 3.9': {'python': (3, 9)},
-    'Python 3.14': {'python': (3, 14)},
+    'Python 3.15': {'python': (3, 15)},
     **{f'{name} absent': {name: ABSENT} for name in NEEDED},
     **{f'{name} clashes': {name: CLASH} for name in NEEDED},
     'bond absent, bond.enabled': {'bond.msg': ABSENT, 'bond': True},

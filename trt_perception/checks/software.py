@@ -36,7 +36,7 @@ CHECKED_MODULES: Final = (
     'tensorrt_lean',
     'tensorrt_rtx',
 )
-_PYTHON_VERSIONS: Final = ((3, 10), (3, 13))
+_PYTHON_VERSIONS: Final = ((3, 10), (3, 14))
 _OLDEST_TENSORRT: Final = (10, 3)
 # Prints the fields of ModuleImport as the last line, after any output of the imported module.
 _IMPORT_SCRIPT: Final = """
