@@ -9,7 +9,11 @@ from pathlib import Path
 
 from support.source_trees import PACKAGE, ROOT, package_trees
 
-PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+#: The pages of the repository, without the files that only the site needs: docs/site and its index.
+PAGES = [
+    ROOT / 'README.md',
+    *(path for path in sorted((ROOT / 'docs').glob('*.md')) if path.name != 'index.md'),
+]
 README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
@@ -20,12 +24,12 @@ README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
         'docs/transport.md',
     )
 )
-ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
+ARCHITECTURE, MANIFEST, RECOGNITION_PAGE, ERRORS, BENCHMARKS = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
         'docs/architecture.md',
         'docs/manifest.md',
-        'docs/decoders.md',
+        'docs/recognition.md',
         'docs/errors.md',
         'docs/benchmarks.md',
     )
