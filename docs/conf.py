@@ -1,0 +1,175 @@
+"""Settings of the site, for scripts/site and rosdoc2.
+
+The pages are the files of docs/ as a code host shows them, and some files of other folders. The
+headings and links of docs/README.md are the table of contents. rosdoc2 copies docs/ and runs this
+file by exec, so that the checkout must be found through the call of exec. Extensions and the theme
+may be missing there: the pages then lack what they add.
+"""
+
+import importlib.util
+import os
+import re
+import sys
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+
+_SETTINGS = Path(__file__)
+_BY_EXEC = re.search(r'exec\(open\("(.+?)"\)', _SETTINGS.read_text(encoding='utf-8'))
+ROOT = (Path(_BY_EXEC[1]) if _BY_EXEC else _SETTINGS).resolve().parents[1]
+#: Pages of the site that are another file of the repository. A stub stands in their place, because
+#: Sphinx reads files of docs/ only.
+TEXT_OF_PAGE = {
+    'index': 'docs/README.md',
+    'site/readme': 'README.md',
+    'site/models': 'models/README.md',
+    'site/demo': 'demo/README.md',
+    'site/nav2': 'examples/nav2/README.md',
+    'site/changelog': 'CHANGELOG.rst',
+}
+#: Pages of the site that docs/README.md does not list, with the heading of their table there.
+ONLY_IN_THE_SITE = {
+    'site/readme': 'Start',
+    'site/api': 'Use',
+    'site/models': 'Understand',
+    'site/demo': 'Understand',
+    'site/changelog': 'Develop',
+}
+_LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')
+_GROUP = re.compile(r'^## ([^\n]+)\n(.*?)(?=^## |\Z)', re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r'^```.*?^```', re.DOTALL | re.MULTILINE)
+
+
+def is_installed(name):
+    """Return whether the package of a module is installed."""
+    return importlib.util.find_spec(name.partition('.')[0]) is not None
+
+
+# Sphinx reads these names.
+project = 'trt_perception'
+author = 'trt_perception authors'
+copyright = f'{author}. Apache-2.0'
+version = release = re.search(
+    '<version>(.*?)</version>', (ROOT / 'package.xml').read_text(encoding='utf-8')
+)[1]
+extensions = [
+    name
+    for name in ('myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'sphinx_copybutton')
+    if is_installed(name)
+]
+# rosdoc2 adds pages of its own, such as index.rst and a page for every module of the package.
+include_patterns = ['*.md', 'site/*']
+exclude_patterns = ['README.md', 'site/static']
+myst_heading_anchors = 4
+html_theme = next(filter(is_installed, ('furo', 'sphinx_rtd_theme')), 'alabaster')
+html_title = f'trt_perception {version}'
+html_static_path = ['site/static']
+html_css_files = ['site.css']
+html_copy_source = False
+html_show_sourcelink = False
+copybutton_exclude = '.linenos, .gp, .go'
+autodoc_member_order = 'bysource'
+autodoc_typehints = 'signature'
+autodoc_mock_imports = ['cv2']  # importing the package needs only NumPy and PyYAML besides
+autoclass_content = 'class'
+sys.path.insert(0, str(ROOT))
+rosdoc2_settings = {
+    'override_theme': False,
+    'support_markdown': False,  # extensions has it
+    'enable_autodoc': False,  # the same; True would import cv2
+    'enable_intersphinx': False,
+    'automatically_extend_intersphinx_mapping': False,
+    'allow_other_extensions': True,
+}
+
+
+def replace_links(text, docname, source_folder):
+    """Return a page whose relative links lead to the places of files in the site.
+
+    Args:
+        text: the page, as the repository has it.
+        docname: name of the page in Sphinx, such as ``site/models``.
+        source_folder: the folder docs, or rosdoc2's copy.
+    """
+    pages = {
+        ROOT / path: source_folder / f'{name}{Path(path).suffix}'
+        for name, path in TEXT_OF_PAGE.items()
+    }
+    written_in = (ROOT / TEXT_OF_PAGE.get(docname, f'docs/{docname}')).parent
+
+    def replace(match):
+        target = Path(os.path.normpath(written_in / match[1]))
+        place = pages.get(target, target)
+        if place.is_relative_to(ROOT / 'docs'):
+            place = source_folder / place.relative_to(ROOT / 'docs')
+        return os.path.relpath(place, (source_folder / docname).parent)
+
+    # Links in code blocks stay.
+    parts, end = [], 0
+    for fence in _FENCE.finditer(text):
+        parts += [_LINK.sub(replace, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return ''.join([*parts, _LINK.sub(replace, text[end:])])
+
+
+def groups_of_pages(text):
+    """Return the pages of each group: the links below each heading of docs/README.md.
+
+    A page that several groups link is in the first of them.
+    """
+    placed = {f'../{path}': name for name, path in TEXT_OF_PAGE.items()}
+    groups, listed = {}, set()
+    for title, rows in _GROUP.findall(text):
+        links = [placed.get(link, link.removesuffix('.md')) for link in _LINK.findall(rows)]
+        links += [name for name, heading in ONLY_IN_THE_SITE.items() if heading == title]
+        groups[title] = [name for name in dict.fromkeys(links) if name not in listed]
+        listed |= set(links)
+    return groups
+
+
+def read_page(app, docname, source):
+    """Replace the text of a page that Sphinx has read: links, stubs, and the table of contents."""
+    text = source[0]
+    if docname in TEXT_OF_PAGE:
+        text = (ROOT / TEXT_OF_PAGE[docname]).read_text(encoding='utf-8')
+    if docname == 'index':
+        for title, names in groups_of_pages(text).items():
+            lines = ['', '```{toctree}', ':hidden:', f':caption: {title}', '', *names, '```', '']
+            text += '\n'.join(lines)
+    source[0] = replace_links(text, docname, Path(app.srcdir))
+
+
+def draw_diagrams(app, doctree):
+    """Draw the mermaid diagrams of a page into SVG files, so that the site needs no script.
+
+    Without mermaidx, their text is shown.
+    """
+    from docutils import nodes
+
+    for block in list(doctree.findall(nodes.literal_block)):
+        if block.get('language') != 'mermaid':
+            continue
+        block['language'] = 'text'
+        if not is_installed('mermaidx'):
+            continue
+        from mermaidx import render
+
+        text = block.astext()
+        name = f'diagram_{sha256(text.encode()).hexdigest()[:12]}.svg'
+        folder = Path(app.outdir) / '_images'
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(render(text).svg(), encoding='utf-8')
+        to_root = '../' * app.env.docname.count('/')
+        html = (
+            f'<div class="diagram"><img src="{to_root}_images/{name}" alt="Diagram"></div>'
+            '<details class="diagram-text"><summary>The diagram as text</summary>'
+            f'<pre>{escape(text)}</pre></details>'
+        )
+        block.replace_self(nodes.raw('', html, format='html'))
+
+
+def setup(app):
+    """Connect the functions above with Sphinx."""
+    app.connect('source-read', read_page)
+    app.connect('doctree-read', draw_diagrams)
+    return {'parallel_read_safe': True, 'parallel_write_safe': True}

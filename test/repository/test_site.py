@@ -1,0 +1,95 @@
+"""Check docs/conf.py, the settings of the site: links, table of contents, and a run by rosdoc2."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import trt_perception
+from support.docs_pages import INDEX, PAGES, ROOT
+
+DOCS = ROOT / 'docs'
+
+
+def settings(path=DOCS / 'conf.py', text=None):
+    """Run conf.py as Sphinx does, and return its names."""
+    names = {'__file__': str(path)}
+    exec(text or path.read_text(encoding='utf-8'), names)
+    return names
+
+
+@pytest.fixture(scope='module')
+def conf():
+    return settings()
+
+
+@pytest.mark.parametrize(
+    ('docname', 'link', 'expected'),
+    [
+        ('own_model', 'manifest.md#schema-2', 'manifest.md#schema-2'),
+        ('own_model', 'images/demo.jpg', 'images/demo.jpg'),
+        ('own_model', '../examples/subscriber.py', '../examples/subscriber.py'),
+        ('own_model', '../models/README.md', 'site/models.md'),
+        ('get_started', '../README.md#install', 'site/readme.md#install'),
+        ('testing', 'README.md', 'index.md'),
+        ('index', '../examples/nav2/README.md', 'site/nav2.md'),
+        ('site/readme', 'docs/topics.md#results', '../topics.md#results'),
+        ('site/readme', 'docs/images/demo.jpg', '../images/demo.jpg'),
+        ('site/readme', 'CHANGELOG.rst', 'changelog.rst'),
+        ('site/readme', 'LICENSE', '../../LICENSE'),
+        ('site/nav2', '../../docs/topics.md', '../topics.md'),
+        ('site/api', '../python.md', '../python.md'),
+        ('own_model', 'https://docs.ros.org', 'https://docs.ros.org'),
+        ('own_model', '#export', '#export'),
+    ],
+)
+def test_links_lead_to_places_in_the_site(conf, docname, link, expected):
+    assert conf['replace_links'](f'a [b]({link}) c', docname, DOCS) == f'a [b]({expected}) c'
+
+
+def test_links_in_code_blocks_stay(conf):
+    link, block = '[a](../README.md)', '\n```text\n[a](../README.md)\n```\n'
+    replaced = conf['replace_links'](f'{link}{block}{link}', 'launch', DOCS)
+    assert replaced == f'[a](site/readme.md){block}[a](site/readme.md)'
+
+
+def test_each_page_is_in_one_group_of_the_table_of_contents(conf):
+    groups = conf['groups_of_pages'](INDEX)
+    assert list(groups) == ['Start', 'Use', 'Tune', 'Understand', 'Develop']
+    listed = [name for names in groups.values() for name in names]
+    assert len(listed) == len(set(listed))
+    pages = {path.stem for path in PAGES if path.parent == DOCS} - {'README'}
+    pages |= {f'site/{path.stem}' for path in (DOCS / 'site').iterdir() if path.is_file()}
+    assert set(listed) == pages
+
+
+def test_every_other_page_of_the_site_stands_for_a_file(conf):
+    stubs = {
+        path
+        for path in (*DOCS.glob('*.md'), *(DOCS / 'site').iterdir())
+        if path.is_file() and 'TEXT_OF_PAGE' in path.read_text(encoding='utf-8')
+    }
+    files = conf['TEXT_OF_PAGE']
+    assert stubs == {(DOCS / name).with_suffix(Path(text).suffix) for name, text in files.items()}
+    assert [text for text in files.values() if not (ROOT / text).is_file()] == []
+
+
+def test_settings_work_where_rosdoc2_runs_them(tmp_path):
+    """rosdoc2 copies docs/, and its own conf.py in the copy runs ours by exec."""
+    copy = tmp_path / 'wrapped' / 'conf.py'
+    copy.parent.mkdir()
+    wrapper = f'exec(open("{DOCS / "conf.py"}").read())\n'
+    copy.write_text(wrapper)
+    names = settings(copy, wrapper)
+    assert names['ROOT'] == ROOT
+    assert names['version'] == trt_perception.__version__
+    link = names['replace_links']('[a](../examples/subscriber.py)', 'view', copy.parent)
+    target = re.search(r'\((.+)\)', link)[1]
+    assert (copy.parent / target).resolve() == ROOT / 'examples' / 'subscriber.py'
+    assert names['replace_links']('[a](topics.md)', 'view', copy.parent) == '[a](topics.md)'
+
+
+def test_pages_need_no_extension_or_theme_that_is_missing(monkeypatch):
+    monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+    assert settings()['html_theme'] == 'alabaster'
+    assert settings()['extensions'] == []
