@@ -29,7 +29,7 @@ TEXT_OF_PAGE = {
 }
 #: Pages of the site that docs/README.md does not list, with the heading of their table there.
 ONLY_IN_THE_SITE = {
-    'site/readme': 'Start',
+    'Overview and install <site/readme>': 'Start',
     'site/api': 'Use',
     'site/models': 'Understand',
     'site/demo': 'Understand',
@@ -37,6 +37,7 @@ ONLY_IN_THE_SITE = {
 }
 _LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')
 _GROUP = re.compile(r'^## ([^\n]+)\n(.*?)(?=^## |\Z)', re.DOTALL | re.MULTILINE)
+_ARRAY = re.compile(r'[~\w.]*\bndarray\[.*?\bdtype\[[~\w.]*?(\w+)\]\]')
 _FENCE = re.compile(r'^```.*?^```', re.DOTALL | re.MULTILINE)
 
 
@@ -70,6 +71,9 @@ html_show_sourcelink = False
 copybutton_exclude = '.linenos, .gp, .go'
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'signature'
+autodoc_type_aliases = {'_Image': 'NDArray'}
+napoleon_attr_annotations = False  # the docstrings have dtypes and shapes
+python_use_unqualified_type_names = True
 autodoc_mock_imports = ['cv2']  # importing the package needs only NumPy and PyYAML besides
 autoclass_content = 'class'
 sys.path.insert(0, str(ROOT))
@@ -168,8 +172,14 @@ def draw_diagrams(app, doctree):
         block.replace_self(nodes.raw('', html, format='html'))
 
 
+def shorten_arrays(app, what, name, obj, options, signature, returned):  # noqa: ARG001
+    """Return the signature of a function and its return type with short types of arrays."""
+    return tuple(text and _ARRAY.sub(r'NDArray[\1]', text) for text in (signature, returned))
+
+
 def setup(app):
     """Connect the functions above with Sphinx."""
     app.connect('source-read', read_page)
     app.connect('doctree-read', draw_diagrams)
+    app.connect('autodoc-process-signature', shorten_arrays)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}

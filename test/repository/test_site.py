@@ -57,6 +57,7 @@ def test_each_page_is_in_one_group_of_the_table_of_contents(conf):
     groups = conf['groups_of_pages'](INDEX)
     assert list(groups) == ['Start', 'Use', 'Tune', 'Understand', 'Develop']
     listed = [name for names in groups.values() for name in names]
+    listed = [re.sub(r'.* <(.+)>', r'\1', name) for name in listed]  # without their titles
     assert len(listed) == len(set(listed))
     pages = {path.stem for path in PAGES if path.parent == DOCS} - {'README'}
     pages |= {f'site/{path.stem}' for path in (DOCS / 'site').iterdir() if path.is_file()}
@@ -72,6 +73,31 @@ def test_every_other_page_of_the_site_stands_for_a_file(conf):
     files = conf['TEXT_OF_PAGE']
     assert stubs == {(DOCS / name).with_suffix(Path(text).suffix) for name, text in files.items()}
     assert [text for text in files.values() if not (ROOT / text).is_file()] == []
+
+
+def test_page_of_the_python_api_has_all_public_names():
+    page = (DOCS / 'site' / 'api.md').read_text(encoding='utf-8')
+    named = re.findall(r'^\.\. (?:auto)?(?:function|class|data):: (\w+)$', page, re.MULTILINE)
+    assert sorted(named) == sorted(trt_perception.__all__)
+
+
+@pytest.mark.parametrize(
+    ('signature', 'expected'),
+    [
+        (
+            '(scores: ~numpy.ndarray[tuple[int, ...], ~numpy.dtype[~numpy.float32]] | None)',
+            '(scores: NDArray[float32] | None)',
+        ),
+        (
+            'tuple[ndarray[tuple[Any, ...], dtype[int64]], ndarray[tuple[int], dtype[int32]]]',
+            'tuple[NDArray[int64], NDArray[int32]]',
+        ),
+        (None, None),
+    ],
+)
+def test_types_of_arrays_are_short(conf, signature, expected):
+    found = conf['shorten_arrays'](None, 'class', 'a', None, None, signature, signature)
+    assert found == (expected, expected)
 
 
 def test_settings_work_where_rosdoc2_runs_them(tmp_path):

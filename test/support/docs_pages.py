@@ -9,10 +9,10 @@ from pathlib import Path
 
 from support.source_trees import PACKAGE, ROOT, package_trees
 
-#: The pages of the repository, without the files that only the site needs: docs/site and its index.
+#: The pages of the repository. Only the site needs docs/site and docs/index.md.
 PAGES = [
     ROOT / 'README.md',
-    *(path for path in sorted((ROOT / 'docs').glob('*.md')) if path.name != 'index.md'),
+    *(path for path in sorted((ROOT / 'docs').glob('*.md')) if path.stem != 'index'),
 ]
 README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
     (ROOT / name).read_text(encoding='utf-8')
