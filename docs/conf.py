@@ -1,9 +1,10 @@
 """Settings of the site, for scripts/site and rosdoc2.
 
 The pages are the files of docs/ as a code host shows them, and some files of other folders. The
-headings and links of docs/README.md are the table of contents. rosdoc2 copies docs/ and runs this
-file by exec, so that the checkout must be found through the call of exec. Extensions and the theme
-may be missing there: the pages then lack what they add.
+headings and links of docs/README.md are the table of contents. Both programs give Sphinx a copy of
+docs/, to which `add_pages` adds the files of other folders. rosdoc2 runs this file by exec, so that
+the checkout must be found through the call of exec. Extensions and the theme may be missing there:
+the pages then lack what they add.
 """
 
 import importlib.util
@@ -17,15 +18,18 @@ from pathlib import Path
 _SETTINGS = Path(__file__)
 _BY_EXEC = re.search(r'exec\(open\("(.+?)"\)', _SETTINGS.read_text(encoding='utf-8'))
 ROOT = (Path(_BY_EXEC[1]) if _BY_EXEC else _SETTINGS).resolve().parents[1]
-#: Pages of the site that are another file of the repository. A stub stands in their place, because
-#: Sphinx reads files of docs/ only.
-TEXT_OF_PAGE = {
+#: Pages of the site that are files of other folders, or whose place differs, with their files.
+FILE_OF_PAGE = {
     'index': 'docs/README.md',
     'site/readme': 'README.md',
     'site/models': 'models/README.md',
     'site/demo': 'demo/README.md',
-    'site/nav2': 'examples/nav2/README.md',
     'site/changelog': 'CHANGELOG.rst',
+    'site/examples': 'examples/README.md',
+    **{
+        f'site/example_{path.parent.name}': f'examples/{path.parent.name}/README.md'
+        for path in sorted(ROOT.glob('examples/*/README.md'))
+    },
 }
 #: Pages of the site that docs/README.md does not list, with the heading of their table there.
 ONLY_IN_THE_SITE = {
@@ -97,9 +101,9 @@ def replace_links(text, docname, source_folder):
     """
     pages = {
         ROOT / path: source_folder / f'{name}{Path(path).suffix}'
-        for name, path in TEXT_OF_PAGE.items()
+        for name, path in FILE_OF_PAGE.items()
     }
-    written_in = (ROOT / TEXT_OF_PAGE.get(docname, f'docs/{docname}')).parent
+    written_in = (ROOT / FILE_OF_PAGE.get(docname, f'docs/{docname}')).parent
 
     def replace(match):
         target = Path(os.path.normpath(written_in / match[1]))
@@ -121,7 +125,7 @@ def groups_of_pages(text):
 
     A page that several groups link is in the first of them.
     """
-    placed = {f'../{path}': name for name, path in TEXT_OF_PAGE.items()}
+    placed = {f'../{path}': name for name, path in FILE_OF_PAGE.items()}
     groups, listed = {}, set()
     for title, rows in _GROUP.findall(text):
         links = [placed.get(link, link.removesuffix('.md')) for link in _LINK.findall(rows)]
@@ -131,16 +135,31 @@ def groups_of_pages(text):
     return groups
 
 
+def add_pages(app):
+    """Write the pages whose files are not in docs/ into the copy of docs/ that Sphinx reads."""
+    source_folder = Path(app.srcdir).resolve()
+    if source_folder == ROOT / 'docs':
+        raise SystemExit('docs/conf.py: Sphinx must read a copy of docs/: run scripts/site')
+    for name, path in FILE_OF_PAGE.items():
+        place = source_folder / f'{name}{Path(path).suffix}'
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes((ROOT / path).read_bytes())
+
+
 def read_page(app, docname, source):
-    """Replace the text of a page that Sphinx has read: links, stubs, and the table of contents."""
+    """Replace the links of a page that Sphinx has read, and append the table of contents."""
     text = source[0]
-    if docname in TEXT_OF_PAGE:
-        text = (ROOT / TEXT_OF_PAGE[docname]).read_text(encoding='utf-8')
     if docname == 'index':
         for title, names in groups_of_pages(text).items():
-            lines = ['', '```{toctree}', ':hidden:', f':caption: {title}', '', *names, '```', '']
-            text += '\n'.join(lines)
+            text += toctree(names, f':caption: {title}')
+    if docname == 'site/examples':
+        text += toctree(f'/{name}' for name in FILE_OF_PAGE if name.startswith('site/example_'))
     source[0] = replace_links(text, docname, Path(app.srcdir))
+
+
+def toctree(names, *options):
+    """Return the directive that makes pages the children of the page that has it."""
+    return '\n'.join(['', '```{toctree}', ':hidden:', *options, '', *names, '```', ''])
 
 
 def draw_diagrams(app, doctree):
@@ -179,6 +198,7 @@ def shorten_arrays(app, what, name, obj, options, signature, returned):  # noqa:
 
 def setup(app):
     """Connect the functions above with Sphinx."""
+    app.connect('builder-inited', add_pages)
     app.connect('source-read', read_page)
     app.connect('doctree-read', draw_diagrams)
     app.connect('autodoc-process-signature', shorten_arrays)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,16 +29,18 @@ def conf():
     [
         ('own_model', 'manifest.md#schema-2', 'manifest.md#schema-2'),
         ('own_model', 'images/demo.jpg', 'images/demo.jpg'),
-        ('own_model', '../examples/subscriber.py', '../examples/subscriber.py'),
+        ('own_model', '../examples/webcam/webcam.py', '../examples/webcam/webcam.py'),
         ('own_model', '../models/README.md', 'site/models.md'),
         ('get_started', '../README.md#install', 'site/readme.md#install'),
         ('testing', 'README.md', 'index.md'),
-        ('index', '../examples/nav2/README.md', 'site/nav2.md'),
+        ('index', '../examples/README.md', 'site/examples.md'),
+        ('site/examples', 'nav2/README.md', 'example_nav2.md'),
+        ('site/example_nav2', '../../docs/topics.md', '../topics.md'),
+        ('site/example_nav2', 'costmap.yaml', '../../examples/nav2/costmap.yaml'),
         ('site/readme', 'docs/topics.md#results', '../topics.md#results'),
         ('site/readme', 'docs/images/demo.jpg', '../images/demo.jpg'),
         ('site/readme', 'CHANGELOG.rst', 'changelog.rst'),
         ('site/readme', 'LICENSE', '../../LICENSE'),
-        ('site/nav2', '../../docs/topics.md', '../topics.md'),
         ('site/api', '../python.md', '../python.md'),
         ('own_model', 'https://docs.ros.org', 'https://docs.ros.org'),
         ('own_model', '#export', '#export'),
@@ -60,19 +63,31 @@ def test_each_page_is_in_one_group_of_the_table_of_contents(conf):
     listed = [re.sub(r'.* <(.+)>', r'\1', name) for name in listed]  # without their titles
     assert len(listed) == len(set(listed))
     pages = {path.stem for path in PAGES if path.parent == DOCS} - {'README'}
-    pages |= {f'site/{path.stem}' for path in (DOCS / 'site').iterdir() if path.is_file()}
+    pages |= {'site/api', *conf['FILE_OF_PAGE']} - {'index'}
+    # The examples are below their own page.
+    pages = {name for name in pages if not name.startswith('site/example_')}
     assert set(listed) == pages
 
 
-def test_every_other_page_of_the_site_stands_for_a_file(conf):
-    stubs = {
-        path
-        for path in (*DOCS.glob('*.md'), *(DOCS / 'site').iterdir())
-        if path.is_file() and 'TEXT_OF_PAGE' in path.read_text(encoding='utf-8')
+def test_pages_of_other_folders_are_added_to_a_copy_of_the_pages(conf, tmp_path):
+    app = SimpleNamespace(srcdir=str(tmp_path))
+    conf['add_pages'](app)
+    added = {
+        path.relative_to(tmp_path).with_suffix('').as_posix(): path.read_bytes()
+        for path in tmp_path.rglob('*.*')
     }
-    files = conf['TEXT_OF_PAGE']
-    assert stubs == {(DOCS / name).with_suffix(Path(text).suffix) for name, text in files.items()}
-    assert [text for text in files.values() if not (ROOT / text).is_file()] == []
+    assert added == {
+        name: (ROOT / path).read_bytes() for name, path in conf['FILE_OF_PAGE'].items()
+    }
+    examples = {f'site/example_{path.parent.name}' for path in (ROOT / 'examples').glob('*/*.md')}
+    assert len(examples) > 5
+    assert examples <= added.keys()
+
+
+def test_pages_are_not_added_to_the_checkout(conf):
+    with pytest.raises(SystemExit):
+        conf['add_pages'](SimpleNamespace(srcdir=str(DOCS)))
+    assert not (DOCS / 'index.md').exists()
 
 
 def test_page_of_the_python_api_has_all_public_names():
@@ -109,9 +124,9 @@ def test_settings_work_where_rosdoc2_runs_them(tmp_path):
     names = settings(copy, wrapper)
     assert names['ROOT'] == ROOT
     assert names['version'] == trt_perception.__version__
-    link = names['replace_links']('[a](../examples/subscriber.py)', 'view', copy.parent)
+    link = names['replace_links']('[a](../examples/webcam/webcam.py)', 'view', copy.parent)
     target = re.search(r'\((.+)\)', link)[1]
-    assert (copy.parent / target).resolve() == ROOT / 'examples' / 'subscriber.py'
+    assert (copy.parent / target).resolve() == ROOT / 'examples' / 'webcam' / 'webcam.py'
     assert names['replace_links']('[a](topics.md)', 'view', copy.parent) == '[a](topics.md)'
 
 

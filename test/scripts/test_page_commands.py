@@ -38,7 +38,7 @@ NOT_RUN = {
     'python3 -m pip install ': 'needs the network, and for CUDA gigabytes',
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
-    'scripts/run examples/webcam.py': 'needs a camera',
+    'scripts/run examples/webcam/webcam.py': 'needs a camera',
 }
 
 
@@ -84,7 +84,7 @@ def start(tmp_path):
 LASTING = {
     'scripts/run detector_node ': r'active',
     'scripts/run replay_images ': r'publishing',
-    'scripts/run examples/subscriber.py': r' objects$',
+    'scripts/run examples/subscriber/subscriber.py': r' objects$',
 }
 
 

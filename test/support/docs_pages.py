@@ -9,10 +9,11 @@ from pathlib import Path
 
 from support.source_trees import PACKAGE, ROOT, package_trees
 
-#: The pages of the repository. Only the site needs docs/site and docs/index.md.
+#: The pages of the repository. docs/site has pages of the site only.
 PAGES = [
     ROOT / 'README.md',
-    *(path for path in sorted((ROOT / 'docs').glob('*.md')) if path.stem != 'index'),
+    *sorted((ROOT / 'docs').glob('*.md')),
+    *sorted((ROOT / 'examples').rglob('*.md')),
 ]
 README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
     (ROOT / name).read_text(encoding='utf-8')

@@ -1,4 +1,4 @@
-"""What a bag contains: topics, messages and damaged ranges. Reader and writer share these types."""
+"""The content of a bag: topics, messages and damaged ranges, for the reader and the writer."""
 
 from __future__ import annotations
 
