@@ -2,9 +2,9 @@
 
 The pages are the files of docs/ as a code host shows them, and some files of other folders. The
 headings and links of docs/README.md are the table of contents. Both programs give Sphinx a copy of
-docs/, to which `add_pages` adds the files of other folders. rosdoc2 runs this file by exec, so that
-the checkout must be found through the call of exec. Extensions and the theme may be missing there:
-the pages then lack what they add.
+docs/, and `add_pages` adds the files of other folders to the copy. rosdoc2 runs this file by exec,
+so the checkout must be found through the call of exec. Extensions and the theme may be missing
+there: the pages then lack what they add.
 """
 
 import importlib.util

@@ -1,7 +1,6 @@
 """Check docs/conf.py, the settings of the site: links, table of contents, and a run by rosdoc2."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
