@@ -1,6 +1,8 @@
 """Check docs/conf.py, the settings of the site: links, table of contents, and a run by rosdoc2."""
 
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -133,3 +135,59 @@ def test_pages_need_no_extension_or_theme_that_is_missing(monkeypatch):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     assert settings()['html_theme'] == 'alabaster'
     assert settings()['extensions'] == []
+
+
+@pytest.fixture
+def page_with_diagram(tmp_path):
+    """Return the arguments of draw_diagrams: an application, and a page that has a diagram."""
+    nodes = pytest.importorskip('docutils.nodes', reason='needs docutils')
+    page = pytest.importorskip('docutils.utils').new_document('page')
+    block = nodes.literal_block('', 'flowchart TD\n  a["<b>x</b>"] --> b', language='mermaid')
+    other = nodes.literal_block('', 'ros2 topic list', language='bash')
+    page += [block, other]
+    env = SimpleNamespace(docname='site/page')
+    return SimpleNamespace(outdir=str(tmp_path), env=env), page
+
+
+def test_diagrams_become_files_beside_their_text(conf, page_with_diagram, monkeypatch, tmp_path):
+    drawn = SimpleNamespace(svg=lambda: '<svg/>')
+    monkeypatch.setitem(sys.modules, 'mermaidx', SimpleNamespace(render=lambda text: drawn))
+    monkeypatch.setitem(conf, 'is_installed', lambda name: True)
+    app, page = page_with_diagram
+    conf['draw_diagrams'](app, page)
+    raw, other = page.children
+    [picture] = re.findall(r'<img src="(.+?)"', raw.astext())
+    assert (tmp_path / 'site' / picture).resolve().read_text() == '<svg/>'
+    assert '&lt;b&gt;x&lt;/b&gt;' in raw.astext()
+    assert other['language'] == 'bash'
+
+
+def test_diagrams_are_shown_as_text_without_mermaidx(conf, page_with_diagram, monkeypatch):
+    monkeypatch.setitem(conf, 'is_installed', lambda name: False)
+    app, page = page_with_diagram
+    conf['draw_diagrams'](app, page)
+    assert [block['language'] for block in page.children] == ['text', 'bash']
+    assert page.children[0].astext().startswith('flowchart')
+
+
+def run_site(*arguments):
+    return subprocess.run([ROOT / 'scripts' / 'site', *arguments], capture_output=True, text=True)
+
+
+def test_script_shows_its_help():
+    shown = run_site('--help')
+    assert shown.returncode == 0
+    assert 'usage: scripts/site' in shown.stdout
+
+
+@pytest.mark.parametrize('arguments', [['--open'], ['one', 'two']])
+def test_script_refuses_wrong_arguments(arguments):
+    assert run_site(*arguments).returncode == 2
+
+
+def test_script_refuses_a_folder_with_other_files(tmp_path):
+    (tmp_path / 'notes.txt').write_text('mine')
+    refused = run_site(str(tmp_path))
+    assert refused.returncode == 2
+    assert str(tmp_path) in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ['notes.txt']
