@@ -36,7 +36,11 @@ setup(
     name=PACKAGE,
     version='0.1.0',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
-    package_data={PACKAGE: ['py.typed'], f'{PACKAGE}.stages': ['kernels/*']},
+    package_data={
+        PACKAGE: ['py.typed'],
+        f'{PACKAGE}.bags': ['message_definitions.json'],
+        f'{PACKAGE}.stages': ['kernels/*'],
+    },
     data_files=data_files(),
     install_requires=['setuptools'],
     # CUDA's major version must not exceed the driver's: cu12 for JetPack 6, cu13 for JetPack 7 and
@@ -63,6 +67,8 @@ setup(
         ],
         # Tracking of objects.
         'track': ['scipy'],
+        # Bags of ROS topics. mcap needs the other two for compressed chunks.
+        'bag': ['mcap>=1.6', 'zstandard', 'lz4'],
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],

@@ -9,6 +9,7 @@ from dataclasses import replace
 from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_user_file
+from trt_perception.images.image_files import read_image_bytes
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
 from trt_perception.offline.building.build_inputs import BuildInputs
@@ -45,9 +46,12 @@ class StoreEntry:
         }
         if inputs.calibration is not None:
             contents['calibration_images'] = inputs.calibration.sha256
-        files = [options.class_names_file, options.annotations, *options.plugins]
-        for number, path in enumerate([*filter(None, files), *inputs.validation]):
+        given = [options.class_names_file, options.annotations, *options.plugins]
+        files = [path for path in given if path is not None]
+        for number, path in enumerate(files):
             contents[f'{number} {path.name}'] = _sha256(read_user_file(path, MODEL_MAX_BYTES))
+        for number, path in enumerate(inputs.validation, len(files)):
+            contents[f'{number} {path.name}'] = _sha256(read_image_bytes(path))
         self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
     def load(self, log: BuildLog) -> ModelFile | None:
