@@ -297,6 +297,11 @@ def test_damaged_bag_is_read_as_far_as_possible(model, tmp_path):
     ]
     assert losses
     assert losses[0]['file'] == file.name
+    other = tmp_path / 'other/out'
+    other.parent.mkdir()
+    arguments = model, source, '--output', other, '--part-s', 1, '--workers', 2
+    assert run_detect_bag(*arguments) == 1
+    assert files_of(other) == files_of(out)
 
 
 @pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import math
 import os
 import sys
@@ -202,7 +203,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
             facts.counts,
             output,
             {
-                'model': model.sha256 or options.model,
+                'model': _model_identity(model, options.model),
                 'masks': options.masks,
                 'parameters': parameter_facts(parameters, on),
             },
@@ -214,6 +215,14 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
     if not prepared.runs:
         raise ConfigError('bags', '; '.join(failures.values()))
     return prepared
+
+
+def _model_identity(model: ModelFile, path: str) -> list[str]:
+    """Return hashes of a model and its description; the address of a model on a server."""
+    if model.address is not None:
+        return [path]
+    described = repr((model.manifest, model.config, sorted(model.metadata.items())))
+    return [model.sha256, hashlib.sha256(described.encode()).hexdigest()]
 
 
 def _output_options(options: argparse.Namespace) -> OutputOptions:
