@@ -106,6 +106,7 @@ setup(
         'console_scripts': [
             'benchmark_engine = trt_perception.commands:benchmark_engine',
             'build_engine = trt_perception.commands:build_engine',
+            'detect_bag = trt_perception.commands:detect_bag',
             'detect_images = trt_perception.commands:detect_images',
             'detections_3d = trt_perception.commands:detections_3d',
             'detector_node = trt_perception.commands:detector_node',

@@ -22,7 +22,7 @@ from trt_perception import commands, errors
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.decoders.table import DECODERS_BY_FAMILY, PRESETS
 from trt_perception.model.preprocessing import Preprocessing, pad_value_text
-from trt_perception.model.tasks.table import TASKS
+from trt_perception.model.tasks.table import PUBLISHED_TOPICS, TASKS
 from trt_perception.parameters.boxes_3d import BOX_PARAMETERS
 from trt_perception.parameters.launch_arguments import launch_arguments
 from trt_perception.parameters.values import PARAMETERS
@@ -168,7 +168,7 @@ def foreign_names():
 
 def topics():
     """Return the topics of a node: the images of each camera, and what the node publishes."""
-    from trt_perception.ros.topics import PUBLISHED_TOPICS, topic_qos
+    from trt_perception.ros.topics import topic_qos
 
     camera_qos = 'as the camera (`image_qos.reliability`), volatile, depth `image_qos.depth`'
     info_qos = 'best effort, volatile, depth 1'

@@ -78,6 +78,7 @@ def _run_main(module: str, interrupted: int = 130) -> int:
 # setup.py's console_scripts refer to these names.
 benchmark_engine = functools.partial(_run_main, 'trt_perception.offline.tools.benchmark_engine')
 build_engine = functools.partial(_run_main, 'trt_perception.offline.tools.build_engine')
+detect_bag = functools.partial(_run_main, 'trt_perception.offline.tools.detect_bag')
 detect_images = functools.partial(_run_main, 'trt_perception.offline.tools.detect_images')
 detections_3d = functools.partial(
     _run_main, 'trt_perception.ros.boxes_3d.detections_3d', interrupted=0
@@ -94,6 +95,7 @@ write_manifest = functools.partial(_run_main, 'trt_perception.offline.tools.writ
 COMMANDS: Final = {
     'benchmark_engine': benchmark_engine,
     'build_engine': build_engine,
+    'detect_bag': detect_bag,
     'detect_images': detect_images,
     'detections_3d': detections_3d,
     'detector_node': detector_node,

@@ -1,17 +1,20 @@
 """Tests of warnings about parameter files for other nodes, compared with rcl."""
 
+import array
 import os
 import random
 
 import pytest
 
 from support.rcl_overrides import nodes_of_arguments, overrides
+from trt_perception.errors import ConfigError
 from trt_perception.parameters.sections import (
     cameras_of_file,
     device_ids_of_file,
     foreign_sections,
     sections_of_old_name,
     unused_parameters,
+    values_of_file,
 )
 
 pytestmark = pytest.mark.ros
@@ -244,3 +247,36 @@ def test_sections_that_only_a_single_node_reads_are_found(file, keys, found):
 def test_devices_of_a_file_are_read(file, text, expected):
     file.write_text(f'/**:\n  ros__parameters:\n    x: 1\n    {text}\n')
     assert device_ids_of_file(file, '/front/detector_0') == expected
+
+
+# All values of a file for a node, compared with rcl.
+
+
+@pytest.mark.parametrize(
+    'content',
+    [
+        '/**:\n  ros__parameters:\n    a: 1\n    b: {c: x, d: {e: 2.5, f: true}}\n',
+        '/**:\n  ros__parameters: {a: 1, b: 2}\n/detector:\n  ros__parameters: {b: 3}\n',
+        '/detector:\n  ros__parameters: {b: 3}\n/**:\n  ros__parameters: {a: 1, b: 2}\n',
+        'detector: {ros__parameters: {a: 1}}\n/*:\n  ros__parameters: {c.d: [r, s]}\n',
+        '/**:\n  ros__parameters:\n    list: [1, 2]\n    text: "no"\n    empty: ""\n',
+    ],
+)
+def test_values_of_a_file_equal_those_of_rcl(content, file, create_node):
+    file.write_text(content)
+    with create_node('/', file) as node:
+        expected = {
+            name: list(value) if isinstance(value, (tuple, array.array)) else value
+            for name, value in overrides(node).items()
+        }
+        assert values_of_file(file, node.get_fully_qualified_name()) == expected
+
+
+@pytest.mark.parametrize(
+    'content', [None, '', 'a: 1\n', '/rear:\n  ros__parameters: {a: 1}\n', '{', b'\xff']
+)
+def test_file_without_values_for_the_node_is_refused(content, file):
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ConfigError):
+        values_of_file(file, '/detector')

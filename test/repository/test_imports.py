@@ -19,7 +19,7 @@ from support.source_trees import PACKAGE, nodes_of, package_trees
 # The layers from top to bottom, as in docs/architecture.md. A module may import its own layer and
 # lower layers. Entries are modules or packages (with all their modules) below trt_perception.
 LAYERS = {
-    'shells': ['api', 'commands', 'ros', 'offline.tools'],
+    'shells': ['api', 'commands', 'ros', 'offline.bags', 'offline.tools'],
     'offline': ['checks', 'offline'],
     'scheduling': ['scheduling'],
     'pipelines': ['pipelines'],

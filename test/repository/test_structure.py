@@ -8,7 +8,7 @@ from support.source_trees import nodes_of, package_trees
 
 #: Files and folders that may import the parameters of the node: the node, the tools, and the
 #: Python interface.
-SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'offline/tools/')
+SHELLS = ('api.py', 'commands.py', 'parameters/', 'ros/', 'offline/bags/', 'offline/tools/')
 #: Exceptions to each rule, with the reason.
 EXCEPTIONS = {
     'frame': {'pipelines/cuda/slot.py': 'isinstance is cheaper than two calls for each frame'},

@@ -22,8 +22,7 @@ from support.models.image_models import IMAGE_TASKS, write_image_model
 from support.models.recorded_exports import recorded_values, write_export
 from support.optional_packages import needs
 from support.programs import DEADLINE_S, Program, executable
-from trt_perception.model.tasks.table import TASKS
-from trt_perception.ros.topics import PUBLISHED_TOPICS
+from trt_perception.model.tasks.table import PUBLISHED_TOPICS, TASKS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = [pytest.mark.each_distro, needs('scipy')]

@@ -7,8 +7,8 @@ from rclpy.node import Node
 
 from support.docs_pages import ROOT, section
 from trt_perception.errors import ConfigError
+from trt_perception.model.tasks.table import PUBLISHED_TOPICS
 from trt_perception.ros.topics import (
-    PUBLISHED_TOPICS,
     camera_info_topic,
     check_topics,
     compressed_topic,

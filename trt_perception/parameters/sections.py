@@ -13,8 +13,10 @@ from typing import Any, Final
 
 import yaml
 
+from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.files.regular_files import read_regular
+from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
 
 # A handwritten file is far smaller. Reading this size takes 1 s.
 _MAX_BYTES: Final = 256 * 1024
@@ -77,6 +79,62 @@ def device_ids_of_file(path: Path, node: str) -> list[int]:
     items = _items_of_file(path, node, 'device_ids')
     are_numbers = all(item.isascii() and item.isdecimal() and len(item) < 5 for item in items)
     return [int(item) for item in items] if are_numbers else []
+
+
+def values_of_file(path: Path, node: str) -> dict[str, Any]:
+    """Return the values of all parameters in a file for a node, by their names with dots.
+
+    A later section overrides earlier ones, as with rcl. Other than rcl, this function reads
+    numbers by YAML 1.2.
+
+    Args:
+        node: full name of the node, such as ``/detector``.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no section for the node.
+    """
+    try:
+        text = read_regular(path, MAX_YAML_BYTES).decode()
+    except OSError as error:
+        raise ConfigError(str(path), f'cannot be read: {error.strerror or error}') from error
+    except ValueError as error:
+        raise ConfigError(str(path), f'cannot be read: {error}') from error
+    content, _ = read_yaml(text, str(path))
+    values: dict[str, Any] = {}
+    heads = []
+    for head, section in _named_sections(content, ''):
+        heads.append(head)
+        if _matches(head, node):
+            values.update(_dotted(section, ''))
+    if not any(_matches(head, node) for head in heads):
+        raise ConfigError(
+            str(path),
+            f'sections for {join_first_items(heads)}' if heads else 'no ros__parameters',
+            expected=f'a section for {node}',
+            fix=f'name the section {node} or /**',
+        )
+    return values
+
+
+def _named_sections(content: Any, head: str) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each ``ros__parameters``."""
+    if not isinstance(content, dict):
+        return
+    if 'ros__parameters' in content:
+        yield head, content['ros__parameters']
+        return
+    for name, inside in content.items():
+        if isinstance(name, str):
+            yield from _named_sections(inside, f'{head}/{name.strip("/")}')
+
+
+def _dotted(content: Any, prefix: str) -> dict[str, Any]:
+    """Return the values of nested mappings by names with dots."""
+    values: dict[str, Any] = {}
+    for name, value in content.items() if isinstance(content, dict) else ():
+        full = f'{prefix}{name}'
+        values.update(_dotted(value, f'{full}.') if isinstance(value, dict) else {full: value})
+    return values
 
 
 def sections_of_old_name(path: Path, old: str, nodes: Sequence[str]) -> list[str]:

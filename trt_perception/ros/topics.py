@@ -11,24 +11,10 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, join_first_items
-from trt_perception.model.tasks.table import TASKS
-from trt_perception.model.tasks.task import DEBUG_IMAGE, Topic
+from trt_perception.model.tasks.table import OUTPUT_IMAGE_SUFFIXES, PUBLISHED_TOPICS
+from trt_perception.model.tasks.task import LABEL_INFO, Topic
 from trt_perception.ros.runtime.command_line import mark_ros_arguments
 
-#: Class names and confidence threshold.
-LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
-#: All topics that the node may publish for a camera, whatever the model's task.
-PUBLISHED_TOPICS: Final = (
-    *dict.fromkeys(
-        topic for task in TASKS.values() for topic in (*task.topics, *task.label_topics)
-    ),
-    LABEL_INFO,
-    DEBUG_IMAGE,
-)
-#: Last parts of the topics on which detectors publish images.
-OUTPUT_IMAGE_SUFFIXES: Final = tuple(
-    f'/{topic.name}' for topic in PUBLISHED_TOPICS if topic.message == 'sensor_msgs/Image'
-)
 _CAMERA_TOPICS: Final = ('image', 'camera_info', *(topic.name for topic in PUBLISHED_TOPICS))
 
 

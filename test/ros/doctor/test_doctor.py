@@ -25,12 +25,12 @@ from support.findings import lines_of
 from support.models.tiny_model import write_tiny_model
 from support.programs import executable
 from trt_perception.errors import ConfigError
+from trt_perception.model.tasks.table import PUBLISHED_TOPICS
 from trt_perception.monitoring.status_summary import Level, StatusSummary
 from trt_perception.parameters.camera import NodeParameters
 from trt_perception.ros.diagnostics import CameraDiagnostics, NodeDiagnostics, diagnostics_message
 from trt_perception.ros.doctor import doctor
 from trt_perception.ros.doctor.ros_graph import _detector_findings, _TopicListener
-from trt_perception.ros.topics import PUBLISHED_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

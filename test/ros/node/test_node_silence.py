@@ -13,7 +13,7 @@ from support import forked
 from support.nodes import scripted_node
 from support.nodes.graph import HANDSHAKE, Detector, command_image, picture_of
 from support.programs import DEADLINE_S, Program, executable, script
-from trt_perception.ros.topics import PUBLISHED_TOPICS
+from trt_perception.model.tasks.table import PUBLISHED_TOPICS
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 

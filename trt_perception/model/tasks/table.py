@@ -17,11 +17,23 @@ from trt_perception.model.tasks.obb import Obb
 from trt_perception.model.tasks.pose import Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.model.tasks.semantic import Semantic
-from trt_perception.model.tasks.task import Task, wrong_key
+from trt_perception.model.tasks.task import DEBUG_IMAGE, LABEL_INFO, Task, wrong_key
 
 #: Maps the name of each task to its class.
 TASKS: Final[Mapping[str, type[Task]]] = MappingProxyType(
     {task.name: task for task in (Detect, Obb, Pose, Segment, Classify, Semantic, Depth)}
+)
+#: All topics that the node may publish for a camera, whatever the model's task.
+PUBLISHED_TOPICS: Final = (
+    *dict.fromkeys(
+        topic for task in TASKS.values() for topic in (*task.topics, *task.label_topics)
+    ),
+    LABEL_INFO,
+    DEBUG_IMAGE,
+)
+#: Last parts of the topics on which detectors publish images.
+OUTPUT_IMAGE_SUFFIXES: Final = tuple(
+    f'/{topic.name}' for topic in PUBLISHED_TOPICS if topic.message == 'sensor_msgs/Image'
 )
 # For each task, its keys in a manifest, and whether each key is required.
 _IS_KEY_REQUIRED_BY_TASK: Final = {

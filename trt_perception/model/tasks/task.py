@@ -88,6 +88,8 @@ DETECTIONS_TOPIC: Final = Topic('detections', 'vision_msgs/Detection2DArray')
 ANNOTATIONS_TOPIC: Final = Topic(
     'annotations', 'foxglove_msgs/ImageAnnotations', depth=1, on_demand=True
 )
+#: Class names and confidence threshold. Every task has this topic.
+LABEL_INFO: Final = Topic('label_info', 'vision_msgs/LabelInfo', depth=1, is_latched=True)
 #: The image with its result drawn.
 DEBUG_IMAGE: Final = Topic('debug_image', 'sensor_msgs/Image', depth=1, on_demand=True)
 

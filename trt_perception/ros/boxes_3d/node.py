@@ -23,7 +23,7 @@ from visualization_msgs.msg import MarkerArray
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import escape_controls
-from trt_perception.model.tasks.task import Topic
+from trt_perception.model.tasks.task import LABEL_INFO, Topic
 from trt_perception.parameters.boxes_3d import BoxParameters
 from trt_perception.process.tool_command import ros2_command
 from trt_perception.ros.boxes_3d.inputs import Inputs
@@ -36,7 +36,7 @@ from trt_perception.ros.boxes_3d.worker import BoxWorker
 from trt_perception.ros.runtime.bond import Bond, check_bond
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.timers import steady_timer
-from trt_perception.ros.topics import LABEL_INFO, topic_qos
+from trt_perception.ros.topics import topic_qos
 
 #: Boxes in the optical frame of the camera.
 DETECTIONS_3D: Final = Topic('detections_3d', 'vision_msgs/Detection3DArray')

@@ -19,14 +19,14 @@ from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.results.image_limits import is_large_result
 from trt_perception.model.tasks.detect import DETECT
-from trt_perception.model.tasks.task import Task, TaskResult
+from trt_perception.model.tasks.task import LABEL_INFO, Task, TaskResult
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.debug_image import NO_EVENTS, DebugImage
 from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, TaskTopic
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
-from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
+from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.wire.camera_info import CameraInfoFields
 from trt_perception.wire.cdr import HeaderFields, StampFields
 from trt_perception.wire.result_messages import label_info_message

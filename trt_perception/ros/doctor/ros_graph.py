@@ -30,6 +30,7 @@ from trt_perception.checks.shell import export_profile_command
 from trt_perception.errors import ImageError
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.model.tasks.table import OUTPUT_IMAGE_SUFFIXES
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.monitoring.rates import EvenRate
 from trt_perception.parameters.camera import CameraPlan
@@ -37,7 +38,7 @@ from trt_perception.ros.camera.messages import frame_from_compressed, frame_from
 from trt_perception.ros.diagnostics import camera_sentences
 from trt_perception.ros.intake.intake import check_intake
 from trt_perception.ros.same_name import endpoint_node_name, shared_node_names
-from trt_perception.ros.topics import OUTPUT_IMAGE_SUFFIXES, detector_image_topics
+from trt_perception.ros.topics import detector_image_topics
 from trt_perception.ros.wire.rcl import RclError
 from trt_perception.transport.advice import may_be_camera
 

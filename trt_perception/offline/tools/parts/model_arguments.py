@@ -15,23 +15,45 @@ from trt_perception.files.yaml_text import read_yaml
 from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.task import PARAMETERS_OF_TRACKER, Task
 from trt_perception.offline.tools.parts.arguments import integer_at_least
-from trt_perception.parameters.camera import suggest_assignment, suggest_parameter
+from trt_perception.parameters.camera import (
+    is_camera_parameter,
+    suggest_assignment,
+    suggest_parameter,
+)
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.parameters.values import NODE_ONLY_PARAMETERS, PARAMETERS, ParameterValues
 from trt_perception.process.foreign_names import OURS_OUTSIDE_THE_TABLE, foreign_names
 
-# Parameters that --param refuses: other options set them, or only a node uses them.
-_PARAMETERS_SET_ELSEWHERE: Final = {
+_SET_BY_OPTIONS: Final = {
     'engine_path': 'give the model as an argument of the tool',
     'confidence_threshold': 'use --confidence',
     'iou_threshold': 'use --iou',
     'max_detections': 'use --max-detections',
     'device_ids': 'use --device',
     'nvtx': 'use --nvtx',
+}
+# Parameters that --param refuses: other options set them, or only a node uses them.
+_PARAMETERS_SET_ELSEWHERE: Final = {
+    **_SET_BY_OPTIONS,
     'tracker.type': 'use detect_images --track: other tools do not track objects',
     **dict.fromkeys(NODE_ONLY_PARAMETERS, 'leave it out: only a node uses this parameter'),
     'class_filter': 'use detect_images --classes: other tools do not filter classes',
+}
+
+# Parameters of a node that also apply to the cameras of a bag.
+_PARAMETERS_OF_BAGS: Final = frozenset(
+    {'cameras', 'classification.top_k', 'enabled', 'image_transport', 'map_size'}
+)
+#: The same for detect_bag, which makes the results of a node.
+BAG_PARAMETERS_SET_ELSEWHERE: Final = {
+    **_SET_BY_OPTIONS,
+    'tracker.type': 'use --track',
+    'class_filter': 'use --classes',
+    **dict.fromkeys(
+        NODE_ONLY_PARAMETERS - _PARAMETERS_OF_BAGS,
+        'leave it out: it has no effect on the images of a bag',
+    ),
 }
 
 #: Options that apply to objects only, with their parameters.
@@ -53,8 +75,14 @@ def suggest_tool_assignment(word: str, values: Sequence[str]) -> str:
     )
 
 
-def add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that ``values_from_options`` reads."""
+def add_model_arguments(
+    parser: argparse.ArgumentParser, *, has_several_devices: bool = False
+) -> None:
+    """Add the arguments that ``values_from_options`` reads.
+
+    Args:
+        has_several_devices: whether ``--device`` takes several numbers, for several processes.
+    """
     group = parser.add_argument_group('model options, with the defaults of the node')
     add = group.add_argument
     defaults = ParameterValues()
@@ -84,7 +112,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         type=integer_at_least(0),
         default=0,
         metavar='N',
-        help='CUDA device (default: 0)',
+        nargs='+' if has_several_devices else None,
+        help='CUDA devices, which the processes share (default: 0)'
+        if has_several_devices
+        else 'CUDA device (default: 0)',
     )
     add(
         '--nvtx',
@@ -182,8 +213,17 @@ def paths_by_name(paths: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def read_parameters(words: Sequence[str]) -> dict[str, Any]:
+def read_parameters(
+    words: Sequence[str],
+    set_elsewhere: Mapping[str, str] = _PARAMETERS_SET_ELSEWHERE,
+    *,
+    accepts_cameras: bool = False,
+) -> dict[str, Any]:
     """Return the values of ``--param``, by parameter name.
+
+    Args:
+        set_elsewhere: what to do instead for each parameter that is refused.
+        accepts_cameras: whether to accept parameters of cameras. The caller checks their names.
 
     Raises:
         ConfigError: a parameter does not exist, or another option sets it.
@@ -195,7 +235,7 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
         if assignment is None:
             raise ConfigError('--param', given, expected='NAME=VALUE, as in model.decoder=dense')
         name, text = assignment
-        if name not in known:
+        if name not in known and not (accepts_cameras and is_camera_parameter(name)):
             raise ConfigError(
                 '--param',
                 short_repr(name),
@@ -204,9 +244,9 @@ def read_parameters(words: Sequence[str]) -> dict[str, Any]:
             )
         if name in values:
             raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')
-        if name in _PARAMETERS_SET_ELSEWHERE:
+        if name in set_elsewhere:
             raise ConfigError(
-                f'--param {given}', 'cannot be set by --param', fix=_PARAMETERS_SET_ELSEWHERE[name]
+                f'--param {given}', 'cannot be set by --param', fix=set_elsewhere[name]
             )
         values[name] = read_yaml(text, f'--param {short_repr(given)}')[0] if text else ''
     return values

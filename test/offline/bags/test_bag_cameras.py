@@ -1,0 +1,97 @@
+"""Tests of the cameras that are found in a bag, and of their names."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from support.detect_bags import START_NS, camera_info, camera_rows, png_image, raw_image, write_bag
+from support.optional_packages import needs
+from trt_perception.bags.open_bag import open_bag
+from trt_perception.errors import ConfigError
+from trt_perception.offline.bags.cameras import find_cameras
+
+pytestmark = [needs('rosbags'), needs('mcap')]
+PICTURE = np.zeros((8, 16, 3), np.uint8)
+
+
+def found_in(folder, topics, given=None, wanted=(), transports=None, compressed=False):
+    rows = []
+    for topic in topics:
+        make = png_image if topic.endswith('/compressed') else raw_image
+        rows += camera_rows(topic, [PICTURE], make=make)
+    write_bag(folder, rows)
+    with contextlib.closing(open_bag(folder)) as bag:
+        return find_cameras(
+            bag, 'BAG', given or {}, wanted, transports or {}, prefers_compressed=compressed
+        )
+
+
+def names(found):
+    return {camera.name: camera.topic for camera in found.cameras}
+
+
+@pytest.mark.parametrize(
+    ('topics', 'expected'),
+    [
+        (['/image_raw'], {'': '/image_raw'}),
+        (['/front/image_raw'], {'front': '/front/image_raw'}),
+        (['/front/image_raw/compressed'], {'front': '/front/image_raw/compressed'}),
+        (['/robot/front/color/image'], {'robot_front_color': '/robot/front/color/image'}),
+        (['/image', '/rear/image'], {'image': '/image', 'rear': '/rear/image'}),
+        (
+            ['/front/image_raw', '/front/image_rect'],
+            {'front_image_raw': '/front/image_raw', 'front_image_rect': '/front/image_rect'},
+        ),
+    ],
+)
+def test_name_of_a_camera_is_the_folder_of_its_topic(tmp_path, topics, expected):
+    found = found_in(tmp_path / 'bag', topics)
+    assert names(found) == expected
+    assert found.image_wh == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ('transport', 'prefers_compressed', 'expected'),
+    [('raw', True, 'image'), ('compressed', False, 'compressed'), ('auto', True, 'compressed')],
+)
+def test_one_transport_of_each_camera_is_taken(tmp_path, transport, prefers_compressed, expected):
+    found = found_in(
+        tmp_path / 'bag',
+        ['/front/image', '/front/image/compressed'],
+        transports={'': 'raw', 'front': transport},
+        compressed=prefers_compressed,
+    )
+    (camera,) = found.cameras
+    assert camera.topic.rpartition('/')[2] == expected
+    assert camera.is_compressed == (expected == 'compressed')
+    assert len(found.remarks) == 1
+
+
+def test_given_cameras_are_taken_as_they_are(tmp_path):
+    topics = ['/a/image', '/b/image']
+    found = found_in(tmp_path / 'bag', topics, given={'left': '/b/image'})
+    assert names(found) == {'left': '/b/image'}
+
+
+def test_calibration_is_next_to_the_images(tmp_path):
+    rows = camera_rows('/front/image_raw', [PICTURE])
+    rows.append(('/front/camera_info', START_NS, camera_info(START_NS, (16, 8), 10)))
+    write_bag(tmp_path / 'bag', rows)
+    with contextlib.closing(open_bag(tmp_path / 'bag')) as bag:
+        (camera,) = find_cameras(bag, 'BAG', {}, (), {}, prefers_compressed=False).cameras
+    assert camera.info_topic == '/front/camera_info'
+
+
+@pytest.mark.parametrize('options', [{'given': {'a': '/gone'}}, {'wanted': ['gone']}])
+def test_missing_camera_is_refused(tmp_path, options):
+    with pytest.raises(ConfigError):
+        found_in(tmp_path / 'bag', ['/front/image'], **options)
+
+
+def test_bag_without_colour_images_is_refused(tmp_path):
+    depth = np.zeros((8, 16), np.uint16)
+    rows = camera_rows('/depth/image', [depth], make=lambda a, t: raw_image(a, t, '', '16UC1'))
+    write_bag(tmp_path / 'bag', rows)
+    with contextlib.closing(open_bag(tmp_path / 'bag')) as bag, pytest.raises(ConfigError):
+        find_cameras(bag, 'BAG', {}, (), {}, prefers_compressed=False)

@@ -1,0 +1,126 @@
+"""Tests of files of raw results: they come back unchanged, and damage is noticed."""
+
+import random
+
+import numpy as np
+import pytest
+
+from support.optional_packages import needs
+from trt_perception.bags.bag import BagLoss
+from trt_perception.errors import ConfigError
+from trt_perception.images.detections import Detections
+from trt_perception.offline.bags.records import (
+    FrameRecord,
+    PartReader,
+    PartReport,
+    PartWriter,
+    StoredMasks,
+)
+from trt_perception.wire.cdr import HeaderFields, StampFields
+
+pytestmark = needs('zstandard')
+HEADER = HeaderFields(StampFields(1_700_000_000, 5), 'caméra')
+
+
+def record(count, **fields):
+    random_values = np.random.default_rng(count)
+    found = Detections(
+        random_values.random((count, 4), np.float32),
+        random_values.random(count, np.float32),
+        random_values.integers(0, 9, count).astype(np.int32),
+        left_out=count,
+        **fields,
+    )
+    return FrameRecord('front', 10**18 + count, HEADER, (640, 480), found)
+
+
+def records():
+    numbers = np.random.default_rng(0).integers(0, 3, (48, 64)).astype(np.uint16)
+    return [
+        record(0),
+        record(3, keypoints=np.ones((3, 5, 3), np.float32)),
+        record(2, oriented=np.ones((2, 5), np.float32), numbered=StoredMasks(numbers)),
+        FrameRecord('', 7, HEADER, (1, 1), messages=(('depth', b'abc'), ('labels', b''))),
+    ]
+
+
+REPORT = PartReport(
+    4, {'bad_step': 2}, {'bad_step': 'a sentence'}, 1, [BagLoss('a.mcap', 5, None, 'cut')]
+)
+
+
+@pytest.fixture
+def file(tmp_path):
+    with PartWriter(tmp_path / '0.raw') as writer:
+        for each in records():
+            writer.add(each)
+        writer.finish(REPORT)
+    return tmp_path / '0.raw'
+
+
+def test_records_come_back_unchanged(file):
+    with PartReader(file) as reader:
+        found = list(reader)
+        assert reader.report == REPORT
+    for one, other in zip(found, records(), strict=True):
+        assert (one.camera, one.log_ns, one.header) == (other.camera, other.log_ns, other.header)
+        assert (one.size_wh, one.messages) == (other.size_wh, other.messages)
+        assert (one.found is None) == (other.found is None)
+        if one.found is None or other.found is None:
+            continue
+        assert one.found.left_out == other.found.left_out
+        for name in ('xyxy', 'scores', 'class_ids', 'keypoints', 'oriented'):
+            assert np.array_equal(getattr(one.found, name), getattr(other.found, name))
+        if other.found.numbered is not None:
+            numbers = np.empty((48, 64), np.uint16)
+            one.found.numbered.number(numbers)
+            assert np.array_equal(numbers, other.found.numbered.numbers)
+
+
+def test_unfinished_file_does_not_appear(tmp_path):
+    with PartWriter(tmp_path / '0.raw') as writer:
+        writer.add(record(3))
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_file_is_refused(file):
+    """A damaged file never gives other results. Some bits of its headers have no meaning."""
+    content = file.read_bytes()
+    whole = contents(file)
+    chooser = random.Random(1)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        if chooser.random() < 0.3:
+            del damaged[chooser.randrange(len(damaged)) :]
+        else:
+            damaged[chooser.randrange(len(damaged))] ^= 1 << chooser.randrange(8)
+        file.write_bytes(damaged)
+        try:
+            assert contents(file) == whole
+        except ConfigError:
+            refused += 1
+    assert refused > 250
+
+
+def contents(file):
+    """Return the values of all records as text, and the report."""
+    with PartReader(file) as reader:
+        rows = []
+        for each in reader:
+            found = each.found
+            arrays = [] if found is None else [found.xyxy, found.scores, found.keypoints]
+            if found is not None and found.numbered is not None:
+                arrays.append(found.numbered.numbers)
+            texts = [None if array is None else array.tobytes() for array in arrays]
+            rows.append((each.camera, each.log_ns, each.header, each.messages, texts))
+        return rows, reader.report
+
+
+def test_reports_add_up():
+    total = PartReport()
+    for _ in range(2):
+        total.add(REPORT)
+    assert (total.images, total.unread, total.skipped) == (8, {'bad_step': 4}, 2)
+    assert total.losses == REPORT.losses  # one loss that two parts report
+    assert not total.is_complete

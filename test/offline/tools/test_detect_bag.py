@@ -1,0 +1,484 @@
+"""detect_bag writes the messages of a node, whatever the processes, interruptions and damage.
+
+The bags are written and read by rosbags.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from mcap.reader import make_reader
+from mcap_ros2.decoder import DecoderFactory
+
+from support.detect_bags import (
+    DELAY_NS,
+    START_NS,
+    STORE,
+    boxes_of,
+    camera_info,
+    camera_rows,
+    file_image,
+    files_of,
+    messages_of,
+    png_image,
+    raw_image,
+    read_rows,
+    run_detect_bag,
+    stamp_ns_of,
+    write_bag,
+)
+from support.models.digits import DIGITS, SCENES
+from support.models.image_models import tool_arguments, write_depth_anything_3
+from support.models.picture_model import picture_with, write_picture_model
+from support.optional_packages import needs
+from support.programs import DEADLINE_S, executable, small_disk
+from trt_perception.offline.tools import detect_images
+
+pytestmark = [needs(name) for name in ('onnx', 'scipy', 'rosbags', 'mcap', 'mcap_ros2')]
+SECOND = 10**9
+STRING = 'std_msgs/msg/String'
+
+
+def box(number, score=0.8):
+    """Return a box that moves slowly."""
+    return 20 + number % 20, 20, 10, 12, score
+
+
+@pytest.fixture(scope='module')
+def model(tmp_path_factory):
+    return write_picture_model(tmp_path_factory.mktemp('picture') / 'picture.onnx')
+
+
+def moving(count, score=0.8):
+    return [picture_with([box(number, score)]) for number in range(count)]
+
+
+def two_cameras(count=30):
+    rows = camera_rows('/front/image_raw', moving(count))
+    rows += camera_rows('/rear/image_raw/compressed', moving(count, 0.6), make=png_image)
+    return sorted(rows, key=lambda row: row[1])
+
+
+@pytest.fixture(scope='module')
+def bag(tmp_path_factory):
+    """Return a bag of 3 s with two cameras."""
+    return write_bag(tmp_path_factory.mktemp('bags') / 'drive', two_cameras())
+
+
+def test_each_image_has_a_message_at_its_log_time(model, bag, tmp_path):
+    assert run_detect_bag(model, bag, '--output', tmp_path / 'out') == 0
+    for camera, score in (('front', 0.8), ('rear', 0.6)):
+        topic = f'/{camera}/detections'
+        rows = [(ns, row) for name, ns, row in read_rows(tmp_path / 'out') if name == topic]
+        assert len(rows) == 30
+        for number, (log_ns, message) in enumerate(rows):
+            assert log_ns == stamp_ns_of(message) + DELAY_NS
+            assert stamp_ns_of(message) == START_NS + number * SECOND // 10
+            assert message.header.frame_id == 'camera'
+            ((name, found, id_, x, y, width, height),) = boxes_of(message)
+            assert (name, id_) == ('person', '')
+            assert found == pytest.approx(score, abs=0.01)
+            assert (x, y, width, height) == pytest.approx(box(number)[:4])
+
+
+def test_each_file_names_the_classes_and_the_threshold(model, bag, tmp_path):
+    out = tmp_path / 'out'
+    options = '--part-s', 1, '--confidence', 0.3
+    assert run_detect_bag(model, bag, '--output', out, *options) == 0
+    infos = messages_of(out, '/rear/label_info')
+    assert len(infos) == 3
+    for info in infos:
+        assert [(each.class_id, each.class_name) for each in info.class_map] == [
+            (0, 'person'),
+            (1, 'car'),
+        ]
+        assert info.threshold == pytest.approx(0.3)
+
+
+def test_detections_equal_those_of_detect_images(tmp_path):
+    scenes = sorted(SCENES.glob('*.jpg'))[:6]
+    images = tmp_path / 'images'
+    images.mkdir()
+    for scene in scenes:
+        (images / scene.name).symlink_to(scene)
+    arguments = [str(DIGITS), '--source', str(images), '--output', str(tmp_path / 'found')]
+    assert detect_images.main([*arguments, '--no-pictures']) == 0
+    content = json.loads((tmp_path / 'found/detections.json').read_text())
+    names = {each['id']: each['name'] for each in content['categories']}
+    files = [scene.read_bytes() for scene in scenes]
+    rows = camera_rows('/camera/image_raw/compressed', files, make=file_image)
+    write_bag(tmp_path / 'scenes', rows)
+    assert run_detect_bag(DIGITS, tmp_path / 'scenes', '--output', tmp_path / 'out') == 0
+    messages = messages_of(tmp_path / 'out', '/camera/detections')
+    assert len(messages) == len(content['images']) == len(scenes)
+    for image, message in zip(content['images'], messages, strict=True):
+        expected = [row for row in content['annotations'] if row['image_id'] == image['id']]
+        assert expected
+        for row, found in zip(expected, boxes_of(message), strict=True):
+            name, score, _, x, y, width, height = found
+            assert name == names[row['category_id']]
+            assert score == pytest.approx(row['score'], abs=1e-4)
+            corner = x - width / 2, y - height / 2, width, height
+            assert corner == pytest.approx(row['bbox'], abs=0.01)
+
+
+def test_bytes_are_the_same_with_several_processes(model, bag, tmp_path):
+    options = '--part-s', 0.5, '--track'
+    for name, workers in (('one', 1), ('two', 2)):
+        output = tmp_path / name / 'out'
+        output.parent.mkdir()
+        arguments = model, bag, '--output', output, *options, '--workers', workers
+        assert run_detect_bag(*arguments) == 0
+    one, two = files_of(tmp_path / 'one/out'), files_of(tmp_path / 'two/out')
+    assert len([name for name in one if name.endswith('.mcap')]) == 6
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    ('number', 'code', 'track'),
+    [(signal.SIGKILL, -signal.SIGKILL, ('--track',)), (signal.SIGINT, 130, ())],
+)
+def test_ended_run_goes_on_with_the_same_bytes(model, tmp_path, number, code, track):
+    rows = camera_rows('/image_raw', moving(800), hz=100)
+    source = write_bag(tmp_path / 'long', rows)
+    arguments = [str(model), str(source), '--part-s', '0.2', *track]
+    assert run_detect_bag(*arguments, '--output', tmp_path / 'whole/out') == 0
+    output = tmp_path / 'killed/out'
+    command = [executable('detect_bag'), *arguments, '--output', str(output)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        end = time.monotonic() + DEADLINE_S
+        while not (output / 'out_2.mcap').exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        process.send_signal(number)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == code
+    written = sorted(output.glob('out_*.mcap'))
+    assert 3 <= len(written) < 40
+    for path in written:
+        assert decoded_by_mcap(path, '/detections')  # each file is readable by itself
+    # The last file may not have been entered into the ledger.
+    first = {name: (output / name).stat().st_mtime_ns for name in ('out_0.mcap', 'out_1.mcap')}
+    assert run_detect_bag(*arguments, '--output', output) == 0
+    assert {name: (output / name).stat().st_mtime_ns for name in first} == first
+    assert files_of(output) == files_of(tmp_path / 'whole/out')
+    assert not (output / '.parts').exists()
+
+
+def test_tracks_have_ids_over_parts(model, bag, tmp_path):
+    out = tmp_path / 'out'
+    options = '--track', '--part-s', 0.5
+    assert run_detect_bag(model, bag, '--output', out, *options) == 0
+    for camera in ('front', 'rear'):
+        ids = [boxes_of(message)[0][2] for message in messages_of(out, f'/{camera}/detections')]
+        # A track is confirmed by its second detection. The box jumps back after 20 images.
+        assert ids[:20] == ['', *['1'] * 19]
+
+
+def test_camera_has_its_own_threshold(model, bag, tmp_path):
+    file = tmp_path / 'cameras.yaml'
+    file.write_text(
+        '/**:\n  ros__parameters:\n    cameras: [front, rear]\n    use_sim_time: true\n'
+        '    camera:\n      rear:\n        confidence_threshold: 0.7\n'
+    )
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, bag, '--output', out, '--params-file', file) == 0
+    assert {len(row.detections) for row in messages_of(out, '/front/detections')} == {1}
+    assert {len(row.detections) for row in messages_of(out, '/rear/detections')} == {0}
+    assert messages_of(out, '/rear/label_info')[0].threshold == pytest.approx(0.7)
+    again = tmp_path / 'again'
+    option = '--param', 'camera.rear.confidence_threshold=0.5'
+    assert run_detect_bag(model, bag, '--output', again, '--params-file', file, *option) == 0
+    assert {len(row.detections) for row in messages_of(again, '/rear/detections')} == {1}
+
+
+def test_only_listed_and_enabled_cameras_are_processed(model, bag, tmp_path):
+    file = tmp_path / 'one.yaml'
+    file.write_text('/detector:\n  ros__parameters:\n    cameras: [rear]\n')
+    assert run_detect_bag(model, bag, '--output', tmp_path / 'a', '--params-file', file) == 0
+    option = '--param', 'camera.front.enabled=false'
+    assert run_detect_bag(model, bag, '--output', tmp_path / 'b', *option) == 0
+    for name in ('a', 'b'):
+        assert {topic for topic, _, _ in read_rows(tmp_path / name)} == {
+            '/rear/detections',
+            '/rear/label_info',
+        }
+
+
+def test_span_of_time_is_processed(model, bag, tmp_path):
+    spans = {
+        'relative': ('--start', 1, '--end', 1.5),
+        'absolute': ('--start', START_NS / 1e9 + 1, '--end', START_NS / 1e9 + 1.5),
+    }
+    for name, options in spans.items():
+        assert run_detect_bag(model, bag, '--output', tmp_path / name, *options) == 0
+        stamps = [stamp_ns_of(row) for row in messages_of(tmp_path / name, '/front/detections')]
+        numbers = [(stamp - START_NS) * 10 // SECOND for stamp in stamps]
+        assert numbers == [10, 11, 12, 13, 14]
+
+
+def test_raw_or_compressed_images_as_the_node(model, tmp_path):
+    rows = camera_rows('/image_raw', moving(5, 0.8))
+    rows += camera_rows('/image_raw/compressed', moving(5, 0.6), make=png_image)
+    source = write_bag(tmp_path / 'both', sorted(rows, key=lambda row: row[1]))
+    for transport, score in (('raw', 0.8), ('compressed', 0.6), ('auto', 0.8)):
+        out = tmp_path / transport
+        option = '--param', f'image_transport={transport}'
+        assert run_detect_bag(model, source, '--output', out, *option) == 0
+        found = [boxes_of(row)[0][1] for row in messages_of(out, '/detections')]
+        assert found == pytest.approx([score] * 5, abs=0.01)
+
+
+def test_depth_and_results_are_no_cameras(model, tmp_path, capsys):
+    depth = np.zeros((48, 64), np.uint16)
+    rows = camera_rows('/front/image_raw', moving(3))
+    rows += camera_rows(
+        '/front/depth', [depth] * 3, make=lambda a, t: raw_image(a, t, '', '16UC1')
+    )
+    rows += camera_rows('/front/masks', moving(3))
+    rows += [('/front/label_info', START_NS, label_info())]
+    source = write_bag(tmp_path / 'mixed', sorted(rows, key=lambda row: row[1]))
+    assert run_detect_bag(model, source, '--output', tmp_path / 'out') == 0
+    assert {topic for topic, _, _ in read_rows(tmp_path / 'out')} == {
+        '/front/detections',
+        '/front/label_info',
+    }
+    said = capsys.readouterr().err
+    assert '/front/depth' in said
+    assert '/front/masks' in said
+
+
+def label_info():
+    from support.detect_bags import TYPES, header
+
+    kind = 'vision_msgs/msg/LabelInfo'
+    return kind, TYPES[kind](header=header(START_NS), class_map=[], threshold=0.0)
+
+
+def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path):
+    pictures = moving(20)
+    rows = camera_rows('/image_raw/compressed', pictures, make=png_image)
+    for number in (3, 4, 11):
+        topic, log_ns, (kind, message) = rows[number]
+        message.data = message.data[: len(message.data) // 2]
+        rows[number] = topic, log_ns, (kind, message)
+    topic, log_ns, (kind, _) = rows[15]
+    rows[15] = topic, log_ns, (kind, b'\0\1\0\0\0')
+    source = write_bag(tmp_path / 'damaged', rows)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, source, '--output', out, '--part-s', 0.5) == 1
+    assert len(messages_of(out, '/detections')) == 16
+    parts = json.loads((out / 'detect_bag.json').read_text())['parts']
+    assert [part['unread'] for part in parts] == [
+        {'not_decodable': 2},
+        {},
+        {'not_decodable': 1},
+        {'bad_message': 1},
+    ]
+    # The same command reports the same again.
+    assert run_detect_bag(model, source, '--output', out, '--part-s', 0.5) == 1
+
+
+def test_damaged_bag_is_read_as_far_as_possible(model, tmp_path):
+    source = write_bag(tmp_path / 'cut', camera_rows('/image_raw', moving(60)))
+    file = next(source.glob('*.mcap'))
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, source, '--output', out, '--part-s', 1) == 1
+    found = messages_of(out, '/detections')
+    assert 0 < len(found) < 60
+    losses = [
+        loss
+        for part in json.loads((out / 'detect_bag.json').read_text())['parts']
+        for loss in part['losses']
+    ]
+    assert losses
+    assert losses[0]['file'] == file.name
+    other = tmp_path / 'other/out'
+    other.parent.mkdir()
+    arguments = model, source, '--output', other, '--part-s', 1, '--workers', 2
+    assert run_detect_bag(*arguments) == 1
+    assert files_of(other) == files_of(out)
+
+
+@pytest.mark.parametrize('storage', ['mcap', 'sqlite3'])
+def test_copy_keeps_all_messages_of_the_input(model, tmp_path, storage):
+    rows = camera_rows('/front/image_raw', moving(20))
+    text = STORE.types[STRING](data='hello')
+    rows += [('/chatter', START_NS + number * SECOND // 7, (STRING, text)) for number in range(14)]
+    rows.sort(key=lambda row: row[1])
+    source = write_bag(tmp_path / 'drive', rows)
+    out = tmp_path / 'out'
+    options = '--copy', '--storage', storage, '--part-s', 1
+    assert run_detect_bag(model, source, '--output', out, *options) == 0
+    found = read_rows(out)
+    copied = [(name, ns) for name, ns, _ in found if name in ('/front/image_raw', '/chatter')]
+    assert copied == [(name, ns) for name, ns, _ in rows]
+    assert {row.data for name, _, row in found if name == '/chatter'} == {'hello'}
+    images = [row for name, _, row in found if name == '/front/image_raw']
+    for image, picture in zip(images, moving(20), strict=True):
+        assert np.array_equal(image.data.reshape(picture.shape), picture)
+    assert sum(name == '/front/detections' for name, _, _ in found) == 20
+
+
+def test_copy_is_refused_if_the_results_exist(model, tmp_path, capsys):
+    source = write_bag(tmp_path / 'drive', camera_rows('/front/image_raw', moving(5)))
+    assert run_detect_bag(model, source, '--output', tmp_path / 'once', '--copy') == 0
+    assert run_detect_bag(model, tmp_path / 'once', '--output', tmp_path / 'b', '--copy') == 1
+    assert '/front/detections' in capsys.readouterr().err
+    # Without the input's messages, or with another name, there is no conflict.
+    assert run_detect_bag(model, tmp_path / 'once', '--output', tmp_path / 'c') == 0
+    options = '--copy', '--camera', 'other=/front/image_raw'
+    assert run_detect_bag(model, tmp_path / 'once', '--output', tmp_path / 'd', *options) == 0
+    assert len(messages_of(tmp_path / 'd', '/other/detections')) == 5
+
+
+def test_mcap_ros2_support_decodes_the_results(model, bag, tmp_path):
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, bag, '--output', out) == 0
+    (file,) = out.glob('*.mcap')
+    decoded = decoded_by_mcap(file, '/front/detections')
+    for one, other in zip(decoded, messages_of(out, '/front/detections'), strict=True):
+        assert boxes_of(one) == boxes_of(other)
+
+
+def decoded_by_mcap(path, topic):
+    """Return the messages of a topic, as mcap and mcap-ros2-support read them."""
+    with path.open('rb') as file:
+        reader = make_reader(file, validate_crcs=True, decoder_factories=[DecoderFactory()])
+        return [message for *_, message in reader.iter_decoded_messages([topic])]
+
+
+def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
+    other = write_bag(tmp_path / 'other', camera_rows('/image', moving(4)))
+    gone = tmp_path / 'gone'
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, bag, gone, other, '--output', out) == 1
+    assert len(messages_of(out / 'drive', '/rear/detections')) == 30
+    assert len(messages_of(out / 'other', '/detections')) == 4
+    table = capsys.readouterr().out
+    assert str(gone) in table
+
+
+def test_dry_run_writes_nothing(model, bag, tmp_path, capsys):
+    out = tmp_path / 'out'
+    options = '--output', out, '--part-s', 0.5, '--dry-run'
+    assert run_detect_bag(model, bag, *options) == 0
+    assert not out.exists()
+    said = capsys.readouterr().out
+    for words in ('60 images', '2 cameras', '6 parts', '/front/image_raw', '0 of 6 parts'):
+        assert words in said
+
+
+def test_other_results_are_kept_unless_overwritten(model, bag, tmp_path):
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, bag, '--output', out) == 0
+    before = files_of(out)
+    changed = '--confidence', 0.7
+    assert run_detect_bag(model, bag, '--output', out, *changed) == 2
+    assert files_of(out) == before
+    (out / 'mine.txt').write_text('keep')
+    assert run_detect_bag(model, bag, '--output', out, *changed, '--overwrite') == 1
+    assert files_of(out) == {**before, 'mine.txt': b'keep'}
+    (out / 'mine.txt').unlink()
+    assert run_detect_bag(model, bag, '--output', out, *changed, '--overwrite') == 0
+    assert {len(row.detections) for row in messages_of(out, '/rear/detections')} == {0}
+
+
+def test_foreign_folder_is_never_removed(model, bag, tmp_path):
+    folder = write_bag(tmp_path / 'precious', camera_rows('/image', moving(2)))
+    before = files_of(folder)
+    for options in ((), ('--overwrite',)):
+        assert run_detect_bag(model, bag, '--output', folder, *options) != 0
+        assert run_detect_bag(model, folder, '--output', folder, *options) == 2
+    assert files_of(folder) == before
+
+
+def test_maps_have_the_calibration_of_the_bag(tmp_path):
+    arguments = tool_arguments('depth', tmp_path / 'depth.onnx')
+    picture = np.full((96, 128, 3), 90, np.uint8)
+    rows = camera_rows('/front/image_raw', [picture] * 6)
+    rows += [('/front/camera_info', START_NS + SECOND // 4, camera_info(START_NS, (128, 96), 100))]
+    source = write_bag(tmp_path / 'drive', sorted(rows, key=lambda row: row[1]))
+    out = tmp_path / 'out'
+    arguments[1:1] = [source, '--output', out]
+    assert run_detect_bag(*arguments, '--param', 'map_size=64x48') == 0
+    infos = messages_of(out, '/front/depth/camera_info')
+    assert len(infos) == 6
+    assert {(info.width, info.height, info.k[0]) for info in infos} == {(64, 48, 50.0)}
+    for depth in messages_of(out, '/front/depth'):
+        assert (depth.width, depth.height, depth.encoding) == (64, 48, '32FC1')
+
+
+def test_focal_length_comes_from_the_bag(tmp_path):
+    values = write_depth_anything_3(tmp_path / 'depth.onnx')
+    path = values.pop('engine_path')
+    model = [word for name, each in values.items() for word in ('--param', f'{name}={each}')]
+    pictures = [np.full((48, 64, 3), value, np.uint8) for value in (60, 120, 180)]
+    rows = camera_rows('/front/image_raw', pictures)
+    plain = write_bag(tmp_path / 'plain', rows)
+    # The calibration is recorded after the first image.
+    info = '/front/camera_info', START_NS + SECOND // 20, camera_info(START_NS, (64, 48), 100)
+    calibrated = write_bag(tmp_path / 'calibrated', sorted([*rows, info], key=lambda row: row[1]))
+    runs = {
+        'given': (plain, '--param', 'model.focal_length=100'),
+        'found': (calibrated,),
+        'unknown': (plain,),
+    }
+    for name, arguments in runs.items():
+        assert run_detect_bag(path, *arguments, *model, '--output', tmp_path / name) == 0
+    given, found = (messages_of(tmp_path / name, '/front/depth') for name in ('given', 'found'))
+    assert len(given) == len(found) == 3
+    for one, other in zip(given, found, strict=True):
+        assert np.array_equal(one.data, other.data)
+    assert not messages_of(tmp_path / 'unknown', '/front/depth')
+    assert len(messages_of(tmp_path / 'unknown', '/front/relative_depth')) == 3
+
+
+@pytest.mark.parametrize('largest', [2000, 6000])
+def test_full_disk_ends_the_run_and_the_next_run_goes_on(model, bag, tmp_path, largest):
+    output = tmp_path / 'out'
+    command = [executable('detect_bag'), str(model), str(bag), '--output', str(output)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_S, **small_disk(largest)
+    )
+    assert ended.returncode == 1
+    assert 'Traceback' not in ended.stderr
+    assert ended.stderr.count('File too large') == 1
+    assert not list(output.glob('*.mcap'))
+    assert run_detect_bag(*command[1:]) == 0
+    assert len(messages_of(output, '/front/detections')) == 30
+
+
+def test_worker_that_dies_is_replaced(model, tmp_path):
+    """A process that the system kills costs nothing but time."""
+    source = write_bag(tmp_path / 'long', camera_rows('/image_raw', moving(2000), hz=100))
+    output = tmp_path / 'out'
+    command = [executable('detect_bag'), str(model), str(source), '--part-s', '1']
+    with subprocess.Popen(
+        [*command, '--output', str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        end = time.monotonic() + DEADLINE_S
+        while not (output / 'out_1.mcap').exists() and time.monotonic() < end:
+            time.sleep(0.001)
+        for child in children_of(process.pid):
+            os.kill(child, signal.SIGKILL)
+        process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0
+    assert len(messages_of(output, '/detections')) == 2000
+
+
+def children_of(pid):
+    """Return the processes that a process has started and that run Python's spawn."""
+    with open(f'/proc/{pid}/task/{pid}/children') as file:
+        children = [int(word) for word in file.read().split()]
+    found = []
+    for child in children:
+        with open(f'/proc/{child}/cmdline') as file:
+            if 'spawn_main' in file.read():
+                found.append(child)
+    assert found
+    return found

@@ -1,0 +1,1 @@
+"""Runs a model on the images of bags, and writes bags of the node's messages."""

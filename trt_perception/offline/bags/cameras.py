@@ -1,0 +1,192 @@
+"""Finds the cameras of a bag: topics of colour images, their names, and their calibrations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from trt_perception.bags.file_bag import FileBag
+from trt_perception.errors import ConfigError, ImageError
+from trt_perception.files.plain_text import closest_words, join_first_items
+from trt_perception.images.bag_images import COMPRESSED, RAW
+from trt_perception.model.tasks.table import OUTPUT_IMAGE_SUFFIXES
+from trt_perception.model.tasks.task import LABEL_INFO
+from trt_perception.offline.bags.image_reading import ImageTopic
+from trt_perception.offline.bags.units import BagCamera
+
+_INFO_TYPE: Final = 'sensor_msgs/msg/CameraInfo'
+_SUFFIX: Final = '/compressed'
+
+
+@dataclass(frozen=True)
+class FoundCameras:
+    """The cameras of a bag.
+
+    Attributes:
+        cameras: in the order of their names.
+        image_wh: width and height of the first image of the first camera.
+        remarks: one sentence for each topic of images that is left out.
+    """
+
+    cameras: tuple[BagCamera, ...]
+    image_wh: tuple[int, int]
+    remarks: tuple[str, ...] = ()
+
+
+def find_cameras(
+    bag: FileBag,
+    path: str,
+    given: Mapping[str, str],
+    wanted: Sequence[str],
+    transports: Mapping[str, str],
+    *,
+    prefers_compressed: bool,
+) -> FoundCameras:
+    """Return the cameras whose images a model should see.
+
+    Args:
+        path: path of the bag, for error messages.
+        given: topics by name of the camera, as the user gave them; empty to find them.
+        wanted: names of cameras in the parameters; empty for all cameras that are found.
+        transports: values of ``image_transport`` by name of the camera; ``''`` for others.
+        prefers_compressed: whether ``auto`` means compressed images.
+
+    Raises:
+        ConfigError: a camera has no images, or the bag has no colour images.
+    """
+    if given:
+        cameras = [_given_camera(bag, path, name, topic) for name, topic in given.items()]
+        checked = [_check_images(bag, path, camera) for camera in cameras]
+        sizes = [size for size in checked if size is not None]
+        return FoundCameras(tuple(cameras), sizes[0] if sizes else (0, 0))
+    remarks: list[str] = []
+    found: dict[str, tuple[BagCamera, tuple[int, int]]] = {}
+    for topic in sorted(bag.topics):
+        if bag.topics[topic].type not in (RAW, COMPRESSED):
+            continue
+        camera = _camera(bag, '', topic)
+        result, size = _first_size(bag, camera)
+        if result or size is None:
+            remarks.append(f'{topic} is left out: {result}')
+        else:
+            found[topic] = camera, size
+    kept = _choose_transports(found, transports, prefers_compressed, remarks)
+    named = _name_cameras(kept)
+    if wanted:
+        missing = [name for name in wanted if name not in named]
+        if missing:
+            raise ConfigError(
+                f'{path}: camera {missing[0]!r}',
+                'has no topic of this name',
+                expected=f'one of {join_first_items([name or repr("") for name in named])}',
+                fix=f'name its topic: --camera {missing[0]}=TOPIC',
+            )
+        remarks += [
+            f'{named[name].topic} is left out: the parameter cameras does not name {name!r}'
+            for name in named
+            if name not in wanted
+        ]
+        named = {name: named[name] for name in wanted}
+    if not named:
+        raise ConfigError(
+            path,
+            'has no colour images' + ''.join(f'; {remark}' for remark in remarks),
+            fix='name a topic: --camera NAME=TOPIC',
+        )
+    cameras = [replace(camera, name=name) for name, camera in sorted(named.items())]
+    return FoundCameras(tuple(cameras), found[cameras[0].topic][1], tuple(remarks))
+
+
+def _choose_transports(
+    found: Mapping[str, tuple[BagCamera, tuple[int, int]]],
+    transports: Mapping[str, str],
+    prefers_compressed: bool,
+    remarks: list[str],
+) -> list[BagCamera]:
+    """Return one topic for each camera that has raw and compressed images, as the node would."""
+    kept = []
+    for topic, (camera, _) in found.items():
+        is_pair = (
+            topic.removesuffix(_SUFFIX) if camera.is_compressed else topic + _SUFFIX
+        ) in found
+        value = transports.get(_derived_name(topic), transports.get('', 'raw'))
+        wants_compressed = value == 'compressed' or (value == 'auto' and prefers_compressed)
+        if is_pair and camera.is_compressed != wants_compressed:
+            other = 'compressed' if wants_compressed else 'raw'
+            remarks.append(f'{topic} is left out: {other} images are used (image_transport)')
+            continue
+        kept.append(camera)
+    return kept
+
+
+def _derived_name(topic: str) -> str:
+    """Return the name of a camera: ``front`` for ``/front/image_raw``, ``''`` for ``/image``."""
+    return '_'.join(topic.removesuffix(_SUFFIX).strip('/').split('/')[:-1])
+
+
+def _name_cameras(cameras: Sequence[BagCamera]) -> dict[str, BagCamera]:
+    """Return cameras by different names. The only camera may have the name ``''``."""
+    counts = Counter(_derived_name(camera.topic) for camera in cameras)
+    named = {}
+    for camera in cameras:
+        name = _derived_name(camera.topic)
+        if counts[name] > 1 or (not name and len(cameras) > 1):
+            name = '_'.join(camera.topic.removesuffix(_SUFFIX).strip('/').split('/'))
+        named[name] = camera
+    return named
+
+
+def _given_camera(bag: FileBag, path: str, name: str, topic: str) -> BagCamera:
+    known = bag.topics.get(topic)
+    if known is None or known.type not in (RAW, COMPRESSED):
+        images = [each.name for each in bag.topics.values() if each.type in (RAW, COMPRESSED)]
+        close = closest_words(topic, images)
+        raise ConfigError(
+            f'--camera {name}={topic}',
+            f'{path} has no such topic' if known is None else f'has the type {known.type}',
+            expected=f'a topic of images: {join_first_items(images) or "none"}',
+            fix=f'did you mean {close[0]}' if close else '',
+        )
+    return _camera(bag, name, topic)
+
+
+def _camera(bag: FileBag, name: str, topic: str) -> BagCamera:
+    """Return a camera with the calibration next to its images, if the bag has it."""
+    is_compressed = bag.topics[topic].type == COMPRESSED
+    base = topic.removesuffix(_SUFFIX) if is_compressed else topic
+    info = f'{base.rpartition("/")[0]}/camera_info'
+    known = bag.topics.get(info)
+    has_info = known is not None and known.type == _INFO_TYPE
+    return BagCamera(name, topic, is_compressed, info if has_info else '')
+
+
+def _check_images(bag: FileBag, path: str, camera: BagCamera) -> tuple[int, int] | None:
+    """Return the size of a camera's first image; None if it cannot be read for another reason."""
+    reason, size = _first_size(bag, camera)
+    if reason and size is None and 'messages' in reason:
+        raise ConfigError(f'{path}: {camera.topic}', reason)
+    return size
+
+
+def _first_size(bag: FileBag, camera: BagCamera) -> tuple[str, tuple[int, int] | None]:
+    """Return why a topic has no colour images, and the size of its first image."""
+    base = camera.topic.removesuffix(_SUFFIX)
+    for suffix in OUTPUT_IMAGE_SUFFIXES:
+        labels = f'{base.removesuffix(suffix)}/{LABEL_INFO.name}'
+        if base.endswith(suffix) and labels in bag.topics:
+            return 'a detector published these images', None
+    messages = bag.messages([camera.topic])
+    first = next(messages, None)
+    if first is None:
+        return 'there are no messages', None
+    reader = ImageTopic('', is_compressed=camera.is_compressed, decodes_jpeg=False)
+    try:
+        _, frame = reader.read(first.data)
+    except ImageError as error:
+        # Other images of the topic may be readable.
+        if error.reason == 'unknown_encoding':
+            return str(error), None
+        return '', (0, 0)
+    return '', (frame.width, frame.height)

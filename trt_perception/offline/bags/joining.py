@@ -1,0 +1,264 @@
+"""Joins the raw results of a bag's parts: tracks objects, filters them, and writes the new bag.
+
+Parts are joined in their order in one process, so the new bag does not depend on the processes
+that ran the units. Each part becomes a file of the new bag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from operator import attrgetter
+
+from trt_perception.bags.bag import BagMessage, BagTopic
+from trt_perception.bags.definitions import bag_topic
+from trt_perception.bags.file_bag import FileBag
+from trt_perception.bags.metadata import METADATA_NAME
+from trt_perception.bags.open_bag import open_bag
+from trt_perception.bags.qos import jazzy_qos
+from trt_perception.bags.writer import BagWriter
+from trt_perception.errors import ConfigError
+from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.plain_text import join_first_items
+from trt_perception.images.detections import Detections
+from trt_perception.offline.bags.ledger import Ledger, remove_leftovers, remove_parts
+from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
+from trt_perception.offline.bags.records import FrameRecord, PartReader, PartReport
+from trt_perception.offline.bags.result_messages import ObjectMessages
+from trt_perception.offline.bags.units import ModelFacts, Unit
+from trt_perception.parameters.camera import NodeParameters
+from trt_perception.parameters.values import ParameterValues
+from trt_perception.tracking.tracker import Tracker
+from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.result_messages import label_info_message
+
+
+def camera_topic(camera: str, name: str) -> str:
+    """Return the topic of a camera's results, as a node without a namespace names it."""
+    return f'/{camera}/{name}' if camera else f'/{name}'
+
+
+class CameraResults:
+    """Makes the messages of one camera from its raw results, in their order.
+
+    Args:
+        camera: name of the camera.
+        parameters: parameters of the camera.
+    """
+
+    def __init__(self, camera: str, facts: ModelFacts, parameters: ParameterValues) -> None:
+        self._camera = camera
+        self._facts = facts
+        self._threshold = parameters.confidence_threshold if facts.finds_objects else 0.0
+        settings = parameters.tracker_settings(parameters.confidence_threshold)
+        self._tracker = None if settings is None else Tracker(**asdict(settings))
+        self._objects = ObjectMessages(facts.class_names, facts.topics)
+
+    @property
+    def has_tracker(self) -> bool:
+        """Whether a result depends on earlier results."""
+        return self._tracker is not None
+
+    @property
+    def track_count(self) -> int:
+        """Number of ids so far."""
+        return 0 if self._tracker is None else self._tracker.last_id
+
+    def messages(self, record: FrameRecord) -> Iterator[BagMessage]:
+        """Yield the messages of one image, in the order in which the node publishes them."""
+        made = record.messages
+        if record.found is not None:
+            made = (*made, *self._objects(record.header, record.size_wh, self._tracked(record)))
+        for name, data in made:
+            yield self._message(record, name, data)
+
+    def labels(self, record: FrameRecord) -> Iterator[BagMessage]:
+        """Yield the messages with class names, at the time of an image."""
+        header = HeaderFields(record.header.stamp, '')
+        data = bytes(label_info_message(header, self._facts.class_names, self._threshold))
+        for topic in self._facts.label_topics:
+            yield self._message(record, topic.name, data)
+
+    def _tracked(self, record: FrameRecord) -> Detections:
+        assert record.found is not None
+        if self._tracker is None:
+            return record.found
+        stamp = record.header.stamp
+        stamp_s = stamp.sec + stamp.nanosec * 1e-9  # as the node calculates it
+        return self._tracker.update(record.found, stamp_s, record.size_wh).detections
+
+    def _message(self, record: FrameRecord, name: str, data: bytes) -> BagMessage:
+        return BagMessage(camera_topic(self._camera, name), record.log_ns, record.log_ns, data)
+
+
+class BagJoin:
+    """Writes one new bag, part after part.
+
+    Args:
+        plan: the work on the bag.
+        parameters: parameters of the node and its cameras.
+        ledger: the state of the new bag; changed and saved now, and after each part.
+        facts: what is known about the model.
+
+    Raises:
+        TrtPerceptionError: the new bag cannot be written, or the old one cannot be read.
+
+    Attributes:
+        remarks: a sentence for each topic of the old bag that is not copied as it is.
+    """
+
+    def __init__(
+        self, plan: BagPlan, parameters: NodeParameters, ledger: Ledger, facts: ModelFacts
+    ) -> None:
+        self._plan = plan
+        self._ledger = ledger
+        self._cameras = {
+            camera.name: CameraResults(camera.name, facts, parameters.camera(camera.name))
+            for camera in plan.cameras
+        }
+        self.remarks: list[str] = []
+        self._joined = 0
+        self._units = list(plan.units())
+        self._bag: FileBag | None = open_bag(plan.bag) if plan.options.copies_input else None
+        own = {topic.name: topic for topic in result_topics_of(plan, facts)}
+        copied = [] if self._bag is None else self._copied_topics(self._bag)
+        self._writer = BagWriter(
+            plan.output,
+            [*copied, *own.values()],
+            storage=plan.options.storage,
+            compression=plan.options.compression,
+            first_file=ledger.files if (plan.output / METADATA_NAME).exists() else None,
+        )
+        try:
+            make_folder(plan.output / PARTS_FOLDER)
+            remove_leftovers(plan.output, keeps_raw=ledger.facts is not None)
+            ledger.facts = facts
+            ledger.save(plan.output)
+        except BaseException:
+            self.close()
+            raise
+        if not self.has_trackers:
+            self._joined = len(ledger.reports)
+
+    def _copied_topics(self, bag: FileBag) -> list[BagTopic]:
+        """Return the topics to copy, without a QoS that cannot be read."""
+        for name, reason in bag.refused.items():
+            self.remarks.append(f'{name} is not copied: {reason}')
+        topics = []
+        for topic in bag.topics.values():
+            try:
+                jazzy_qos(topic)
+            except ConfigError as error:  # noqa: PERF203
+                self.remarks.append(f'{topic.name} is copied without its QoS: {error.statement}')
+                topics.append(replace(topic, qos=''))
+            else:
+                topics.append(topic)
+        return topics
+
+    @property
+    def has_trackers(self) -> bool:
+        """Whether parts must be joined again, from the first one, after an interruption."""
+        return any(camera.has_tracker for camera in self._cameras.values())
+
+    @property
+    def track_count(self) -> int:
+        """Number of tracks so far."""
+        return sum(camera.track_count for camera in self._cameras.values())
+
+    def join_ready(self) -> Iterator[PartReport]:
+        """Join the next parts whose raw results exist. Yield the report of each written part."""
+        while self._joined < len(self._units) and self._units[self._joined].target.exists():
+            report = self._join(self._units[self._joined])
+            self._joined += 1
+            if report is not None:
+                yield report
+
+    def _join(self, unit: Unit) -> PartReport | None:
+        """Join a part. Return its report if it was written, None if it had been written before."""
+        with PartReader(unit.target) as reader:
+            if unit.number < len(self._ledger.reports):
+                for record in reader:
+                    for _ in self._cameras[record.camera].messages(record):
+                        pass
+                return None
+            is_empty = not self._write(reader, unit)
+        report = reader.report
+        if self._bag is not None and self._bag.losses:
+            own = unit.losses_of(self._bag)
+            report.losses += [loss for loss in own if loss not in report.losses]
+            # A bag reports a loss once, and the next part must report it, too.
+            self._bag.close()
+            self._bag = open_bag(self._plan.bag)
+        self._ledger.reports.append(report)
+        self._ledger.files += not is_empty
+        self._ledger.is_complete = unit.number + 1 == len(self._units)
+        self._ledger.save(self._plan.output)
+        if self._ledger.is_complete:
+            remove_parts(self._plan.output)
+        elif not self.has_trackers:
+            unit.target.unlink()
+        return report
+
+    def _write(self, reader: PartReader, unit: Unit) -> bool:
+        """Write a file of the new bag. Return False if it would have no messages."""
+        messages = self._results(reader)
+        if self._bag is not None:
+            copied = self._bag.messages(list(self._bag.topics), unit.start_ns, unit.end_ns)
+            messages = heapq.merge(copied, messages, key=attrgetter('log_ns'))
+        first = next(messages, None)
+        if first is None:
+            return False
+        self._writer.begin_file()
+        self._writer.write(first)
+        for message in messages:
+            self._writer.write(message)
+        self._writer.end_file()
+        return True
+
+    def _results(self, reader: PartReader) -> Iterator[BagMessage]:
+        labelled = set[str]()
+        for record in reader:
+            camera = self._cameras[record.camera]
+            if record.camera not in labelled:
+                labelled.add(record.camera)
+                yield from camera.labels(record)
+            yield from camera.messages(record)
+
+    def close(self) -> None:
+        """Close the bags. Calling it twice does no harm."""
+        self._writer.close()
+        if self._bag is not None:
+            self._bag.close()
+            self._bag = None
+
+
+def check_free_topics(plan: BagPlan, facts: ModelFacts) -> None:
+    """Check that a bag whose messages are copied has no topics of results.
+
+    Raises:
+        ConfigError: the bag has such a topic.
+    """
+    with contextlib.closing(open_bag(plan.bag)) as bag:
+        taken = [each.name for each in result_topics_of(plan, facts) if each.name in bag.topics]
+    if taken:
+        raise ConfigError(
+            plan.bag,
+            f'has the topics {join_first_items(taken)} already',
+            fix='leave out --copy, or give cameras other names: --camera NAME=TOPIC',
+        )
+
+
+def result_topics_of(plan: BagPlan, facts: ModelFacts) -> list[BagTopic]:
+    """Return the topics of results in a new bag."""
+    return [
+        bag_topic(
+            camera_topic(camera.name, topic.name),
+            topic.message,
+            depth=topic.depth,
+            is_latched=topic.is_latched,
+        )
+        for camera in plan.cameras
+        for topic in (*facts.topics, *facts.label_topics)
+    ]

@@ -1,0 +1,203 @@
+"""The ledger of one output bag: what has been written, and for which inputs.
+
+The file ``detect_bag.json`` in the output folder has the hash of all inputs and the report of each
+part that was written. It has no times and no paths, so equal runs have equal ledgers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from trt_perception.bags.metadata import METADATA_NAME
+from trt_perception.errors import ConfigError
+from trt_perception.files.atomic_files import write_json
+from trt_perception.files.json_section import parse_json
+from trt_perception.files.plain_text import join_first_items
+from trt_perception.files.regular_files import read_regular
+from trt_perception.model.tasks.task import Topic
+from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
+from trt_perception.offline.bags.records import PartReport
+from trt_perception.offline.bags.units import ModelFacts
+
+LEDGER_FILE: Final = 'detect_bag.json'
+#: Reports of MAX_PARTS parts, with many losses each.
+_MAX_BYTES: Final = 64 * 2**20
+# In the metadata of each bag that this package writes.
+_OURS: Final = b'trt_perception.message_counts'
+_OVERWRITE: Final = 'replace the results with --overwrite, or choose another --output'
+
+
+@dataclass
+class Ledger:
+    """The state of an output bag.
+
+    Attributes:
+        digest: hash of all inputs.
+        facts: what is known about the model; None before it was opened.
+        reports: the report of each part that was written, in their order.
+        files: number of files that were written. Parts without messages have none.
+        is_complete: whether all parts were written.
+    """
+
+    digest: str
+    facts: ModelFacts | None = None
+    reports: list[PartReport] = field(default_factory=list)
+    files: int = 0
+    is_complete: bool = False
+
+    @property
+    def total(self) -> PartReport:
+        """The report of all parts together."""
+        total = PartReport()
+        for report in self.reports:
+            total.add(report)
+        return total
+
+    def save(self, folder: Path) -> None:
+        """Write the ledger.
+
+        Raises:
+            WriteError: the file cannot be written.
+        """
+        content = {
+            'digest': self.digest,
+            'facts': None if self.facts is None else asdict(self.facts),
+            'files': self.files,
+            'is_complete': self.is_complete,
+            'parts': [report.as_dict() for report in self.reports],
+        }
+        write_json(folder / LEDGER_FILE, content, 1)
+
+
+def read_ledger(plan: BagPlan) -> Ledger | None:
+    """Return the ledger in the output folder of a plan; None if the folder is empty or missing.
+
+    Raises:
+        ConfigError: the folder has other files, or results of other inputs.
+    """
+    folder = plan.output
+    if not folder.exists() or _is_empty(folder):
+        return None
+    path = folder / LEDGER_FILE
+    if _has_only_metadata(folder):
+        return None
+    if not path.is_file():
+        raise ConfigError(
+            str(folder),
+            'exists, and detect_bag did not write it',
+            fix='choose another --output',
+        )
+    try:
+        ledger = _parse(parse_json(read_regular(path, _MAX_BYTES)))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(str(path), f'cannot be read: {error}', fix=_OVERWRITE) from error
+    if ledger.digest != plan.digest:
+        found = 'has results of another bag, model, version or other parameters'
+        raise ConfigError(str(folder), found, fix=_OVERWRITE)
+    return ledger
+
+
+def _is_empty(folder: Path) -> bool:
+    return folder.is_dir() and not any(folder.iterdir())
+
+
+def _has_only_metadata(folder: Path) -> bool:
+    """Return whether a run was killed before it saved its ledger."""
+    if not folder.is_dir():
+        return False
+    names = {each.name for each in folder.iterdir()}
+    if not names <= {PARTS_FOLDER, METADATA_NAME}:
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        return _OURS in read_regular(folder / METADATA_NAME, _MAX_BYTES)
+    return True
+
+
+def _parse(content: Any) -> Ledger:
+    facts = content['facts']
+    if facts is not None:
+        facts = ModelFacts(
+            tuple(facts['class_names']),
+            tuple(Topic(**topic) for topic in facts['topics']),
+            tuple(Topic(**topic) for topic in facts['label_topics']),
+            facts['finds_objects'],
+            facts['needs_calibration'],
+            facts['runtime'],
+            tuple(facts['evidence']),
+        )
+    reports = [PartReport.from_dict(each) for each in content['parts']]
+    return Ledger(content['digest'], facts, reports, content['files'], content['is_complete'])
+
+
+def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
+    """Check that the model runs as in the earlier run whose results are kept.
+
+    Raises:
+        ConfigError: provider, kind of GPU or a version is different.
+    """
+    if ledger.facts is None or ledger.facts == facts:
+        return
+    before, now = ledger.facts.runtime, facts.runtime
+    names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    found = ', '.join(f'{name} {before.get(name, "none")}' for name in names) or 'another model'
+    expected = ', '.join(f'{name} {now.get(name, "none")}' for name in names) or 'this model'
+    raise ConfigError(
+        str(folder), f'has results of {found}', expected=f'results of {expected}', fix=_OVERWRITE
+    )
+
+
+def remove_results(folder: Path) -> None:
+    """Remove what detect_bag wrote into a folder.
+
+    Raises:
+        ConfigError: detect_bag did not write the folder, or the folder has other files. Nothing
+            was removed.
+    """
+    if not folder.exists():
+        return
+    is_foreign = not folder.is_dir() or not (folder / LEDGER_FILE).is_file()
+    if is_foreign and not _has_only_metadata(folder) and not _is_empty(folder):
+        raise ConfigError(
+            str(folder),
+            'exists, and detect_bag did not write it, so --overwrite does not remove it',
+            fix='choose another --output, or remove it yourself',
+        )
+    patterns = f'{folder.name}_*.mcap', f'{folder.name}_*.db3', METADATA_NAME, LEDGER_FILE
+    # Temporary files of the writer begin with a dot.
+    ours = [
+        path
+        for pattern in patterns
+        for each in (pattern, f'.{pattern}*')
+        for path in folder.glob(each)
+    ]
+    others = [each.name for each in folder.iterdir() if each not in ours]
+    if others := [name for name in others if name != PARTS_FOLDER]:
+        raise ConfigError(
+            str(folder),
+            f'has files that detect_bag did not write: {join_first_items(others)}',
+            fix='move them to another folder, or choose another --output',
+        )
+    remove_parts(folder)
+    for path in ours:
+        path.unlink()
+
+
+def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
+    """Remove the temporary files of processes that were killed.
+
+    Args:
+        keeps_raw: whether the raw results belong to the ledger. Otherwise they are removed, too.
+    """
+    for path in (folder / PARTS_FOLDER).iterdir():
+        if path.name.startswith('.') or not keeps_raw:
+            path.unlink()
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove the raw results in an output folder."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder / PARTS_FOLDER)

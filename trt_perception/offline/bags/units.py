@@ -1,0 +1,458 @@
+"""One unit of work: run a model on the images of one part of a bag, and store the raw results.
+
+A unit depends on its bag, its model and its parameters only. So its file is the same in any
+process and after any interruption. No batch has images of two units.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from trt_perception.bags.bag import BagLoss, BagMessage
+from trt_perception.bags.file_bag import FileBag
+from trt_perception.bags.open_bag import open_bag
+from trt_perception.errors import ConfigError, CudaError, ImageError, OutputError
+from trt_perception.gpu import Device
+from trt_perception.images.detections import Detections
+from trt_perception.images.frame import Frame, frame_from_bgr
+from trt_perception.images.results.image_limits import is_too_large_result
+from trt_perception.model.tasks.segment import MASKS_TOPIC
+from trt_perception.model.tasks.task import (
+    ANNOTATIONS_TOPIC,
+    LABEL_INFO,
+    Task,
+    TaskResult,
+    Topic,
+)
+from trt_perception.model.thresholds import Thresholds
+from trt_perception.offline.bags.image_reading import (
+    BagImage,
+    FrameMemories,
+    ImageTopic,
+    ReadAhead,
+    image_order,
+)
+from trt_perception.offline.bags.records import (
+    FrameRecord,
+    PartReport,
+    PartWriter,
+    StoredMasks,
+)
+from trt_perception.offline.bags.result_messages import WholeImage, whole_image_messages
+from trt_perception.offline.building.package_versions import IMAGE_PACKAGES, package_versions
+from trt_perception.parameters.camera import NodeParameters
+from trt_perception.parameters.values import ParameterValues
+from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
+from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
+from trt_perception.pipelines.host.onnx_runtime_pipeline import OnnxRuntimePipeline
+from trt_perception.pipelines.image_sized_pipeline import ImageSizedPipeline
+from trt_perception.pipelines.open_pipeline import open_pipeline
+from trt_perception.pipelines.pipeline import FrameError, Pipeline, detect_one
+from trt_perception.pipelines.warm_up import warm_up
+from trt_perception.wire.camera_info import normalised_focal_lengths
+
+_RUNTIMES: Final = (
+    'numpy',
+    'onnxruntime',
+    'onnxruntime-gpu',
+    'tensorrt',
+    'tensorrt-cu12',
+    'tensorrt-cu13',
+    *IMAGE_PACKAGES,
+)
+
+
+@dataclass(frozen=True)
+class BagCamera:
+    """A camera of a bag.
+
+    Attributes:
+        name: name of the camera; empty if its topics have no name of a camera.
+        topic: topic of its images.
+        is_compressed: whether the images are CompressedImage messages.
+        info_topic: topic of its calibration; empty if the bag has none.
+    """
+
+    name: str
+    topic: str
+    is_compressed: bool
+    info_topic: str = ''
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all units of a command share. Processes send it to each other.
+
+    Attributes:
+        model: path of the model.
+        parameters: parameters of the node, and of each camera.
+        with_masks: whether to store masks of objects.
+        has_compressed: whether a camera has compressed images.
+        processes: number of processes that share this machine.
+    """
+
+    model: str
+    parameters: NodeParameters
+    with_masks: bool = False
+    has_compressed: bool = False
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One part of one bag.
+
+    Attributes:
+        bag: path of the bag.
+        number: number of the part, from 0.
+        start_ns: first log time.
+        end_ns: end of the log times, not included.
+        cameras: cameras of the bag.
+        image_wh: width and height of the first image of the bag, for models that follow it.
+        target: file for the raw results.
+    """
+
+    bag: str
+    number: int
+    start_ns: int
+    end_ns: int
+    cameras: tuple[BagCamera, ...]
+    image_wh: tuple[int, int]
+    target: Path
+
+    def losses_of(self, bag: FileBag) -> list[BagLoss]:
+        """Return the damaged ranges of a bag that may have had messages of this part."""
+        return [
+            loss
+            for loss in bag.losses
+            if (loss.start_ns is None or loss.start_ns < self.end_ns)
+            and (loss.end_ns is None or loss.end_ns >= self.start_ns)
+        ]
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What is known about a model after it was opened.
+
+    Attributes:
+        class_names: names by class id.
+        topics: the topics of results, in the order of publishing.
+        label_topics: the topics of class names.
+        finds_objects: whether the results are objects.
+        needs_calibration: whether the model needs the focal length of a camera.
+        runtime: what changes the bits of results: provider, kind of GPU, versions of packages.
+        evidence: sentences about how the model was recognised.
+    """
+
+    class_names: tuple[str, ...]
+    topics: tuple[Topic, ...]
+    label_topics: tuple[Topic, ...]
+    finds_objects: bool
+    needs_calibration: bool = False
+    runtime: Mapping[str, str] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+
+
+def result_topics(task: Task, *, with_masks: bool) -> tuple[Topic, ...]:
+    """Return the topics of a task that a bag gets.
+
+    Drawings for viewers are left out. Masks are large, so they must be asked for.
+
+    Raises:
+        ConfigError: masks are asked for, and the task has none.
+    """
+    if with_masks and MASKS_TOPIC not in task.topics:
+        found = f'the model has task {task}, without masks'
+        raise ConfigError('--masks', found, fix='leave it out')
+    left_out = {ANNOTATIONS_TOPIC} if with_masks else {ANNOTATIONS_TOPIC, MASKS_TOPIC}
+    return tuple(topic for topic in task.topics if topic not in left_out)
+
+
+class UnitRunner:
+    """Runs units in this process. Keeps the model and the last bag open between units.
+
+    Args:
+        job: what all units share.
+        device_id: CUDA device.
+
+    Raises:
+        TrtPerceptionError: the model cannot be used with these parameters.
+
+    Attributes:
+        facts: what is known about the model.
+    """
+
+    def __init__(self, job: Job, device_id: int) -> None:
+        self._job = job
+        options = job.parameters.pipeline_options()
+        self._options = replace(
+            options,
+            device_id=device_id,
+            jpeg_on_gpu=job.has_compressed,
+            nodes_on_this_machine=job.processes,
+        )
+        self._image_wh: tuple[int, int] | None = None
+        self._bag: FileBag | None = None
+        self._bag_path = ''
+        self._bag_thread = ThreadPoolExecutor(1, 'bag')
+        self._pipeline: Pipeline = open_pipeline(job.model, self._options)
+        self._memories = self._new_memories()
+        try:
+            self.facts = self._find_facts(device_id)
+            job.parameters.check(self._thresholds)
+            warm_up(self._pipeline)
+        except BaseException:
+            self._pipeline.close()
+            raise
+
+    def _new_memories(self) -> FrameMemories | None:
+        opened = self._pipeline
+        opened = opened.opened if isinstance(opened, ImageSizedPipeline) else opened
+        if isinstance(opened, ArrayPipeline):
+            return None  # it reads pixels in place
+        return FrameMemories(self._pipeline.allocate)
+
+    def _thresholds(self, parameters: ParameterValues) -> Thresholds:
+        spec = self._pipeline.spec
+        wanted = frozenset(topic.name for topic in self.facts.topics if topic.on_demand)
+        found = parameters.thresholds(spec.class_names, spec.task)
+        return replace(found, wanted_topics=wanted)
+
+    def _find_facts(self, device_id: int) -> ModelFacts:
+        spec = self._pipeline.spec
+        return ModelFacts(
+            spec.class_names,
+            result_topics(spec.task, with_masks=self._job.with_masks),
+            (LABEL_INFO, *spec.task.label_topics),
+            spec.task.finds_objects,
+            spec.decoder.needs_focal_length,
+            _runtime(self._pipeline, device_id),
+            (*spec.evidence, *self._unused_parameters()),
+        )
+
+    def _unused_parameters(self) -> list[str]:
+        spec, parameters = self._pipeline.spec, self._job.parameters
+        every = [parameters.camera(name) for name in ('', *parameters.node.cameras)]
+        return list(
+            dict.fromkeys(
+                sentence
+                for own in every
+                for sentence in own.unused_parameter_warnings(spec.task, spec.decoder)
+            )
+        )
+
+    def run(self, unit: Unit, progress: Callable[[int], None]) -> None:
+        """Run a unit. Its file then exists.
+
+        Args:
+            progress: called with the number of further images that are finished.
+
+        Raises:
+            TrtPerceptionError: the bag cannot be opened, the file cannot be written, or the GPU
+                failed.
+        """
+        self._follow_size(unit.image_wh)
+        bag = self._open(unit.bag)
+        report = PartReport()
+        with PartWriter(unit.target) as writer:
+            for record, error in self._results(bag, unit):
+                if record is not None:
+                    report.images += 1
+                    report.skipped += record.skipped
+                    writer.add(record)
+                else:
+                    assert error is not None
+                    report.count_unread(error.reason, str(error))
+                progress(1)
+            report.losses = unit.losses_of(bag)
+            writer.finish(report)
+        if bag.losses:
+            # A bag reports a loss once. Each part must report its losses, whatever ran before.
+            self._close_bag()
+
+    def close(self) -> None:
+        """Close the model and the bag. Calling it twice does no harm."""
+        self._close_bag()
+        self._bag_thread.shutdown()
+        if self._memories is not None:
+            self._memories.close()
+        self._pipeline.close()
+
+    def _open(self, path: str) -> FileBag:
+        # SQLite's connections belong to one thread.
+        if self._bag is None or self._bag_path != path:
+            self._close_bag()
+            self._bag, self._bag_path = self._bag_thread.submit(open_bag, path).result(), path
+        return self._bag
+
+    def _close_bag(self) -> None:
+        bag, self._bag = self._bag, None
+        if bag is not None:
+            self._bag_thread.submit(bag.close).result()
+
+    def _follow_size(self, image_wh: tuple[int, int]) -> None:
+        """Open a model that follows the size of images again for the images of another bag."""
+        if not isinstance(self._pipeline, ImageSizedPipeline) or self._image_wh == image_wh:
+            return
+        if self._image_wh is not None:
+            if self._memories is not None:
+                self._memories.close()
+            self._pipeline.close()
+            self._pipeline = open_pipeline(self._job.model, self._options)
+            self._memories = self._new_memories()
+        self._image_wh = image_wh
+        grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
+        # The images of the bag report the error if the model cannot follow this size.
+        with contextlib.suppress(ImageError, OutputError):
+            detect_one(self._pipeline, grey, Thresholds())
+
+    def _results(
+        self, bag: FileBag, unit: Unit
+    ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
+        """Yield the record or the error of each image, in the order of the images."""
+        pipeline, parameters = self._pipeline, self._job.parameters
+        thresholds = {
+            camera.name: self._thresholds(parameters.camera(camera.name))
+            for camera in unit.cameras
+        }
+        needs_info = pipeline.spec.decoder.needs_focal_length or any(
+            topic.message == 'sensor_msgs/CameraInfo' for topic in self.facts.topics
+        )
+        with self._read_ahead(bag, unit, needs_info=needs_info) as images:
+            free = deque(range(pipeline.depth))
+            in_flight: deque[tuple[int, list[BagImage]]] = deque()
+            chunk: list[BagImage] = []
+            while True:
+                # The memory of images is limited, so those in flight must not wait for others.
+                while in_flight and images.must_wait:
+                    yield from self._collect(in_flight, free)
+                image = images.next_image()
+                chunk += [image] if image is not None else []
+                if len(chunk) == pipeline.batch or (image is None and chunk):
+                    while not free:
+                        yield from self._collect(in_flight, free)
+                    in_flight.append((self._enqueue(free, chunk, thresholds), chunk))
+                    chunk = []
+                if image is None:
+                    break
+            while in_flight:
+                yield from self._collect(in_flight, free)
+
+    def _enqueue(
+        self, free: deque[int], chunk: Sequence[BagImage], thresholds: Mapping[str, Thresholds]
+    ) -> int:
+        """Start a batch, and return its slot; -1 if no image of the chunk can be read."""
+        pairs = [
+            (image.frame, _with_calibration(thresholds[image.camera], image))
+            for image in chunk
+            if image.frame is not None
+        ]
+        if not pairs:
+            return -1
+        slot = free.popleft()
+        frames, own = zip(*pairs, strict=True)
+        self._pipeline.enqueue(slot, frames, own)
+        return slot
+
+    def _read_ahead(self, bag: FileBag, unit: Unit, *, needs_info: bool) -> ReadAhead:
+        sources = {
+            camera.topic: ImageTopic(
+                camera.name,
+                is_compressed=camera.is_compressed,
+                decodes_jpeg=self._pipeline.decodes_jpeg,
+                info_topic=camera.info_topic if needs_info else '',
+            )
+            for camera in unit.cameras
+        }
+        topics = [*sources, *(each.info_topic for each in sources.values() if each.info_topic)]
+        span = unit.start_ns, unit.end_ns
+
+        def messages() -> Iterator[BagMessage]:
+            for source in sources.values():
+                if source.info_topic and (first := _first_message(bag, source.info_topic, span)):
+                    source.use_calibration(first.data)
+            return image_order(bag.messages(topics, *span))
+
+        return ReadAhead(
+            messages,
+            sources,
+            self._pipeline,
+            self._bag_thread,
+            self._memories,
+            self._job.processes,
+        )
+
+    def _collect(
+        self, in_flight: deque[tuple[int, list[BagImage]]], free: deque[int]
+    ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
+        slot, chunk = in_flight.popleft()
+        results = iter(self._pipeline.collect(slot) if slot >= 0 else ())
+        for image in chunk:
+            found = next(results) if image.error is None else image.error
+            if isinstance(found, FrameError):
+                yield None, found
+            else:
+                yield self._record(image, found.frame, found.found), None
+            image.release()
+        if slot >= 0:
+            free.append(slot)
+
+    def _record(self, image: BagImage, frame: Frame, found: TaskResult) -> FrameRecord:
+        size_wh = frame.width, frame.height
+        base = FrameRecord(image.camera, image.log_ns, image.header, size_wh)
+        if isinstance(found, Detections):
+            is_cut = self._job.with_masks and (
+                is_too_large_result(size_wh) or found.pictured is None
+            )
+            stored = _storable(found, size_wh, with_masks=self._job.with_masks and not is_cut)
+            return replace(base, found=stored, skipped=int(is_cut))
+        parameters = self._job.parameters.camera(image.camera)
+        whole = WholeImage(
+            image.header, found, self.facts.class_names, parameters, image.calibration
+        )
+        messages, skipped = whole_image_messages(whole, self.facts.topics)
+        return replace(base, messages=tuple(messages), skipped=skipped)
+
+
+def _first_message(bag: FileBag, topic: str, span: tuple[int, int]) -> BagMessage | None:
+    """Return the first message of a topic in a span, otherwise the first one of the bag."""
+    within = bag.messages([topic], *span)
+    return next(within, None) or next(bag.messages([topic]), None)
+
+
+def _with_calibration(thresholds: Thresholds, image: BagImage) -> Thresholds:
+    """Return the thresholds of an image with the focal lengths of its camera, if known."""
+    if image.calibration is None:
+        return thresholds
+    focal_lengths = normalised_focal_lengths(image.calibration)
+    return replace(thresholds, normalised_focal_lengths=focal_lengths)
+
+
+def _runtime(pipeline: Pipeline, device_id: int) -> dict[str, str]:
+    """Return what changes the bits of results: the provider, the kind of GPU, and versions."""
+    opened = pipeline.opened if isinstance(pipeline, ImageSizedPipeline) else pipeline
+    provider = opened.provider if isinstance(opened, OnnxRuntimePipeline) else ''
+    runtime = {'provider': provider or type(opened).__name__}
+    if isinstance(opened, CudaPipeline) or provider not in ('', 'cpu'):
+        # ONNX Runtime has its own CUDA, so cuda-bindings may be missing.
+        with contextlib.suppress(CudaError, ImportError):
+            runtime['gpu'] = Device(device_id).name
+    return {**runtime, **package_versions(_RUNTIMES)}
+
+
+def _storable(found: Detections, size_wh: tuple[int, int], *, with_masks: bool) -> Detections:
+    """Return the objects with an image of mask numbers instead of prototypes."""
+    masks = None
+    if with_masks and found.pictured is not None:
+        numbers = np.zeros(size_wh[::-1], np.uint16)
+        found.pictured.number(numbers)
+        masks = StoredMasks(numbers)
+    return replace(found, masks=None, numbered=masks)

@@ -1,0 +1,688 @@
+"""Runs a model on the images of bags without ROS, and writes bags of the node's messages."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+from tqdm import tqdm
+
+from trt_perception.bags.file_bag import FileBag
+from trt_perception.bags.open_bag import open_bag
+from trt_perception.errors import ConfigError, TrtPerceptionError
+from trt_perception.files.atomic_files import make_folder
+from trt_perception.files.plain_text import counted, escape_controls, format_table, short_repr
+from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
+from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
+from trt_perception.offline.bags.cameras import FoundCameras, find_cameras
+from trt_perception.offline.bags.joining import BagJoin, check_free_topics
+from trt_perception.offline.bags.ledger import (
+    Ledger,
+    check_runtime,
+    read_ledger,
+    remove_results,
+)
+from trt_perception.offline.bags.plan import (
+    BagPlan,
+    OutputOptions,
+    parameter_facts,
+    plan_bag,
+    time_span,
+)
+from trt_perception.offline.bags.records import PartReport
+from trt_perception.offline.bags.units import Job, ModelFacts, Unit
+from trt_perception.offline.bags.workers import Failed, Finished, Opened, Progress, run_units
+from trt_perception.offline.tools.parts.arguments import (
+    integer_at_least,
+    parse_path,
+    positive_number,
+)
+from trt_perception.offline.tools.parts.command_line import print_message, run_tool
+from trt_perception.offline.tools.parts.model_arguments import (
+    BAG_PARAMETERS_SET_ELSEWHERE,
+    add_model_arguments,
+    read_parameters,
+    suggest_tool_assignment,
+)
+from trt_perception.parameters.camera import NodeParameters, is_camera_parameter
+from trt_perception.parameters.sections import values_of_file
+from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
+from trt_perception.parameters.values import ParameterValues
+from trt_perception.process.foreign_names import foreign_names
+from trt_perception.process.option_parser import OptionParser
+
+_HELP_END: Final = """\
+examples:
+  detect_bag yolo.engine drive --output drive_found
+  detect_bag yolo.onnx drive.mcap --output found --camera front=/front/image_raw --track
+  detect_bag yolo.engine monday tuesday --output found --params-file cameras.yaml --copy
+  detect_bag yolo.engine drive --output found --workers 4 --device 0 1 2 3
+
+A bag is a folder of rosbag2, or a single .mcap or .db3 file. Each new bag is a folder of rosbag2.
+With several bags, each one has a folder below the output folder.
+
+The model sees each image of each camera. Without --camera, every topic of colour images is a
+camera: /front/image_raw is the camera front. The results have the topics and values of the node:
+/front/detections, /front/label_info and so on. Each message has the log time of its image.
+
+A bag is processed in parts, which are the files of the new bag. After an interruption, the same
+command goes on at the first missing part. Equal bags, models, parameters and versions give equal
+files, also with --workers.
+
+exit codes: 0 done, 1 failed, or images or parts of bags could not be read, 2 wrong usage,
+130 interrupted.
+"""
+_NODE: Final = '/detector'
+#: Parameters in a file that belong to rclpy.
+_OF_RCLPY: Final = ('use_sim_time', 'qos_overrides', 'start_type_description_service')
+_MAX_STAMP_S: Final = 1e10
+_MIN_PART_S: Final = 0.1
+_MAX_PART_S: Final = 86400
+
+
+class _BagFacts(NamedTuple):
+    """What must be known about a bag to plan the work.
+
+    Attributes:
+        span: first log time to process, and the end, which is not included, in ns.
+        bag_span: first and last log time of the bag, in ns.
+        counts: number of messages by topic; empty if unknown.
+    """
+
+    found: FoundCameras
+    span: tuple[int, int]
+    bag_span: tuple[int, int]
+    counts: dict[str, int]
+
+
+@dataclass
+class _BagRun:
+    """The state of one bag.
+
+    Attributes:
+        join: writes the new bag; None before the model was opened, and after an error.
+        images: number of images that this run has processed.
+        tracks: number of tracks.
+        failure: why the bag could not be completed; empty if it was.
+    """
+
+    plan: BagPlan
+    ledger: Ledger
+    join: BagJoin | None = None
+    images: int = 0
+    tracks: int = 0
+    failure: str = ''
+
+    def missing_units(self, *, from_start: bool) -> list[Unit]:
+        """Return the units whose raw results are missing.
+
+        Args:
+            from_start: whether also parts that were written need raw results, for a tracker.
+        """
+        if self.ledger.is_complete:
+            return []
+        done = 0 if from_start else len(self.ledger.reports)
+        return [unit for unit in list(self.plan.units())[done:] if not unit.target.exists()]
+
+
+@dataclass
+class _Prepared:
+    """What a command will do.
+
+    Attributes:
+        failures: bags that cannot be processed, with their reasons.
+        remarks: sentences for the user.
+    """
+
+    job: Job
+    runs: list[_BagRun]
+    failures: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    interrupted = 'interrupted; the same command goes on with the next part'
+    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
+
+
+# Preparation.
+
+
+def _prepare(options: argparse.Namespace) -> _Prepared:
+    model = read_model_file(options.model, accepts_server=True)
+    output = _output_options(options)
+    values = _parameter_values(options)
+    outputs = _output_folders(options.bags, options.output)
+    given = _given_cameras(options.camera)
+    found: dict[str, _BagFacts] = {}
+    failures: dict[str, str] = {}
+    for bag in options.bags:
+        try:
+            found[bag] = _look_into(
+                bag, options, given, values, prefers_compressed=_is_engine(model)
+            )
+        except TrtPerceptionError as error:  # noqa: PERF203
+            if len(options.bags) == 1:
+                raise
+            failures[bag] = str(error)
+    if not found:
+        raise ConfigError('bags', '; '.join(failures.values()))
+    cameras = [camera for facts in found.values() for camera in facts.found.cameras]
+    names = {camera.name for camera in cameras}
+    parameters = NodeParameters.from_values({**values, 'cameras': sorted(names - {''})})
+    has_compressed = any(camera.is_compressed for camera in cameras)
+    job = Job(options.model, parameters, options.masks, has_compressed, processes=options.workers)
+    prepared = _Prepared(job, [], failures)
+    for bag, facts in found.items():
+        every = facts.found.cameras
+        on = tuple(each for each in every if parameters.camera(each.name).enabled)
+        off = [each.name for each in every if each not in on]
+        prepared.remarks += [f'{bag}: {remark}' for remark in facts.found.remarks]
+        prepared.remarks += [f'{bag}: camera {name} is left out: enabled is false' for name in off]
+        prepared.remarks += [f'{bag}: camera {each.name or repr("")}: {each.topic}' for each in on]
+        if not on:
+            failures[bag] = 'all cameras are switched off (parameter enabled)'
+            continue
+        plan = plan_bag(
+            bag,
+            outputs[bag],
+            replace(facts.found, cameras=on),
+            facts.span,
+            facts.bag_span,
+            facts.counts,
+            output,
+            {
+                'model': _model_identity(model, options.model),
+                'masks': options.masks,
+                'parameters': parameter_facts(parameters, on),
+            },
+        )
+        ledger = Ledger(plan.digest)
+        if not options.overwrite:
+            ledger = read_ledger(plan) or ledger
+        prepared.runs.append(_BagRun(plan, ledger))
+    if not prepared.runs:
+        raise ConfigError('bags', '; '.join(failures.values()))
+    return prepared
+
+
+def _model_identity(model: ModelFile, path: str) -> list[str]:
+    """Return hashes of a model and its description; the address of a model on a server."""
+    if model.address is not None:
+        return [path]
+    described = repr((model.manifest, model.config, sorted(model.metadata.items())))
+    return [model.sha256, hashlib.sha256(described.encode()).hexdigest()]
+
+
+def _output_options(options: argparse.Namespace) -> OutputOptions:
+    """Return how new bags are written.
+
+    Raises:
+        ConfigError: the storage has no compression.
+    """
+    is_mcap = options.storage == 'mcap'
+    if not is_mcap and options.compression not in (None, 'none'):
+        raise ConfigError(
+            f'--compression {options.compression}',
+            f'has no effect with --storage {options.storage}',
+            fix='leave it out',
+        )
+    usual = OutputOptions().compression if is_mcap else 'none'
+    return OutputOptions(
+        options.storage,
+        options.compression or usual,
+        options.copy,
+        round(options.part_s * 1e9),
+    )
+
+
+def _is_engine(model: ModelFile) -> bool:
+    return model.address is None and not is_onnx(model.path)
+
+
+def _parameter_values(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the values of the node's parameters by name: of the file, then of the options.
+
+    Raises:
+        ConfigError: the file cannot be read, or a parameter is unknown.
+    """
+    values: dict[str, Any] = {'triton.timeout_ms': OFFLINE_TIMEOUT_MS}
+    if options.params_file is not None:
+        of_file = values_of_file(options.params_file, _NODE)
+        values |= {
+            name: value
+            for name, value in of_file.items()
+            if name.partition('.')[0] not in _OF_RCLPY
+        }
+    of_options = {
+        'confidence_threshold': options.confidence,
+        'iou_threshold': options.iou,
+        'max_detections': options.max_detections,
+        'device_ids': options.device,
+        'class_filter': options.classes or None,
+        'tracker.type': 'bytetrack' if options.track else None,
+        'nvtx': options.nvtx or None,
+    }
+    values |= {name: value for name, value in of_options.items() if value is not None}
+    values |= read_parameters(options.param, BAG_PARAMETERS_SET_ELSEWHERE, accepts_cameras=True)
+    # Check all values except those of cameras, whose names are not known yet.
+    own = {name: value for name, value in values.items() if not is_camera_parameter(name)}
+    ParameterValues.from_values(own)
+    return {**values, 'engine_path': options.model}
+
+
+def _given_cameras(words: Sequence[str]) -> dict[str, str]:
+    """Return the topics of ``--camera`` by name of the camera.
+
+    Raises:
+        ConfigError: a name or topic is missing or occurs twice.
+    """
+    cameras: dict[str, str] = {}
+    for word in words:
+        name, equals, topic = word.partition('=')
+        if not equals or not topic.startswith('/'):
+            raise ConfigError(
+                '--camera', word, expected='NAME=TOPIC, as in front=/front/image_raw'
+            )
+        if name in cameras or topic in cameras.values():
+            raise ConfigError('--camera', f'{word}: this name or topic occurs twice')
+        cameras[name] = topic
+    return cameras
+
+
+def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
+    """Return the folder of each new bag.
+
+    Raises:
+        ConfigError: two bags have one name, or a bag would replace its input.
+    """
+    folders: dict[str, Path] = {}
+    for bag in bags:
+        path = Path(bag)
+        name = path.stem if path.is_file() else path.resolve().name
+        folder = output / name if len(bags) > 1 else output
+        if folder in folders.values():
+            raise ConfigError(
+                bag, f'another bag has the name {name}', fix='process them with two commands'
+            )
+        inside = folder.resolve(), path.resolve()
+        if inside[0] == inside[1] or inside[1] in inside[0].parents:
+            raise ConfigError(
+                '--output', f'{folder} is the bag that is read, or inside it', fix='choose another'
+            )
+        folders[bag] = folder
+    return folders
+
+
+def _look_into(
+    path: str,
+    options: argparse.Namespace,
+    given: Mapping[str, str],
+    values: Mapping[str, Any],
+    *,
+    prefers_compressed: bool,
+) -> _BagFacts:
+    """Return what must be known about a bag to plan the work."""
+    with contextlib.closing(open_bag(path)) as bag:
+        transports = {
+            name.removeprefix('camera.').removesuffix('.image_transport'): str(value)
+            for name, value in values.items()
+            if is_camera_parameter(name) and name.endswith('.image_transport')
+        }
+        cameras = find_cameras(
+            bag,
+            path,
+            given,
+            [] if given else list(values.get('cameras', ())),
+            {'': str(values.get('image_transport', 'raw')), **transports},
+            prefers_compressed=prefers_compressed,
+        )
+        _check_has_messages(bag, path)
+        span = time_span(bag.start_ns, bag.end_ns, options.start, options.end)
+        return _BagFacts(cameras, span, (bag.start_ns, bag.end_ns), dict(bag.message_counts))
+
+
+def _check_has_messages(bag: FileBag, path: str) -> None:
+    if bag.end_ns < bag.start_ns or not bag.topics:
+        raise ConfigError(path, 'has no messages that can be read')
+
+
+# The run.
+
+
+def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
+    """Process all bags, print a table, and return the exit code."""
+    for remark in prepared.remarks:
+        print_message('detect_bag', remark)
+    if options.dry_run:
+        print(escape_controls(_dry_run_text(prepared, options), None), flush=True)
+        return 1 if prepared.failures else 0
+    for run in prepared.runs:
+        make_folder(run.plan.output)
+        if options.overwrite:
+            with _locked(run.plan.output):
+                remove_results(run.plan.output)
+    with _progress_bar(prepared) as bar:
+        runs = _BagRuns(prepared, bar)
+        runs.process(options.workers)
+    print(escape_controls(_table(prepared, runs.seconds), None), flush=True)
+    is_complete = not prepared.failures and all(
+        not run.failure and run.ledger.total.is_complete for run in prepared.runs
+    )
+    return 0 if is_complete else 1
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock on a folder that writers of bags hold.
+
+    Raises:
+        ConfigError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        found = 'another detect_bag writes there'
+        raise ConfigError(str(folder), found, fix='wait until it has ended') from error
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _progress_bar(prepared: _Prepared) -> Iterator[tqdm[NoReturn]]:
+    totals = [_expected_images(run.plan) for run in prepared.runs]
+    total = None if None in totals else sum(total or 0 for total in totals)
+    done = sum(_seen(run.ledger.total) for run in prepared.runs)
+    with tqdm(total=total, initial=done, unit='img', disable=None, leave=False) as bar:
+        yield bar
+
+
+def _seen(report: PartReport) -> int:
+    """Return the number of images that were read, or could not be read."""
+    return report.images + sum(report.unread.values())
+
+
+def _expected_images(plan: BagPlan) -> int | None:
+    """Return the number of images, an estimate for a part of a bag; None if it is unknown."""
+    if plan.image_count is None:
+        return None
+    return round(plan.image_count * plan.share)
+
+
+@dataclass
+class _BagRuns:
+    """Runs the units of all bags, and joins each part as soon as it is the next one.
+
+    Attributes:
+        facts: what is known about the model; None before it was opened.
+        seconds: time since the model was opened.
+    """
+
+    prepared: _Prepared
+    bar: tqdm[NoReturn]
+    facts: ModelFacts | None = None
+    seconds: float = 0.0
+    _opened_s: float = 0.0
+
+    def process(self, workers: int) -> None:
+        """Process all bags. Bags with an error are left incomplete, and the others go on.
+
+        Raises:
+            TrtPerceptionError: the model cannot be used, or a file cannot be written.
+        """
+        job = self.prepared.job
+        # Parameters without a tracker need raw results of missing parts only.
+        tracks = any(
+            job.parameters.camera(camera.name).tracker_type != 'none'
+            for run in self.prepared.runs
+            for camera in run.plan.cameras
+        )
+        missing = {
+            run.plan.bag: run.missing_units(from_start=tracks) for run in self.prepared.runs
+        }
+        units = [unit for own in missing.values() for unit in own]
+        try:
+            # All raw results may exist already.
+            for run in self.prepared.runs:
+                if not missing[run.plan.bag] and run.ledger.facts is not None:
+                    self._open_join(run, run.ledger.facts)
+            events = run_units(units, job, workers, job.parameters.node.device_ids)
+            with contextlib.closing(events):
+                for event in events:
+                    if isinstance(event, Opened):
+                        self._use_facts(event.facts)
+                    elif isinstance(event, Progress):
+                        self._run_of(event.unit).images += event.images
+                        self.bar.update(event.images)
+                    elif isinstance(event, Finished):
+                        self._join(self._run_of(event.unit))
+                    elif isinstance(event, Failed):
+                        run = self._run_of(event.unit)
+                        run.failure = run.failure or f'part {event.unit.number}: {event.reason}'
+                        self._report(f'{run.plan.bag}: part {event.unit.number}: {event.reason}')
+        finally:
+            self.seconds = time.monotonic() - self._opened_s
+            for run in self.prepared.runs:
+                if run.join is not None:
+                    run.tracks = run.join.track_count
+                    run.join.close()
+
+    def _run_of(self, unit: Unit) -> _BagRun:
+        return next(run for run in self.prepared.runs if run.plan.bag == unit.bag)
+
+    def _use_facts(self, facts: ModelFacts) -> None:
+        if self.facts is not None:
+            return
+        self.facts, self._opened_s = facts, time.monotonic()
+        for sentence in facts.evidence:
+            self._report(sentence)
+        for run in self.prepared.runs:
+            check_runtime(run.ledger, facts, run.plan.output)
+            if run.join is None and not run.ledger.is_complete:
+                if facts.needs_calibration:
+                    self._report_missing_calibrations(run)
+                self._open_join(run, facts)
+
+    def _open_join(self, run: _BagRun, facts: ModelFacts) -> None:
+        if run.ledger.is_complete:
+            return
+        if run.plan.options.copies_input:
+            check_free_topics(run.plan, facts)
+        run.join = BagJoin(run.plan, self.prepared.job.parameters, run.ledger, facts)
+        for remark in run.join.remarks:
+            self._report(f'{run.plan.bag}: {remark}')
+        self._join(run)
+
+    def _join(self, run: _BagRun) -> None:
+        if run.join is None:
+            return
+        for report in run.join.join_ready():
+            for reason, sentence in report.examples.items():
+                count = counted(report.unread[reason], 'image')
+                self._report(f'{run.plan.bag}: {count} without a result ({reason}): {sentence}')
+            if report.skipped:
+                count = counted(report.skipped, 'mask or map', 'masks or maps')
+                self._report(
+                    f'{run.plan.bag}: {count} missing: larger than {MAX_RESULT_PIXELS} pixels, or '
+                    'no GPU memory; set map_size for maps'
+                )
+            for loss in report.losses:
+                self._report(f'{run.plan.bag}: {loss}')
+
+    def _report_missing_calibrations(self, run: _BagRun) -> None:
+        for camera in run.plan.cameras:
+            focal_length = self.prepared.job.parameters.camera(camera.name).model_focal_length
+            if not camera.info_topic and not focal_length:
+                self._report(
+                    f'{run.plan.bag}: {camera.topic} has no camera_info, so the model does not '
+                    'know the focal length: set model.focal_length'
+                )
+
+    def _report(self, sentence: str) -> None:
+        tqdm.write(escape_controls(f'detect_bag: {sentence}'), file=sys.stderr)
+
+
+def _table(prepared: _Prepared, seconds: float) -> str:
+    """Return the table at the end: one row for each bag."""
+    rows = [('bag', 'images', 'unread', 'lost ranges', 'img/s', 'result')]
+    for run in prepared.runs:
+        total = run.ledger.total
+        rate = f'{run.images / seconds:.1f}' if run.images and seconds else ''
+        parts = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
+        result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {parts}'
+        unread = str(sum(total.unread.values()))
+        rows.append(
+            (run.plan.bag, str(total.images), unread, str(len(total.losses)), rate, result)
+        )
+    rows += [(bag, '', '', '', '', 'failed') for bag in prepared.failures]
+    lines = [format_table(rows)]
+    lines += [f'{bag}: {reason}' for bag, reason in prepared.failures.items()]
+    lines += [
+        f'{run.plan.bag}: {run.failure}; the same command tries the missing parts again'
+        for run in prepared.runs
+        if run.failure
+    ]
+    return '\n'.join(lines)
+
+
+def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
+    lines = []
+    for run in prepared.runs:
+        plan = run.plan
+        images = _expected_images(plan)
+        about = 'about ' if plan.share < 1 else ''
+        said = (
+            'an unknown number of images'
+            if images is None
+            else f'{about}{counted(images, "image")}'
+        )
+        length = (plan.end_ns - plan.start_ns) / 1e9
+        lines.append(
+            f'{plan.bag}: {said} of {counted(len(plan.cameras), "camera")} in {length:.1f} s, '
+            f'{counted(plan.part_count, "part")} of up to {plan.options.part_ns / 1e9:g} s'
+        )
+        rows = [('  camera', 'topic', 'images', 'calibration')]
+        for camera in plan.cameras:
+            count = str(plan.counts.get(camera.topic, 'unknown'))
+            rows.append((f'  {camera.name or repr("")}', camera.topic, count, camera.info_topic))
+        lines.append(format_table(rows))
+        written, raw = len(run.ledger.reports), len(_raw_files(plan))
+        state = 'complete' if run.ledger.is_complete else f'{written} of {plan.part_count} parts'
+        if options.overwrite and plan.output.exists():
+            state = 'will be replaced'
+        elif not run.ledger.is_complete and raw:
+            state += f' written, {counted(raw, "part")} detected'
+        lines.append(f'  output {plan.output}: {state}')
+    lines += [f'{bag}: {reason}' for bag, reason in prepared.failures.items()]
+    return '\n'.join(lines)
+
+
+def _raw_files(plan: BagPlan) -> list[Path]:
+    return [unit.target for unit in plan.units() if unit.target.exists()]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OptionParser(
+        'detect_bag',
+        __doc__,
+        _HELP_END,
+        assignment=suggest_tool_assignment,
+        before='--param',
+        other_name=foreign_names,
+    )
+    parser.add_model('engine or ONNX file')
+    add = parser.add_argument
+    add('bags', nargs='+', metavar='BAG', help='folders of rosbag2, .mcap or .db3 files')
+    add('--output', type=parse_path, required=True, metavar='DIR', help='folder for the new bag')
+    add('--overwrite', action='store_true', help='replace the results of an earlier run')
+    add(
+        '--dry-run',
+        action='store_true',
+        help='only list cameras, topics, parts, images and existing results',
+    )
+    add(
+        '--camera',
+        action='append',
+        default=[],
+        metavar='NAME=TOPIC',
+        help='take the images of this topic as those of the camera NAME; can be repeated '
+        '(default: every topic of colour images once)',
+    )
+    add(
+        '--params-file',
+        type=parse_path,
+        metavar='FILE',
+        help='YAML file with parameters of the node, also of single cameras (config/cameras.yaml)',
+    )
+    add('--start', type=_seconds, metavar='S', help='seconds from the start, or since the epoch')
+    add('--end', type=_seconds, metavar='S', help='the same for the end, which is not included')
+    add('--classes', nargs='+', default=[], metavar='NAME', help='report only these classes')
+    add('--track', action='store_true', help='give objects ids that stay the same over time')
+    add('--masks', action='store_true', help='also write the masks of objects, which are large')
+    add('--copy', action='store_true', help='also write all messages of the input bag')
+    defaults = OutputOptions()
+    add(
+        '--storage',
+        choices=('mcap', 'sqlite3'),
+        default=defaults.storage,
+        help=f'format of the new files (default: {defaults.storage})',
+    )
+    add(
+        '--compression',
+        choices=('zstd', 'lz4', 'none'),
+        help=f'compression of MCAP files (default: {defaults.compression})',
+    )
+    add(
+        '--part-s',
+        type=_part_seconds,
+        default=defaults.part_ns / 1e9,
+        metavar='S',
+        help=f'length of a part and of each new file (default: {defaults.part_ns / 1e9:g} s)',
+    )
+    add(
+        '--workers',
+        type=integer_at_least(1, 256),
+        default=1,
+        metavar='N',
+        help='processes that run the model, each with its own copy (default: 1)',
+    )
+    add_model_arguments(parser, has_several_devices=True)
+    # A value in a parameter file applies unless the option is given.
+    parser.set_defaults(confidence=None, iou=None, max_detections=None, device=None)
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < _MAX_STAMP_S:
+        raise argparse.ArgumentTypeError(f'expected seconds, at least 0 (got {short_repr(text)})')
+    return number
+
+
+def _part_seconds(text: str) -> float:
+    number = positive_number(text)
+    if not _MIN_PART_S <= number <= _MAX_PART_S:
+        raise argparse.ArgumentTypeError(
+            f'expected seconds from {_MIN_PART_S} to {_MAX_PART_S} (got {short_repr(text)})'
+        )
+    return number
+
+
+if __name__ == '__main__':
+    sys.exit(main())
