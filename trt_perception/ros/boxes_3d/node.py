@@ -221,12 +221,16 @@ class Boxes3DNode(LifecycleNode):
         if self._worker is not None:
             self._worker.set_parameters(self.values)
 
+    def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
+        """Set each parameter alone, like the service of this name."""
+        return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
+
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """Set parameters. Services call this method. A refusal names parameter, rule and value."""
         # rclpy's messages for a wrong type or an unknown name do not name the parameter.
         try:
-            self._node_parameters.check_changes(parameter_list)
+            changes = self._node_parameters.read_changes(parameter_list)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        result: SetParametersResult = super().set_parameters_atomically(parameter_list)
+        result: SetParametersResult = super().set_parameters_atomically(changes)
         return result
