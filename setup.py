@@ -36,7 +36,11 @@ setup(
     name=PACKAGE,
     version='0.1.0',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
-    package_data={PACKAGE: ['py.typed'], f'{PACKAGE}.stages': ['kernels/*']},
+    package_data={
+        PACKAGE: ['py.typed'],
+        f'{PACKAGE}.stages': ['kernels/*'],
+        f'{PACKAGE}.offline.report_page': ['*.css', '*.js'],
+    },
     data_files=data_files(),
     install_requires=['setuptools'],
     # CUDA's major version must not exceed the driver's: cu12 for JetPack 6, cu13 for JetPack 7 and
