@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import escape_controls, join_first_items
+from trt_perception.files.plain_text import escape_controls, join_first_items, short_repr
 from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.model_spec import ModelSpec
@@ -33,6 +33,10 @@ from trt_perception.offline.evaluation.metrics.task_measures import common_measu
 from trt_perception.offline.evaluation.offline_detection import open_for_evaluation
 from trt_perception.offline.evaluation.report.plot_files import check_plot
 from trt_perception.offline.evaluation.report.plots import plot_accuracy
+from trt_perception.offline.evaluation.report.verdicts import (
+    read_verdicts,
+    verdicts_dict,
+)
 from trt_perception.offline.evaluation.report.worst_images import write_worst_images
 from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
@@ -47,7 +51,7 @@ from trt_perception.offline.tools.parts.command_line import (
     progress_bar,
     run_tool,
 )
-from trt_perception.offline.tools.parts.evaluation_text import report_text
+from trt_perception.offline.tools.parts.evaluation_text import print_excess_losses, report_text
 from trt_perception.offline.tools.parts.image_task_evaluation import (
     evaluate_image_models,
     label_images,
@@ -130,6 +134,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_plot(options.plot)
     for folder in (options.worst, options.results):
         check_output_folder(folder)
+    _check_comparison_options(options)
     class_map = read_class_map(options.class_map) if options.class_map else {}
     images = find_images(options.images, subfolders=True)
     names = paths_by_name(options.models)
@@ -148,6 +153,16 @@ def _prepare(options: argparse.Namespace) -> _Job:
         found = f'skipped {len(missing)} annotated images without a file'
         print_message('evaluate_engine', f'{found}: {join_first_items(missing)}')
     return replace(job, dataset=dataset)
+
+
+def _check_comparison_options(options: argparse.Namespace) -> None:
+    """Check options that need another option or a second model."""
+    if options.max_accuracy_drop is not None and len(options.models) == 1:
+        raise ConfigError(
+            '--max-accuracy-drop',
+            'one model has nothing to lose accuracy against',
+            fix='give the reference first, then the models to compare with it',
+        )
 
 
 def _check_object_options(options: argparse.Namespace) -> None:
@@ -284,11 +299,13 @@ def _match_classes(
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int:
     """Write the requested files, print their paths, and return the exit code."""
     saver = ResultSaver('evaluate_engine')
+    verdicts = read_verdicts(report, options.max_accuracy_drop)
     if options.json:
         content = {
             **_facts(job, options),
             'missing_images': list(job.dataset.missing_file_names),
             **report.as_dict(),
+            **verdicts_dict(verdicts),
         }
         saver.save(options.json, write_json, content, 2)
     if options.plot:
@@ -300,7 +317,7 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
         if options.worst:
             folder = options.worst / name
             saver.save(folder, _save_worst_images, model, job.dataset, options.worst_count)
-    return int(saver.failed)
+    return int(saver.failed or print_excess_losses(verdicts))
 
 
 def _save_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -399,7 +416,21 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help='maximum number of images of --worst (default: 12)',
     )
     add('--results', type=parse_path, metavar='DIR', help='write detections as COCO results')
+    add(
+        '--max-accuracy-drop',
+        type=_parse_share,
+        metavar='X',
+        help='exit with 1 if a model loses more than X against the first: of mAP50, top1, mIoU or '
+        'delta1; without labels, of their agreement',
+    )
     add('--all-classes', action='store_true', help='show all categories instead of the 20 worst')
+
+
+def _parse_share(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'expected a number from 0 to 1 (got {short_repr(text)})')
 
 
 if __name__ == '__main__':

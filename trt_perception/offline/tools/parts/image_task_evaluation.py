@@ -15,8 +15,12 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.offline.evaluation.image_tasks.compare import compare_image_models
 from trt_perception.offline.evaluation.image_tasks.labels import LabelledImage, find_labels
+from trt_perception.offline.evaluation.report.verdicts import read_verdicts, verdicts_dict
 from trt_perception.offline.tools.parts.command_line import ResultSaver, progress_bar
-from trt_perception.offline.tools.parts.evaluation_text import image_report_text
+from trt_perception.offline.tools.parts.evaluation_text import (
+    image_report_text,
+    print_excess_losses,
+)
 from trt_perception.offline.tools.parts.model_arguments import (
     check_object_options,
     values_from_options,
@@ -109,6 +113,8 @@ def evaluate_image_models(
     text = image_report_text(report, all_classes=options.all_classes)
     print(escape_controls(text, None), flush=True)
     saver = ResultSaver('evaluate_engine')
+    verdicts = read_verdicts(report, options.max_accuracy_drop)
     if options.json:
-        saver.save(options.json, write_json, {**facts, **report.as_dict()}, 2)
-    return int(saver.failed)
+        content = {**facts, **report.as_dict(), **verdicts_dict(verdicts)}
+        saver.save(options.json, write_json, content, 2)
+    return int(saver.failed or print_excess_losses(verdicts))
