@@ -31,9 +31,11 @@ from trt_perception.offline.evaluation.metrics.keypoints import OKS_SIGMA
 from trt_perception.offline.evaluation.metrics.measure import Measure
 from trt_perception.offline.evaluation.metrics.task_measures import common_measure
 from trt_perception.offline.evaluation.offline_detection import open_for_evaluation
+from trt_perception.offline.evaluation.report.accuracy_page import accuracy_page
 from trt_perception.offline.evaluation.report.plot_files import check_plot
 from trt_perception.offline.evaluation.report.plots import plot_accuracy
 from trt_perception.offline.evaluation.report.verdicts import (
+    Verdict,
     read_verdicts,
     verdicts_dict,
 )
@@ -74,6 +76,8 @@ examples:
   evaluate_engine yolo.engine --images val2017 --annotations instances_val2017.json
   evaluate_engine fp32.engine int8.engine --images val --annotations val.json \\
       --json accuracy.json --plot accuracy.png --worst mistakes
+  evaluate_engine fp32.engine int8.engine --images val --annotations val.json \\
+      --report report --max-accuracy-drop 0.01
   evaluate_engine model.onnx --images val --annotations val.json --allow-subset
   evaluate_engine fp32.engine fp16.engine --images photos
 
@@ -88,6 +92,8 @@ and keypoints by the similarity OKS (--oks-sigma).
 Latency is the time of one image from preprocessing to boxes. For a batch, it is the time of the
 batch divided by its size. For mAP, the host decodes boxes from a score of 0.001 on, so use
 benchmark_engine to measure the latency of the node.
+--report writes a page for a browser: figures, curves, confusion matrix, and pictures of mistakes
+at each threshold. It has at most 3 MB unless --report-images gives the number of pictures.
 Without --annotations, the tool only compares each model with the first. Annotations for masks,
 keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
 Classes and categories are matched by name, images by file_name.
@@ -132,7 +138,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_output_file(path)
     if options.plot:
         check_plot(options.plot)
-    for folder in (options.worst, options.results):
+    for folder in (options.worst, options.results, options.report):
         check_output_folder(folder)
     _check_comparison_options(options)
     class_map = read_class_map(options.class_map) if options.class_map else {}
@@ -157,6 +163,8 @@ def _prepare(options: argparse.Namespace) -> _Job:
 
 def _check_comparison_options(options: argparse.Namespace) -> None:
     """Check options that need another option or a second model."""
+    if options.report_images is not None and options.report is None:
+        raise ConfigError('--report-images', 'needs --report', fix='give both options, or neither')
     if options.max_accuracy_drop is not None and len(options.models) == 1:
         raise ConfigError(
             '--max-accuracy-drop',
@@ -308,6 +316,8 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
             **verdicts_dict(verdicts),
         }
         saver.save(options.json, write_json, content, 2)
+    if options.report:
+        saver.save(options.report, _save_page, report, job, verdicts, options)
     if options.plot:
         saver.save(options.plot, plot_accuracy, {m.name: m.metrics for m in report.models})
     for model in report.models:
@@ -318,6 +328,19 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
             folder = options.worst / name
             saver.save(folder, _save_worst_images, model, job.dataset, options.worst_count)
     return int(saver.failed or print_excess_losses(verdicts))
+
+
+def _save_page(
+    folder: Path,
+    report: AccuracyReport,
+    job: _Job,
+    verdicts: Mapping[str, Verdict],
+    options: argparse.Namespace,
+) -> str:
+    with progress_bar(desc='report', unit='img') as progress:
+        facts, count = _facts(job, options), options.report_images
+        page = accuracy_page(report, job.dataset, verdicts, facts, count, progress)
+    return page.write(folder)
 
 
 def _save_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -416,6 +439,13 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help='maximum number of images of --worst (default: 12)',
     )
     add('--results', type=parse_path, metavar='DIR', help='write detections as COCO results')
+    add('--report', type=parse_path, metavar='DIR', help='write a page for a browser: index.html')
+    add(
+        '--report-images',
+        type=integer_at_least(1),
+        metavar='N',
+        help='maximum number of pictures in --report (default: as many as fit into 3 MB)',
+    )
     add(
         '--max-accuracy-drop',
         type=_parse_share,
