@@ -37,6 +37,14 @@ function fillRows(body, rows) {
   }));
 }
 
+for (const box of document.querySelectorAll('[data-toggle]')) {
+  const show = () => {
+    for (const one of document.getElementsByClassName(box.dataset.toggle)) one.hidden = !box.checked;
+  };
+  box.addEventListener('change', show);
+  show();
+}
+
 {
   const button = byId('dark');
   const show = (dark) => {

@@ -23,7 +23,6 @@ from trt_perception.offline.report_page.markup import Markup, element
 #: Largest size of a page in bytes, unless the user asks for a number of pictures.
 MAX_PAGE_BYTES: Final = 3_000_000
 PAGE_NAME: Final = 'index.html'
-_LONGEST_SIDE: Final = 480
 _JPEG_QUALITY: Final = 80
 
 
@@ -107,14 +106,15 @@ class Page:
         return f'saved {path}'
 
 
-def picture_url(bgr: npt.NDArray[np.uint8]) -> str:
-    """Return a picture as a data URL of a JPEG whose longer side has at most 480 pixels.
+def picture_url(bgr: npt.NDArray[np.uint8], longest_side: int = 480) -> str:
+    """Return a picture as a data URL of a JPEG.
 
     Args:
         bgr: uint8 (height, width, 3), BGR.
+        longest_side: maximum of width and height in pixels. A larger picture is reduced.
     """
     height, width = bgr.shape[:2]
-    scale = min(1.0, _LONGEST_SIDE / max(height, width))
+    scale = min(1.0, longest_side / max(height, width))
     if scale < 1:
         size = max(1, round(width * scale)), max(1, round(height * scale))
         bgr = cv2.resize(bgr, size, interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +26,11 @@ from trt_perception.offline.evaluation.report.outlines import (
     ground_truth_outline,
     svg_path,
 )
-from trt_perception.offline.evaluation.report.verdicts import Verdict, verdict_text
+from trt_perception.offline.evaluation.report.verdicts import (
+    Verdict,
+    figure_with_difference,
+    verdict_text,
+)
 from trt_perception.offline.report_page.charts import line_chart
 from trt_perception.offline.report_page.markup import (
     Markup,
@@ -90,7 +94,7 @@ def accuracy_page(
     page.data['confidence_threshold'] = report.thresholds.confidence_threshold
     page.data['report'] = report.as_dict(classes=False)
     page.data['verdicts'] = {key: verdict.as_dict() for key, verdict in verdicts.items()}
-    page.add('Models', _models_table(report, verdicts), *_agreement_table(report))
+    page.add('Models', *_comparison_table(report, verdicts), _models_table(report))
     if dataset.annotations is None:
         return page
     counts = _threshold_counts(report, dataset, progress)
@@ -131,7 +135,7 @@ def _lead(report: AccuracyReport, facts: Mapping[str, Any]) -> list[object]:
     ]
 
 
-def _models_table(report: AccuracyReport, verdicts: Mapping[str, Verdict]) -> Markup:
+def _models_table(report: AccuracyReport) -> Markup:
     """Return the figures of each model, with the difference from the first model."""
     first = report.models[0]
     figures = list(first.metrics.figures) if first.metrics else []
@@ -140,46 +144,38 @@ def _models_table(report: AccuracyReport, verdicts: Mapping[str, Verdict]) -> Ma
     if first.mistakes is not None:
         heads += [f'precision at {threshold}', f'recall at {threshold}']
     heads += ['latency p50, ms']
-    if len(report.models) > 1:
-        heads.append('verdict')
     rows = []
     for model in report.models:
         cells: list[object] = [name(model.name)]
         for key in figures:
             value = model.metrics.figures[key] if model.metrics else None
             before = first.metrics.figures[key] if first.metrics else None
-            cells.append(_with_difference(value, None if model is first else before))
+            cells.append(figure_with_difference(value, None if model is first else before))
         if model.mistakes is not None:
             cells += map(figure_text, (model.mistakes.precision, model.mistakes.recall))
         cells.append(figure_text(model.latency.p50_ms, 2))
-        if len(report.models) > 1:
-            cells.append(verdict_text(verdicts.get(model.name)))
         rows.append(cells)
     caption = f'COCO metrics of {report.measure.kind}' if figures else 'Latency'
     return table(caption, heads, rows)
 
 
-def _with_difference(value: float | None, before: float | None) -> object:
-    if value is None or before is None:
-        return figure_text(value)
-    return join([figure_text(value), ' ', element('small', f'{value - before:+.4f}')])
-
-
-def _agreement_table(report: AccuracyReport) -> Iterable[Markup]:
+def _comparison_table(report: AccuracyReport, verdicts: Mapping[str, Verdict]) -> Iterator[Markup]:
+    """Yield a table with the verdict on each further model, and its agreement with the first."""
     rows: list[list[object]] = []
     for key, agreement in report.agreements.items():
+        cells = [name(key), verdict_text(verdicts[key])]
         if agreement is None:
-            rows.append([name(key), 'other class names', '', '', ''])
+            rows.append([*cells, 'other class names', '', '', ''])
             continue
         one = agreement.overall
         pairs = f'{one.matched} of {one.candidate} and {one.reference}'
         figures = one.f1, one.mean_iou, agreement.max_score_difference
         shown = [figure_text(value, 4) for value in figures]
-        rows.append([name(key), *shown[:2], pairs, shown[2]])
+        rows.append([*cells, *shown[:2], pairs, shown[2]])
     if rows:
         similarity = f'mean {report.measure.similarity}'
-        heads = ['model', 'F1', similarity, 'pairs', 'largest score difference']
-        yield table(join(['Agreement with ', name(report.reference)]), heads, rows)
+        heads = ['model', 'verdict', 'F1', similarity, 'pairs', 'largest score difference']
+        yield table(join(['Compared with ', name(report.reference)]), heads, rows)
 
 
 def _threshold_counts(

@@ -11,6 +11,7 @@ from trt_perception.offline.evaluation.image_tasks.compare import (
     ImageModelAccuracy,
     ImageTaskReport,
 )
+from trt_perception.offline.report_page.markup import Markup, element, figure_text, join
 
 _Model = TypeVar('_Model', ModelAccuracy, ImageModelAccuracy)
 
@@ -58,10 +59,8 @@ def verdicts_dict(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     return {'verdicts': {name: verdict.as_dict() for name, verdict in verdicts.items()}}
 
 
-def verdict_text(verdict: Verdict | None) -> str:
-    """Return a verdict in words; None means the first model."""
-    if verdict is None:
-        return 'reference'
+def verdict_text(verdict: Verdict) -> str:
+    """Return a verdict in words."""
     if verdict.loss is None:
         return 'unknown, because the models have no common figure'
     change = 'loses' if verdict.loss >= 0 else 'gains'
@@ -71,6 +70,15 @@ def verdict_text(verdict: Verdict | None) -> str:
     if verdict.is_within:
         return f'within the limit {verdict.limit:g}: {text}'
     return f'over the limit {verdict.limit:g}: {text}'
+
+
+def figure_with_difference(value: float | None, before: float | None) -> Markup:
+    """Return a cell with a figure, and its difference from the first model if both are known."""
+    if value is None or before is None:
+        return join([figure_text(value)])
+    change = f'{value - before:+.4f}'
+    text = 'same' if float(change) == 0 else change
+    return join([figure_text(value), ' ', element('small', text)])
 
 
 def _loss(report: AccuracyReport | ImageTaskReport, name: str) -> tuple[float | None, str]:
