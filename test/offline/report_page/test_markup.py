@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from trt_perception.offline.report_page.charts import bar_chart, line_chart
+from trt_perception.offline.report_page.charts import Bar, bar_chart, line_chart
 from trt_perception.offline.report_page.markup import element, name, table
 from trt_perception.offline.report_page.page import Page, json_text, picture_url
 
@@ -64,7 +64,7 @@ def test_charts_and_tables_add_no_elements_for_a_name(text):
     for made in (
         lambda word: table(word, [word], [[word]]),
         lambda word: line_chart(word, {word: [(0, 0)], 'b': [(1, 1)]}, word, word),
-        lambda word: bar_chart(word, [(word, 0, 1, word)], unit=word),
+        lambda word: bar_chart(word, [Bar(word, [(0, 1, 0)], word)], word, [word, 'b']),
     ):
         assert parsed(made(text)).tags == parsed(made('a')).tags
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from trt_perception.offline.report_page.markup import Markup, element, join, name
+from trt_perception.files.plain_text import escape_controls
+from trt_perception.offline.report_page.markup import Markup, element, name
 
 # Units of the SVG, close to pixels of a chart on a phone.
 _WIDTH, _HEIGHT = 400, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 10, 40
 _ROW_HEIGHT, _BAR_HEIGHT = 24, 16
-_LABEL_WIDTH = 150
+_LABEL_WIDTH, _TEXT_ROOM = 150, 84
 #: Number of different line styles.
 _STYLES = 8
 
@@ -70,46 +72,53 @@ def line_chart(
     return _figure(title, drawing, list(series))
 
 
-def bar_chart(
-    title: str,
-    rows: Sequence[tuple[str, float, float, str]],
-    *,
-    unit: str = '',
-    styles: Sequence[int] = (),
-) -> Markup:
+@dataclass(frozen=True)
+class Bar:
+    """One row of a bar chart.
+
+    Attributes:
+        segments: start, length and style of each part. Starts other than 0 make a time line.
+        text: text behind the last part.
+    """
+
+    label: str
+    segments: Sequence[tuple[float, float, int]]
+    text: str = ''
+
+
+def bar_chart(title: str, bars: Sequence[Bar], unit: str, legend: Sequence[str] = ()) -> Markup:
     """Return a figure of horizontal bars, one below the other.
 
     Args:
-        rows: label, start and length of each bar, and the text next to the bar. Starts other
-            than 0 make a time line.
         unit: unit of starts and lengths, for the axis.
-        styles: number of each bar's colour; the first colour for all if empty.
+        legend: meaning of each style; empty if there is one style.
     """
-    top_value = max((start + length for _, start, length, _ in rows), default=0.0) or 1.0
-    # The text next to the longest bar also needs room.
-    most, room = top_value, _WIDTH - _LABEL_WIDTH - 64
-    height = len(rows) * _ROW_HEIGHT + _BOTTOM
+    most = max((start + length for bar in bars for start, length, _ in bar.segments), default=0.0)
+    most = most or 1.0
+    # The text behind the longest bar also needs room.
+    room = _WIDTH - _LABEL_WIDTH - (_TEXT_ROOM if any(bar.text for bar in bars) else _RIGHT)
+    bottom = len(bars) * _ROW_HEIGHT
     parts = []
     for value in _ticks(0, most):
         x = _LABEL_WIDTH + value / most * room
-        ends = {'y1': 0, 'y2': height - _BOTTOM}
-        parts.append(element('line', x1=f'{x:.1f}', x2=f'{x:.1f}', **ends))
-        parts.append(_text(x, height - _BOTTOM + 15, f'{value:g}', 'middle'))
-    parts.append(_text(_LABEL_WIDTH + room / 2, height - 6, unit, 'middle'))
-    for index, (label, start, length, text) in enumerate(rows):
+        parts.append(element('line', x1=f'{x:.1f}', x2=f'{x:.1f}', y1=0, y2=bottom))
+        parts.append(_text(x, bottom + 15, f'{value:g}', 'middle'))
+    parts.append(_text(_LABEL_WIDTH + room / 2, bottom + _BOTTOM - 6, unit, 'middle'))
+    for index, bar in enumerate(bars):
         y = index * _ROW_HEIGHT + (_ROW_HEIGHT - _BAR_HEIGHT) / 2
-        x, width = _LABEL_WIDTH + start / most * room, max(1.0, length / most * room)
-        style = f'bar {_style(styles[index] if styles else 0)}'
-        place = {'x': f'{x:.1f}', 'y': y, 'width': f'{width:.1f}', 'height': _BAR_HEIGHT}
-        parts.append(element('rect', class_=style, **place))
-        parts.append(_text(x + width + 4, y + 12, text, 'start'))
+        end = float(_LABEL_WIDTH)
+        for start, length, style in bar.segments:
+            x, width = _LABEL_WIDTH + start / most * room, max(1.0, length / most * room)
+            place = {'x': f'{x:.1f}', 'y': y, 'width': f'{width:.1f}', 'height': _BAR_HEIGHT}
+            parts.append(element('rect', class_=f'bar {_style(style)}', **place))
+            end = max(end, x + width)
+        parts.append(_text(end + 4, y + 12, bar.text, 'start'))
+        label = escape_controls(bar.label, None)
         short = label if len(label) <= 24 else f'{label[:11]}…{label[-12:]}'
         parts.append(_text(_LABEL_WIDTH - 6, y + 12, short, 'end'))
-    size = {'viewBox': f'0 0 {_WIDTH} {height}'}
-    content = join(parts)
-    return _figure(
-        title, element('svg', content, class_='chart', role='img', aria_label=title, **size), []
-    )
+    size = {'viewBox': f'0 0 {_WIDTH} {bottom + _BOTTOM}'}
+    drawing = element('svg', *parts, class_='chart', role='img', aria_label=title, **size)
+    return _figure(title, drawing, legend)
 
 
 def _figure(title: str, drawing: Markup, names: Sequence[str]) -> Markup:
