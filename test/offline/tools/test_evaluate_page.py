@@ -199,7 +199,7 @@ def test_worst_mistakes_are_listed_with_links_to_their_pictures(page, digits):
     assert {row[2] for row in rows} <= set(KINDS[1:-1])
     for table in ('worst-detections', 'worst-missed'):
         links = page.run(
-            'return [...document.getElementById(arguments[0]).querySelectorAll("a")].map((link) =>'
+            'return [...document.querySelectorAll(`#${arguments[0]} a:has(bdi)`)].map((link) =>'
             '[link.textContent, document.querySelector(`${link.getAttribute("href")} bdi`)'
             '.textContent])',
             table,

@@ -107,6 +107,7 @@ if (data.models) {
     const shown = new Set(boxes.filter((box) => box.checked).map((box) => box.value));
     const layer = figure.querySelector('svg');
     const unit = Math.max(...image.size) / 30;
+    layer.style.fontSize = `${unit}px`; // in pixels of the image
     layer.replaceChildren();
     for (const { kind, box: [x, y, width, height], path, category, score, object } of state) {
       if (!shown.has(kind)) continue;
@@ -118,7 +119,7 @@ if (data.models) {
       const text = names[category].slice(0, 20) + (score === undefined ? '' : ` ${score.toFixed(2)}`) + truth.slice(0, 24);
       // A label that could leave the picture ends where its box ends.
       const place = x > image.size[0] / 2 ? { x: Math.min(image.size[0], x + width), 'text-anchor': 'end' } : { x: Math.max(0, x) };
-      const label = drawn('text', { ...place, y: y < unit ? y + height + unit : y - unit / 4, 'font-size': unit, class: style });
+      const label = drawn('text', { ...place, y: y < unit ? y + height + unit : y - unit / 4, class: style });
       label.textContent = text;
       layer.append(label);
     }
@@ -164,20 +165,28 @@ if (data.models) {
   function showWorst(rows) {
     const { names } = models[chosen()];
     const all = rows.flatMap(({ figure, image, state }) => state.map((one) => ({ ...one, image, figure })));
-    const link = ({ figure, image }) => {
-      const made = make('a', nameOf(image.name));
+    const linked = (figure, content) => {
+      const made = make('a', content);
       made.href = `#${figure.id}`;
+      return made;
+    };
+    const link = ({ figure, image }) => linked(figure, nameOf(image.name));
+    // The part is a second link for a pointer only: the name is out of sight in a narrow window.
+    const part = (one) => {
+      const made = linked(one.figure, cropOf(one));
+      made.tabIndex = -1;
+      made.ariaHidden = 'true';
       return made;
     };
     const wrong = all.filter((one) => one.kind !== 'right' && one.kind !== 'missed');
     wrong.sort((one, other) => other.score - one.score);
     fillRows(byId('worst-detections').tBodies[0], wrong.slice(0, LISTED).map((one) => [
-      figureText(one.score), cropOf(one), one.kind, nameOf(names[one.category]),
+      figureText(one.score), part(one), one.kind, nameOf(names[one.category]),
       one.kind === 'wrong class' ? nameOf(names[one.image.models[chosen()].objects[one.object][4]]) : '–', link(one),
     ]));
     const missed = all.filter((one) => one.kind === 'missed').sort((one, other) => area(other) - area(one));
     fillRows(byId('worst-missed').tBodies[0], missed.slice(0, LISTED).map((one) => [
-      `${Math.round(one.box[2])} × ${Math.round(one.box[3])}`, cropOf(one), nameOf(names[one.category]), figureText(one.below), link(one),
+      `${Math.round(one.box[2])} × ${Math.round(one.box[3])}`, part(one), nameOf(names[one.category]), figureText(one.below), link(one),
     ]));
   }
 
