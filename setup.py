@@ -38,6 +38,7 @@ setup(
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
     package_data={
         PACKAGE: ['py.typed'],
+        f'{PACKAGE}.bags': ['message_definitions.json'],
         f'{PACKAGE}.stages': ['kernels/*'],
         f'{PACKAGE}.offline.report_page': ['*.css', '*.js'],
     },
@@ -67,6 +68,8 @@ setup(
         ],
         # Tracking of objects.
         'track': ['scipy'],
+        # Bags of ROS topics. mcap needs the other two for compressed chunks.
+        'bag': ['mcap>=1.6', 'zstandard', 'lz4'],
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],

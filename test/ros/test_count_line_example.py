@@ -1,4 +1,4 @@
-"""Test examples/count_line.py with a node that tracks, over DDS."""
+"""Test examples/count_line/count_line.py with a node that tracks, over DDS."""
 
 import re
 import runpy
@@ -34,7 +34,7 @@ def test_each_object_is_counted_once_in_its_direction(client, tmp_path):
     try:
         hello = message_of((), 0, HANDSHAKE)
         node.connect(hello)
-        command = [sys.executable, ROOT / 'examples' / 'count_line.py', '32', '--ros-args']
+        command = [sys.executable, ROOT / 'examples/count_line/count_line.py', '32', '--ros-args']
         example = Program([*command, '-r', f'__ns:={node.namespace}'])
         topic = node.topic('detections')
         client.spin_until(
@@ -74,7 +74,7 @@ def test_object_that_stays_is_not_forgotten(monkeypatch):
     """After 10,000 objects, only those that were not seen for the longest time are forgotten."""
     monkeypatch.setattr(rclpy.node.Node, '__init__', lambda *_: None)
     monkeypatch.setattr(rclpy.node.Node, 'create_subscription', lambda *_: None)
-    counter = runpy.run_path(str(ROOT / 'examples' / 'count_line.py'))['LineCounter'](320)
+    counter = runpy.run_path(str(ROOT / 'examples/count_line/count_line.py'))['LineCounter'](320)
 
     def see(*objects):
         message = Detection2DArray()

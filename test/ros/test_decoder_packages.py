@@ -12,15 +12,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from support.docs_pages import blocks, section
 from support.nodes.graph import Detector, found_in, image_message
 from support.programs import executable
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / 'docs' / 'extending.md').read_text(encoding='utf-8')
-SECTION = section(PAGE, 'A decoder in a package of its own')
+EXAMPLE = ROOT / 'examples' / 'decoder_package'
 BOXES = np.array([[4, 6, 20, 30], [30, 8, 60, 40]], np.float32)
 SCORES = np.array([0.9, 0.75], np.float32)
 CLASSES = np.array([1, 0], np.float32)
@@ -70,12 +68,10 @@ ROWS = {'efficientdet': efficientdet_rows, 'paddle': paddle_rows}
 
 @pytest.fixture(scope='module')
 def site(tmp_path_factory):
-    """Install the package of the page into a folder, and return the folder."""
-    source, folder = tmp_path_factory.mktemp('source'), tmp_path_factory.mktemp('site')
-    (code,), (project,) = blocks(SECTION, 'python'), blocks(SECTION, 'toml')
-    assert len(code.splitlines()) <= 25
-    (source / 'more_decoders.py').write_text(code)
-    (source / 'pyproject.toml').write_text(project)
+    """Install the example into a folder, and return the folder."""
+    source, folder = tmp_path_factory.mktemp('source') / 'example', tmp_path_factory.mktemp('site')
+    shutil.copytree(EXAMPLE, source)  # the build writes into its folder
+    assert len((source / 'more_decoders.py').read_text().splitlines()) <= 25
     install = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-index', '--no-deps']
     subprocess.run(
         [*install, '--no-build-isolation', '--target', folder, source], check=True, timeout=100

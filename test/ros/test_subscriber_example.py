@@ -1,4 +1,4 @@
-"""Test examples/subscriber.py with nodes of each task, and with a missing mask.
+"""Test examples/subscriber/subscriber.py with nodes of each task, and with a missing mask.
 
 --help is tested with all examples, signals with those that use rclpy's signal handlers.
 """
@@ -25,6 +25,12 @@ from trt_perception.api import load
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
+
+#: The programs of examples/ that a user starts, by name.
+PROGRAMS = {
+    name: ROOT / 'examples' / name / f'{name}.py'
+    for name in ('count_line', 'follower', 'join_topics', 'subscriber', 'webcam')
+}
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -54,7 +60,7 @@ def start_example():
     programs = []
 
     def start(namespace):
-        command = [sys.executable, ROOT / 'examples' / 'subscriber.py']
+        command = [sys.executable, ROOT / 'examples/subscriber/subscriber.py']
         programs.append(Program([*command, '--ros-args', '-r', f'__ns:={namespace}']))
         return programs[-1]
 
@@ -274,14 +280,14 @@ def test_example_prints_an_image_whose_mask_is_missing(client, start_example):
             client.node.destroy_publisher(publisher)
 
 
-@pytest.mark.parametrize('name', ['subscriber'])
+@pytest.mark.parametrize('name', ['subscriber', 'follower'])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_path, name, number):
     (tmp_path / 'sitecustomize.py').write_text(SIGNAL_DURING_START.format(number.name))
     # Programs that a script starts in the background ignore SIGINT. Programs with rclpy handle it.
     in_background = ['sh', '-c', 'trap "" INT; exec "$@"', 'sh']
     program = Program(
-        [*in_background, sys.executable, ROOT / 'examples' / f'{name}.py'],
+        [*in_background, sys.executable, PROGRAMS[name]],
         {'PYTHONPATH': os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])},
     )
     try:
@@ -291,12 +297,12 @@ def test_example_ends_without_a_traceback_after_a_signal_during_its_start(tmp_pa
     assert 'Traceback' not in program.output
 
 
-@pytest.mark.parametrize('name', ['subscriber', 'webcam', 'count_line'])
+@pytest.mark.parametrize('name', sorted(PROGRAMS))
 def test_help_has_the_command_that_starts_the_example(name):
-    program = Program([sys.executable, ROOT / 'examples' / f'{name}.py', '--help'])
+    program = Program([sys.executable, PROGRAMS[name], '--help'])
     try:
         assert program.wait() == 0
     finally:
         program.close()
     assert program.output.startswith(f'usage: {name}.py')
-    assert f'    python3 examples/{name}.py' in program.output
+    assert f'    python3 examples/{name}/{name}.py' in program.output

@@ -1,4 +1,4 @@
-"""Test examples/webcam.py with a camera that sends grey images."""
+"""Test examples/webcam/webcam.py with a camera that sends grey images."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def test_example_publishes_images_until_a_signal(client, tmp_path, number):
     messages, subscription = client.subscribe(Image, '/webcam_example/image')
     topic = f'/front/image_raw:={subscription.topic_name}'
     program = Program(
-        [sys.executable, ROOT / 'examples' / 'webcam.py', '--ros-args', '-r', topic],
+        [sys.executable, ROOT / 'examples/webcam/webcam.py', '--ros-args', '-r', topic],
         {'PYTHONPATH': os.pathsep.join([str(tmp_path), os.environ.get('PYTHONPATH', '')])},
     )
     try:

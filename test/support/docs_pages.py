@@ -9,7 +9,11 @@ from pathlib import Path
 
 from support.source_trees import PACKAGE, ROOT, package_trees
 
-PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').rglob('*.md'))]
+PAGES = [
+    ROOT / 'README.md',
+    *sorted((ROOT / 'docs').rglob('*.md')),
+    *sorted((ROOT / 'examples').rglob('*.md')),
+]
 README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (

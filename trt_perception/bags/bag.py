@@ -1,4 +1,4 @@
-"""What a bag contains: topics, messages and damaged ranges. Reader and writer share these types."""
+"""The content of a bag: topics, messages and damaged ranges, for the reader and the writer."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ class BagLoss:
     start_ns: int | None
     end_ns: int | None
     reason: str
+
+    def __str__(self) -> str:
+        start = 'the start' if self.start_ns is None else f'{self.start_ns / 1e9:.3f} s'
+        end = 'the end' if self.end_ns is None else f'{self.end_ns / 1e9:.3f} s'
+        return f'{self.file}: {self.reason}; messages between {start} and {end} are lost'
 
 
 class Bag(Protocol):

@@ -33,6 +33,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Classification, Detection2DArray
 
+from support.nodes.patient_publisher import PatientNode
 from support.programs import DEADLINE_S, Program, executable
 
 HANDSHAKE = 'handshake'
@@ -83,7 +84,7 @@ class Client:
         self.outdated = False
         self._context = rclpy.Context()
         rclpy.init(context=self._context)
-        self.node = rclpy.create_node('test_client', context=self._context)
+        self.node = PatientNode('test_client', context=self._context)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self.node)
 

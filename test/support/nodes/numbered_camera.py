@@ -16,6 +16,8 @@ import signal
 import struct
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import rclpy
@@ -25,6 +27,9 @@ from rclpy.serialization import serialize_message
 from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image
 
+# Python starts this file by its path, so the folder of the tests' support is not in sys.path.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+from support.nodes.patient_publisher import until_accepted
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 #: A prime, so that images with close numbers differ, also in a reused buffer.
@@ -56,8 +61,6 @@ def main(topic, reliability, depth, hz, count, *sizes):
         time.sleep(0.01)
     frame_id = topic.rpartition('/')[0].rpartition('/')[2]
     images = itertools.cycle([empty_of(size, frame_id) for size in sizes])
-    # Without a count, the camera skips each image that the middleware cannot take in time.
-    refused = () if int(count) else (RuntimeError,)
     period_s = 1 / float(hz) if float(hz) else 0.0
     due = time.monotonic()
     for number in itertools.count(1):
@@ -65,8 +68,11 @@ def main(topic, reliability, depth, hz, count, *sizes):
         if message.size:
             message[_STAMP_AT : _STAMP_AT + 4] = np.frombuffer(struct.pack('=i', number), np.uint8)
         pixels[:] = number % VALUES
-        with contextlib.suppress(*refused):
-            publish_unlocked(publisher, message)
+        if int(count):
+            until_accepted(partial(publish_unlocked, publisher, message))
+        else:  # an endless camera skips an image that the middleware refuses
+            with contextlib.suppress(RuntimeError):
+                publish_unlocked(publisher, message)
         if number == 1:
             print('up', flush=True)
         if number == int(count):

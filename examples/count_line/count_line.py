@@ -1,7 +1,7 @@
 """Count objects that cross a vertical line of the image, in both directions: an example of ids.
 
-    python3 examples/count_line.py 320
-    python3 examples/count_line.py 320 --ros-args -r __ns:=/front
+    python3 examples/count_line/count_line.py 320
+    python3 examples/count_line/count_line.py 320 --ros-args -r __ns:=/front
 
 The argument is the column of the line in pixels. The detector needs tracker.type:=bytetrack. When
 the detector's process starts again, so must this program: the ids begin again at 1.

@@ -1,7 +1,7 @@
 """Print the results of each image, whatever the model's task: an example of a subscriber.
 
-    python3 examples/subscriber.py
-    python3 examples/subscriber.py --ros-args -r __ns:=/front
+    python3 examples/subscriber/subscriber.py
+    python3 examples/subscriber/subscriber.py --ros-args -r __ns:=/front
 
 Boxes, keypoints and masks of one image have equal stamps. A mask image may be missing, because
 the node skips mask images that it cannot make in time. The node makes class and depth maps

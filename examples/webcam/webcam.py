@@ -1,6 +1,6 @@
 """Publish the images of a camera: an example of a camera without a ROS driver.
 
-    python3 examples/webcam.py
+    python3 examples/webcam/webcam.py
 
 The topic is /front/image_raw. Images above 512 KiB need the transport profile (docs/cameras.md).
 """
