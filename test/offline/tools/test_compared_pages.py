@@ -190,3 +190,22 @@ def test_page_of_two_models_shows_the_chosen_model_and_the_verdict(browser, tmp_
             'Number(cell.textContent))'
         )
         assert sum(matrix) == counts['right']
+
+
+def test_page_without_annotations_compares_the_models(browser, tmp_path):
+    images = tmp_path / 'images'
+    images.mkdir()
+    for path in sorted(ROOT.glob('demo/scenes/*.jpg'))[30:32]:
+        (images / path.name).symlink_to(path)
+    words = [ROOT / 'models' / name for name in ('digits.onnx', 'digits_obb.onnx')]
+    words += ['--boxes-only', '--images', images, '--report', tmp_path / 'page']
+    assert evaluate_engine([*map(str, words), '--json', str(tmp_path / 'r.json')]) == 0
+    report = json.loads((tmp_path / 'r.json').read_text())
+    browser.set_size(400)
+    browser.open(tmp_path / 'page' / 'index.html')
+    assert browser.console() == []
+    agreement = report['models']['digits_obb.onnx']['agreement']
+    text = browser.run("return document.getElementById('section-1').innerText")
+    assert f'{agreement["F1"]:.4f}' in text
+    loss = f'{1 - agreement["F1"]:.4f} F1 of the agreement'
+    assert loss in text
