@@ -40,6 +40,7 @@ setup(
         PACKAGE: ['py.typed'],
         f'{PACKAGE}.bags': ['message_definitions.json'],
         f'{PACKAGE}.stages': ['kernels/*'],
+        f'{PACKAGE}.offline.report_page': ['*.css', '*.js'],
     },
     data_files=data_files(),
     install_requires=['setuptools'],

@@ -65,6 +65,12 @@ class BuildOptions:
         affects='nothing',
     )
     json: FilePath | None = option('files', 'Write the report as JSON too.', affects='nothing')
+    report: FilePath | None = option(
+        'files',
+        'Write the report as a page for a browser: index.html. On a GPU, also time each layer.',
+        metavar='DIR',
+        affects='nothing',
+    )
     store: FilePath | None = option(
         'files',
         'Store engines in this folder, and reuse the stored engine of an unchanged build.',
