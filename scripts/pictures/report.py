@@ -1,4 +1,4 @@
-"""Photograph the report page of evaluate_engine: scripts/run scripts/report_picture.py
+"""Photograph the report page of evaluate_engine: scripts/run scripts/pictures/report.py
 
 Measures models/digits.onnx on the demo's scenes, opens the page in headless Chromium as wide as a
 desk's screen and as a phone, and scrolls to the worst mistakes. Needs pycocotools, chromium and
@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'test'))
 
 from support.browser import open_browser  # noqa: E402
