@@ -34,12 +34,12 @@ from std_msgs.msg import Header
 from trt_perception.images import compressed
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
-from trt_perception.ros.wire.image_message import (
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.wire.image_message import (
     compressed_message_start,
     image_message_start,
     serialize_with_room,
 )
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 WARM_UP = 30
 JPEG_BYTES = 380_000

@@ -36,9 +36,9 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.participants import ImageParticipants
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageTopicOptions
-from trt_perception.ros.wire.image_message import image_message_start, serialize_with_room
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.transport.advice import node_profile_environment
+from trt_perception.wire.image_message import image_message_start, serialize_with_room
 
 READY_LINE = 'ready'
 #: Seconds for which receivers wait for images in flight, after the cameras' last image.

@@ -26,7 +26,7 @@ LAYERS = {
     'stages': ['stages'],
     'parameters': ['parameters'],
     'model': ['model'],
-    'parts': ['gpu', 'images', 'boxes_3d', 'monitoring', 'tracking'],
+    'parts': ['gpu', 'images', 'boxes_3d', 'monitoring', 'tracking', 'wire'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.
@@ -51,6 +51,7 @@ ONLY = {
     'tritonclient': ['stages.triton.connection'],
     'pycocotools': ['offline.evaluation.coco.library'],
     'scipy': ['tracking.assignment'],
+    'cv_bridge': ['wire.frames'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {
@@ -58,7 +59,7 @@ ONLY_OFFLINE = {
     'onnxslim': ['offline.building'],
     'pycocotools': ['offline.evaluation'],
 }
-ROS = ('rclpy', 'rosbag2_py', 'cv_bridge', 'ament_index_python', 'launch', 'launch_ros')
+ROS = ('rclpy', 'rosbag2_py', 'ament_index_python', 'launch', 'launch_ros')
 NEVER = ('torch', 'ultralytics', 'pycuda', 'cupy')
 
 
@@ -227,6 +228,9 @@ def test_only_listed_modules_import_restricted_packages():
         ('gpu.bindings', 'cuda', True),
         ('pipelines.cuda.slot', 'cuda', False),
         ('ros.detector_node', 'rclpy', True),
+        ('wire.frames', 'cv_bridge', True),
+        ('wire.cdr', 'cv_bridge', False),
+        ('wire.frames', 'sensor_msgs', False),
         ('scheduling.worker_pool', 'sensor_msgs', False),
         ('offline.evaluation.coco.annotations', 'pycocotools', False),
         ('offline.building.graph.onnx_model', 'onnx', True),

@@ -19,7 +19,7 @@ from support.models.task_models import write_task_model
 from trt_perception.api import load
 from trt_perception.offline.evaluation.coco.annotations import read_annotations
 from trt_perception.offline.evaluation.dataset import read_shapes
-from trt_perception.ros.wire.serialize import DetectionsSerializer
+from trt_perception.wire.serialize import DetectionsSerializer
 
 sys.path.append(str(ROOT / 'scripts'))
 import demo_results

@@ -31,12 +31,12 @@ from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import requested_image_topic
-from trt_perception.ros.wire.image_message import (
+from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.wire.image_message import (
     compressed_message_start,
     image_message_start,
     serialize_with_room,
 )
-from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 _COMPRESSED = ('jpeg', 'png')
 _ARRIVAL_LIMIT_S = 5.0

@@ -27,7 +27,7 @@ from trt_perception.ros.boxes_3d.messages import (
     read_detections,
     read_keypoints,
 )
-from trt_perception.ros.camera.task_topics import keypoints_message
+from trt_perception.wire.result_messages import keypoints_message
 
 names = st.text(st.characters(codec='utf-8', exclude_characters='\0'), max_size=9)
 numbers = st.floats(width=64, allow_nan=False)
@@ -115,12 +115,18 @@ def test_calibration_is_that_which_rclpy_serialised(model, count):
 @pytest.mark.parametrize('shape', [(0, 17), (1, 1), (3, 17)])
 def test_keypoints_are_those_of_the_detector(shape):
     values = np.random.default_rng(1).random((*shape, 3)).astype(np.float32)
-    read = read_keypoints(bytes_of(keypoints_message(header(), values)))
+    read = read_keypoints(np.frombuffer(keypoints_message(header(), values), np.uint8))
     np.testing.assert_array_equal(read.values, values)
 
 
+def keypoint_cloud(shape):
+    """Return the keypoints of a detector, all zero."""
+    message = keypoints_message(header(), np.zeros((*shape, 3), np.float32))
+    return deserialize_message(bytes(message), PointCloud2)
+
+
 def test_keypoints_of_other_layouts_are_refused(golden_messages):
-    cloud = keypoints_message(header(), np.zeros((2, 3, 3), np.float32))
+    cloud = keypoint_cloud((2, 3))
     fields = [PointField(name='x', offset=4 * i, datatype=7, count=1) for i in range(3)]
     for changes in ({'fields': fields}, {'row_step': 35}, {'width': 2**31}, {'data': []}):
         changed = PointCloud2(**{name: getattr(cloud, name) for name in FIELDS} | changes)
@@ -142,7 +148,7 @@ FIELDS = 'header', 'height', 'width', 'fields', 'point_step', 'row_step', 'data'
     ],
 )
 def test_keypoints_of_impossible_sizes_are_refused(changes):
-    cloud = keypoints_message(header(), np.zeros((0, 3, 3), np.float32))
+    cloud = keypoint_cloud((0, 3))
     fields = {name: getattr(cloud, name) for name in FIELDS}
     with pytest.raises(ImageError) as caught:
         read_keypoints(bytes_of(PointCloud2(**fields | changes)))
@@ -151,7 +157,7 @@ def test_keypoints_of_impossible_sizes_are_refused(changes):
 
 def test_keypoints_in_space_are_a_point_cloud():
     values = np.array([[[1, 2, 3, 0.5], [np.nan, np.nan, np.nan, 0.1]]], np.float32)
-    message = keypoints_3d_message(header(), values)
+    message = deserialize_message(keypoints_3d_message(header(), values), PointCloud2)
     assert (message.height, message.width, message.point_step) == (1, 2, 16)
     assert (message.row_step, message.is_dense) == (32, False)
     np.testing.assert_array_equal(np.frombuffer(message.data, np.float32).reshape(1, 2, 4), values)
@@ -160,7 +166,7 @@ def test_keypoints_in_space_are_a_point_cloud():
 READERS = {
     'detections': (read_detections, detection_message([([('person', 0.5)], (1, 2, 3, 4, 0), '')])),
     'camera_info': (read_calibration, CameraInfo(header=header(), d=[0.0] * 5)),
-    'keypoints': (read_keypoints, keypoints_message(header(), np.zeros((1, 2, 3), np.float32))),
+    'keypoints': (read_keypoints, keypoint_cloud((1, 2))),
 }
 
 
@@ -169,7 +175,7 @@ def test_every_truncation_is_refused(name):
     read, message = READERS[name]
     data = bytes_of(message)
     end = len(data) - 1 if name == 'keypoints' else len(data)  # is_dense is not read
-    end = len(data) - 4 if name == 'camera_info' else end  # nor is do_rectify, with its padding
+    end = len(data) - 3 if name == 'camera_info' else end  # nor is the padding of do_rectify
     for size in range(end):
         with pytest.raises(ImageError) as caught:
             read(data[:size])

@@ -12,6 +12,7 @@ import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from PIL import Image as PillowImage
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.serialization import deserialize_message
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, PointCloud2
 from std_msgs.msg import Header
 from vision_msgs.msg import (
@@ -27,6 +28,7 @@ from visualization_msgs.msg import MarkerArray
 from support.programs import Program, executable
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
+from trt_perception.wire.result_messages import keypoints_message
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -481,9 +483,7 @@ def test_keypoints_are_placed_on_the_surface(start_node, client):
 
 
 def keypoints_of(points):
-    from trt_perception.ros.camera.task_topics import keypoints_message
-
-    return keypoints_message(Header(), points)
+    return deserialize_message(bytes(keypoints_message(Header(), points)), PointCloud2)
 
 
 def test_depth_may_be_compressed_and_cameras_best_effort(start_node, client):

@@ -10,7 +10,7 @@ from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.tracks import CameraTracks
-from trt_perception.ros.wire.cdr import StampFields
+from trt_perception.wire.cdr import StampFields
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = needs('scipy')

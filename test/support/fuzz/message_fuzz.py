@@ -28,8 +28,8 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.ros.camera.messages import FrameReader, frame_from_compressed, frame_from_image
 from trt_perception.ros.intake.intake import SerializedMessage
-from trt_perception.ros.wire.cdr import read_compressed, read_image
 from trt_perception.scheduling.worker_pool import WorkerPool
+from trt_perception.wire.cdr import read_compressed, read_image
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 40)
 VIEW_READERS = {Image: read_image, CompressedImage: read_compressed}

@@ -16,7 +16,7 @@ from support.nodes.numbered_camera import VALUES
 from support.programs import Program, script
 from support.soak.soak_frames_node import LARGE
 from support.soak.soaks import Figure
-from trt_perception.ros.wire.cdr import read_image
+from trt_perception.wire.cdr import read_image
 
 #: The camera of each event: reliability, rate in Hz (0: as fast as possible), alternating sizes,
 #: and share of the frames. `growth` sends at 10 Hz, because images of 25 MB need time to arrive.

@@ -24,13 +24,13 @@ from trt_perception.ros.boxes_3d.messages import (
     read_keypoints,
 )
 from trt_perception.ros.boxes_3d.worker import BoxWorker
-from trt_perception.ros.camera.messages import check_frame_id
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES, MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
 from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import log_text
-from trt_perception.ros.wire.cdr import read_compressed, read_image
+from trt_perception.wire.cdr import read_compressed, read_image
+from trt_perception.wire.frames import check_frame_id
 
 _Bytes = npt.NDArray[np.uint8]
 # 4096 detections with long names.

@@ -17,7 +17,7 @@ from trt_perception.ros.boxes_3d.inputs import DETECTIONS
 from trt_perception.ros.boxes_3d.messages import FoundObject, LocatedObject
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.topics import LABEL_INFO
-from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.wire.cdr import HeaderFields
 
 #: Namespaces of the markers, which viewers can show and hide.
 BOXES: Final = 'boxes'

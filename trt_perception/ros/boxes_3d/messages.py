@@ -1,11 +1,10 @@
 """Reads serialised detections, calibrations and keypoints, and writes boxes in space.
 
-No read takes more memory than a small multiple of the message. Format: see `ros.wire.cdr`.
+No read takes more memory than a small multiple of the message. Format: see `wire.cdr`.
 """
 
 from __future__ import annotations
 
-import array
 import math
 import struct
 from collections.abc import Sequence
@@ -13,34 +12,27 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sensor_msgs.msg import PointCloud2, PointField
 from std_msgs.msg import Header
 
 from trt_perception.boxes_3d.calibration import Calibration
 from trt_perception.boxes_3d.surface import Box3D, ImageBox
 from trt_perception.errors import DepthError
-from trt_perception.ros.camera.messages import check_frame_id, header_message
-from trt_perception.ros.wire.cdr import CdrReader, HeaderFields
-from trt_perception.ros.wire.serialize import CDR_ENCAPSULATION, cdr_string
+from trt_perception.wire.camera_info import read_camera_info
+from trt_perception.wire.cdr import CdrReader, HeaderFields
+from trt_perception.wire.frames import check_frame_id
+from trt_perception.wire.result_messages import POINT_FLOAT32, point_cloud_message
+from trt_perception.wire.serialize import CDR_ENCAPSULATION, append_cdr, cdr_header, cdr_string
 
 _Bytes = npt.NDArray[np.uint8]
 # A detector of this package sends at most 1024 detections, each with one hypothesis.
 _MAX_DETECTIONS: Final = 4096
 _MAX_HYPOTHESES: Final = 64
-# The distortion models of ROS have at most 14 coefficients.
-_MAX_COEFFICIENTS: Final = 64
 _MAX_FIELDS: Final = 16
 # Models of whole bodies and faces have at most 478 keypoints.
 _MAX_KEYPOINTS: Final = 1024
 _MAX_POINT_BYTES: Final = 256
 _POSE_AND_COVARIANCE: Final = 7 + 36
 _NO_COVARIANCE: Final = bytes(36 * 8)
-_FLOAT32: Final = PointField.FLOAT32
-_KEYPOINT_FIELDS: Final = [
-    PointField(name=name, offset=4 * index, datatype=_FLOAT32, count=1)
-    for index, name in enumerate(('x', 'y', 'z', 'score'))
-]
-_KEYPOINT_BYTES: Final = 4 * len(_KEYPOINT_FIELDS)
 
 
 class FoundObject(NamedTuple):
@@ -111,17 +103,15 @@ def read_calibration(message: _Bytes) -> tuple[HeaderFields, Calibration]:
     Raises:
         ImageError: the message cannot be parsed (reason ``bad_message``).
     """
-    reader = CdrReader(message)
-    header = reader.read_header()
-    height, width = reader.read_integers('II')
-    reader.read_text('distortion_model')
-    distortion = reader.read_doubles(reader.read_count('values in d', _MAX_COEFFICIENTS))
-    matrix, _, projection = (reader.read_doubles(count) for count in (9, 9, 12))
-    bin_x, bin_y = reader.read_integers('II')
-    left, top, rows, columns = reader.read_integers('IIII')
-    region = left, top, columns, rows
-    return header, Calibration(
-        (width, height), distortion, matrix, projection, (bin_x, bin_y), region
+    info = read_camera_info(message)
+    region = info.roi
+    return info.header, Calibration(
+        (info.width, info.height),
+        info.d,
+        info.k,
+        info.p,
+        (info.binning_x, info.binning_y),
+        (region.x_offset, region.y_offset, region.width, region.height),
     )
 
 
@@ -146,7 +136,7 @@ def read_keypoints(message: _Bytes) -> Keypoints:
     data = reader.read_bytes('data', size)
     places = [fields.get(name, (0, 0)) for name in ('x', 'y', 'score')]
     if (
-        any(kind != _FLOAT32 or offset + 4 > point_step for offset, kind in places)
+        any(kind != POINT_FLOAT32 or offset + 4 > point_step for offset, kind in places)
         or point_step > _MAX_POINT_BYTES
         or columns > _MAX_KEYPOINTS
         or rows > _MAX_DETECTIONS
@@ -176,41 +166,30 @@ def detections_3d_message(
     A box turns about the optical axis by its angle. The pose of each hypothesis is the box's
     centre.
     """
-    frame_id = cdr_string(header.frame_id)
-    stamp = struct.pack('<iI', header.stamp.sec, header.stamp.nanosec)
-    message = bytearray(CDR_ENCAPSULATION + stamp + frame_id)
-    _add(message, 4, struct.pack('<I', len(objects)))
+    message = bytearray(cdr_header(header))
+    header_fields = bytes(message[len(CDR_ENCAPSULATION) :])
+    append_cdr(message, 4, struct.pack('<I', len(objects)))
     for found, box in objects:
         half = box.theta / 2
         pose = struct.pack('<7d', *box.center, 0, 0, math.sin(half), math.cos(half))
-        _add(message, 4, stamp + frame_id)
-        _add(message, 4, struct.pack('<I', len(found.hypotheses)))
+        append_cdr(message, 4, header_fields)
+        append_cdr(message, 4, struct.pack('<I', len(found.hypotheses)))
         for class_id, score in found.hypotheses:
-            _add(message, 4, cdr_string(class_id))
-            _add(message, 8, struct.pack('<d', score) + pose + _NO_COVARIANCE)
-        _add(message, 8, pose + struct.pack('<3d', *box.size))
-        _add(message, 4, cdr_string(found.id))
+            append_cdr(message, 4, cdr_string(class_id))
+            append_cdr(message, 8, struct.pack('<d', score) + pose + _NO_COVARIANCE)
+        append_cdr(message, 8, pose + struct.pack('<3d', *box.size))
+        append_cdr(message, 4, cdr_string(found.id))
     return bytes(message)
-
-
-def _add(message: bytearray, alignment: int, value: bytes) -> None:
-    """Append a value at a multiple of its alignment, counted from the end of the encapsulation."""
-    message += bytes((len(CDR_ENCAPSULATION) - len(message)) % alignment)
-    message += value
 
 
 def keypoints_3d_message(
     header: Header | HeaderFields, keypoints: npt.NDArray[np.float32]
-) -> PointCloud2:
-    """Return a point cloud with x, y, z (metres) and score of each keypoint.
+) -> bytes:
+    """Return a serialised point cloud with x, y, z (metres) and score of each keypoint.
 
     Args:
         keypoints: float32 (n, k, 4). NaN for unknown places.
     """
-    rows, columns, _ = keypoints.shape
-    message = PointCloud2(header=header_message(header), height=rows, width=columns)
-    message.fields = _KEYPOINT_FIELDS
-    message.point_step, message.row_step = _KEYPOINT_BYTES, _KEYPOINT_BYTES * columns
-    message.is_dense = not bool(np.isnan(keypoints).any())
-    message.data = array.array('B', keypoints.astype('<f4').tobytes())
-    return message
+    is_dense = not bool(np.isnan(keypoints).any())
+    fields = 'x', 'y', 'z', 'score'
+    return bytes(point_cloud_message(header, fields, keypoints, is_dense=is_dense))

@@ -25,7 +25,7 @@ from trt_perception.images.drawing import (
 )
 from trt_perception.images.outlines import mask_outlines
 from trt_perception.ros.camera.messages import header_message
-from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.wire.cdr import HeaderFields
 
 try:
     from foxglove_msgs.msg import (

@@ -17,7 +17,6 @@ from typing import Any
 
 from rclpy.lifecycle import LifecycleNode
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import CameraInfo
 
 from trt_perception.errors import OutputError
 from trt_perception.images.detections import Detections
@@ -30,7 +29,7 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import FrameError, Pipeline
-from trt_perception.ros.camera.camera_info import normalised_focal_lengths, subscribe_camera_info
+from trt_perception.ros.camera.camera_info import subscribe_camera_info
 from trt_perception.ros.camera.camera_monitor import OFF_REASON, CameraMonitor
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import CompressedReader, FrameReader, frame_from_compressed
@@ -43,6 +42,7 @@ from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.scheduling.camera import Camera
 from trt_perception.scheduling.marked_camera import mark_camera
 from trt_perception.scheduling.worker_pool import WorkerPool
+from trt_perception.wire.camera_info import CameraInfoFields, normalised_focal_lengths
 
 
 class NodeCamera:
@@ -187,7 +187,7 @@ class NodeCamera:
             camera.enabled = parameters.enabled
             camera.max_rate_hz = parameters.max_rate_hz
 
-    def _on_camera_info(self, info: CameraInfo) -> None:
+    def _on_camera_info(self, info: CameraInfoFields) -> None:
         if self._publishers is not None:
             self._publishers.use_camera_info(info)
         focal_lengths = normalised_focal_lengths(info)

@@ -36,8 +36,8 @@ from trt_perception.pipelines.pipeline import FrameError
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.diagnostics import CameraDiagnostics
 from trt_perception.ros.runtime.log import camera_logger, log_at, log_text
-from trt_perception.ros.wire.cdr import StampFields
 from trt_perception.transport.advice import loss_fix
+from trt_perception.wire.cdr import StampFields
 
 #: The reason that log and diagnostics give for a camera that is switched off.
 OFF_REASON: Final = 'enabled is false'

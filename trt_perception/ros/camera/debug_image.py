@@ -25,10 +25,10 @@ from trt_perception.model.tasks.task import DEBUG_IMAGE, Task, TaskResult
 from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.image_message import image_message_start, serialize_with_room
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 from trt_perception.stages.host_preprocess import frame_to_bgr
+from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.image_message import image_message_start, serialize_with_room
 
 # rclpy's executor visits every event handler at each wait, which is twice per image if rclpy takes
 # the images. A publisher without handlers does not warn about subscribers with an incompatible QoS

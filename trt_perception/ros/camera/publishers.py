@@ -12,9 +12,8 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.lifecycle import LifecycleNode
 from rclpy.timer import Timer
-from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
-from vision_msgs.msg import LabelInfo, VisionClass
+from vision_msgs.msg import LabelInfo
 
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
@@ -28,7 +27,9 @@ from trt_perception.ros.camera.task_topics import TASK_TOPICS, CameraInfoTopic, 
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import LABEL_INFO, topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.wire.camera_info import CameraInfoFields
+from trt_perception.wire.cdr import HeaderFields, StampFields
+from trt_perception.wire.result_messages import label_info_message
 
 _RETRY_S: Final = 0.05
 # Asking a publisher for its number of subscribers takes 10 µs, for up to four topics per image.
@@ -162,10 +163,7 @@ class CameraPublishers:
     ) -> None:
         self._node = node
         self._log = camera_logger(node, camera)
-        self._classes = [
-            VisionClass(class_id=class_id, class_name=name)
-            for class_id, name in enumerate(class_names)
-        ]
+        self._class_names = class_names
         self._topics: list[TaskTopic[TaskResult]] = []
         self._on_demand: list[OnDemandPublisher] = []
         self._wanted_topics: frozenset[str] = frozenset()
@@ -242,7 +240,7 @@ class CameraPublishers:
         """Whether a topic needs the calibration of the camera."""
         return any(isinstance(topic, CameraInfoTopic) for topic in self._topics)
 
-    def use_camera_info(self, info: CameraInfo) -> None:
+    def use_camera_info(self, info: CameraInfoFields) -> None:
         """Publish this calibration of the camera with the next maps."""
         for topic in self._topics:
             if isinstance(topic, CameraInfoTopic):
@@ -270,11 +268,11 @@ class CameraPublishers:
         """
         self._cancel_retry()
         threshold = confidence_threshold if self._finds_objects else 0.0
-        message = LabelInfo(class_map=self._classes, threshold=threshold)
-        message.header.stamp = self._node.get_clock().now().to_msg()
+        stamp = StampFields(*self._node.get_clock().now().seconds_nanoseconds())
+        message = label_info_message(HeaderFields(stamp, ''), self._class_names, threshold)
         try:
             for publisher in self._label_infos:
-                publisher.publish(message)
+                publisher.publish(bytes(message))
         except rclpy_implementation.RCLError as error:
             self._log.warning(
                 f'label_info was not published, trying again: {log_text(error)}',

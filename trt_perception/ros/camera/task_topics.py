@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,15 +10,15 @@ from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 from rclpy.lifecycle import LifecycleNode
-from sensor_msgs.msg import CameraInfo, Image, PointCloud2, PointField
+from sensor_msgs.msg import CameraInfo, Image, PointCloud2
 from std_msgs.msg import Header
-from vision_msgs.msg import Classification, Detection2DArray, ObjectHypothesis
+from vision_msgs.msg import Classification, Detection2DArray
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.class_scores import ClassScores
 from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.images.results.kernel_maps import HEADER_ROOM, KernelMaps
+from trt_perception.images.results.kernel_maps import KernelMaps
 from trt_perception.images.results.map_size import map_size_wh
 from trt_perception.model.tasks.classify import CLASSIFICATION_TOPIC
 from trt_perception.model.tasks.depth import (
@@ -47,28 +46,26 @@ from trt_perception.ros.camera.annotations import (
     annotations_message,
     can_publish_annotations,
 )
-from trt_perception.ros.camera.camera_info import scaled_camera_info
 from trt_perception.ros.camera.debug_image import NO_EVENTS
-from trt_perception.ros.camera.messages import header_message
 from trt_perception.ros.topics import topic_name, topic_qos
-from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.image_message import (
-    image_message_start,
-    serialize_in_place,
-    serialize_with_room,
-)
-from trt_perception.ros.wire.serialize import DetectionsSerializer
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.wire.camera_info import (
+    CameraInfoFields,
+    camera_info_message,
+    scaled_camera_info,
+)
+from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.result_messages import (
+    classification_message,
+    keypoints_message,
+    map_message,
+    masks_message,
+)
+from trt_perception.wire.serialize import DetectionsSerializer
 
 # Above this size (bytes), copying a message in the middleware takes longer than releasing and
 # taking the GIL.
 _LARGE_MESSAGE_BYTES: Final = 2**14
-_KEYPOINT_BYTES: Final = 12
-_KEYPOINT_FIELDS: Final = [
-    PointField(name=name, offset=4 * index, datatype=PointField.FLOAT32, count=1)
-    for index, name in enumerate(('x', 'y', 'score'))
-]
-
 
 #: The results that a topic publishes. A camera's topics get the results of its model's task.
 _ResultT = TypeVar('_ResultT', bound=TaskResult)
@@ -166,6 +163,13 @@ class TaskTopic(ABC, Generic[_ResultT]):
             RCLError: the middleware refused the message.
         """
 
+    def _publish(self, message: bytearray | memoryview) -> None:
+        """Publish a serialised message."""
+        if len(message) < _LARGE_MESSAGE_BYTES:
+            self._publisher.publish(bytes(message))
+        else:
+            publish_unlocked(self._publisher, message)
+
     def close(self) -> None:
         """Destroy the publisher."""
         self._node.destroy_publisher(self._publisher)
@@ -187,11 +191,7 @@ class DetectionsTopic(TaskTopic[Detections]):
         found: Detections,
     ) -> None:
         """Publish all boxes."""
-        message = self._serialize(header, found)
-        if len(message) < _LARGE_MESSAGE_BYTES:
-            self._publisher.publish(bytes(message))
-        else:
-            publish_unlocked(self._publisher, message)
+        self._publish(self._serialize(header, found))
 
 
 class KeypointsTopic(TaskTopic[Detections]):
@@ -208,26 +208,7 @@ class KeypointsTopic(TaskTopic[Detections]):
     ) -> None:
         """Publish the keypoints of all detections."""
         assert found.keypoints is not None
-        self._publisher.publish(keypoints_message(header, found.keypoints))
-
-
-def keypoints_message(
-    header: Header | HeaderFields, keypoints: npt.NDArray[np.float32]
-) -> PointCloud2:
-    """Return a point cloud with x, y (source pixels) and score of each keypoint.
-
-    Args:
-        header: header of the image.
-        keypoints: float32 (n, k, 3): x, y and score of k keypoints of n detections.
-    """
-    rows, columns, _ = keypoints.shape
-    message = PointCloud2(header=header_message(header), height=rows, width=columns)
-    message.fields = _KEYPOINT_FIELDS
-    message.point_step, message.row_step = _KEYPOINT_BYTES, _KEYPOINT_BYTES * columns
-    message.is_dense = True  # No keypoint is missing.
-    # rclpy copies an `array` of bytes at once, but any other sequence byte by byte.
-    message.data = array.array('B', keypoints.astype('<f4').tobytes())
-    return message
+        self._publish(keypoints_message(header, found.keypoints))
 
 
 class MasksTopic(TaskTopic[Detections]):
@@ -257,12 +238,10 @@ class MasksTopic(TaskTopic[Detections]):
         found: Detections,
     ) -> None:
         """Publish an image with i in the pixels of the i-th detection (from 1), 0 elsewhere."""
-        numbered = found.pictured
-        if numbered is None:
+        masks = found.pictured
+        if masks is None:
             return  # without a subscriber, no mask image was made for the frame
-        start = image_message_start(header, size_wh, 'mono16', 2)
-        self._message, pixels = serialize_with_room(start, self._message)
-        numbered.number(pixels.view('<u2').reshape(size_wh[::-1]))
+        self._message = masks_message(header, size_wh, masks, self._message)
         publish_unlocked(self._publisher, self._message)
 
 
@@ -310,13 +289,8 @@ class ClassificationTopic(TaskTopic[ClassScores]):
         found: ClassScores,
     ) -> None:
         """Publish the best classes, best first."""
-        results = [
-            ObjectHypothesis(class_id=self._class_names[class_id], score=float(score))
-            for class_id, score in zip(
-                *found.best(self._parameters.classification_top_k), strict=True
-            )
-        ]
-        self._publisher.publish(Classification(header=header_message(header), results=results))
+        count = self._parameters.classification_top_k
+        self._publish(classification_message(header, found, self._class_names, count))
 
 
 class MapTopic(TaskTopic[_Map]):
@@ -331,7 +305,6 @@ class MapTopic(TaskTopic[_Map]):
     message_type = Image
     size_fix = 'set map_size, for example to 1920x1080'
     kind: ClassVar[str]
-    encoding: ClassVar[str] = 'mono8'
     is_metric: ClassVar[bool | None] = None
 
     def _prepare(self) -> None:
@@ -359,23 +332,13 @@ class MapTopic(TaskTopic[_Map]):
         if not isinstance(found, ClassMap) and self.is_metric not in (None, found.is_metric):
             self._report_wrong_unit(found.is_metric)
             return
-        if isinstance(found, KernelMaps):
-            made = found.maps.get(self.kind)
-            if made is not None:
-                start = image_message_start(
-                    header, made.size_wh, self.encoding, made.dtype.itemsize
-                )
-                # The start of the message is written in front of the pixels.
-                message = serialize_in_place(start, made.memory(), HEADER_ROOM)
-                publish_unlocked(self._publisher, message)
-            return
         size_wh = map_size_wh(self._parameters.map_size, found.letterbox)
-        pixels = found.image(self.kind, size_wh)
-        if pixels is not None:
-            start = image_message_start(header, size_wh, self.encoding, pixels.itemsize)
-            self._message, room = serialize_with_room(start, self._message)
-            np.copyto(room.view(pixels.dtype).reshape(pixels.shape), pixels)
-            publish_unlocked(self._publisher, self._message)
+        message = map_message(header, found, self.kind, size_wh, self._message)
+        if message is None:
+            return
+        if not isinstance(found, KernelMaps):  # these maps have memory of their own
+            self._message = message
+        publish_unlocked(self._publisher, message)
 
     def _report_wrong_unit(self, is_metric: bool) -> None:
         """Log once that nothing is published here, and which topic to subscribe to."""
@@ -409,7 +372,6 @@ class DepthTopic(MapTopic):
 
     topic = DEPTH_TOPIC
     kind = 'depth'
-    encoding = '32FC1'
     is_metric = True
 
 
@@ -430,7 +392,7 @@ class CameraInfoTopic(TaskTopic[_Map]):
     message_type: ClassVar[type[CameraInfo]] = CameraInfo
 
     def _prepare(self) -> None:
-        self.info: CameraInfo | None = None
+        self.info: CameraInfoFields | None = None
 
     def publish(
         self,
@@ -442,8 +404,7 @@ class CameraInfoTopic(TaskTopic[_Map]):
         info, size_wh = self.info, map_size_wh(self._parameters.map_size, found.letterbox)
         scaled = scaled_camera_info(info, size_wh) if info is not None else None
         if scaled is not None:
-            scaled.header = header_message(header)
-            self._publisher.publish(scaled)
+            self._publish(camera_info_message(header, scaled))
 
 
 class ClassCameraInfoTopic(CameraInfoTopic):

@@ -16,9 +16,9 @@ from trt_perception.model.tasks.task import TaskResult
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.runtime.log import camera_logger
 from trt_perception.ros.topics import topic_name
-from trt_perception.ros.wire.cdr import StampFields
 from trt_perception.tracking.settings import TrackerSettings
 from trt_perception.tracking.tracker import Tracker
+from trt_perception.wire.cdr import StampFields
 
 #: Name of the service of each camera that ends all tracks.
 RESET_SERVICE: Final = 'reset_tracks'

@@ -1,1 +1,1 @@
-"""Serialised messages and rcl's C interface. No other module of ros/ uses ctypes."""
+"""rcl's C interface. No other module of ros/ uses ctypes."""

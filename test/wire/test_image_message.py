@@ -6,14 +6,14 @@ from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
-from trt_perception.ros.wire.image_message import (
+from trt_perception.wire.image_message import (
     compressed_message_start,
     image_message_start,
     serialize_in_place,
     serialize_with_room,
 )
 
-pytestmark = pytest.mark.each_distro
+pytestmark = [pytest.mark.ros, pytest.mark.each_distro]
 
 #: Every remainder of the length by 4, and characters of several bytes.
 FRAME_IDS = ['', 'a', 'ab', 'abc', 'abcd', 'Kamera größer']

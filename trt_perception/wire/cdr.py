@@ -192,7 +192,7 @@ class CdrReader:
         begin = bytes(memory[:_ENCAPSULATION_BYTES])
         layouts = _INTEGER_LAYOUTS.get(begin[:2]) if len(begin) == _ENCAPSULATION_BYTES else None
         if layouts is None:
-            raise _bad_message(
+            raise bad_message_error(
                 f'{message.size} bytes ({begin.hex(" ")} …)',
                 'CDR that starts with 00 00 or 00 01',
             )
@@ -221,7 +221,7 @@ class CdrReader:
         """Read the length of a sequence, which must not exceed a limit."""
         (count,) = self.read_integers('I')
         if count > largest:
-            raise _bad_message(f'{count} {name}', f'at most {largest} {name}')
+            raise bad_message_error(f'{count} {name}', f'at most {largest} {name}')
         return count
 
     def read_text(self, name: str) -> str:
@@ -236,12 +236,12 @@ class CdrReader:
         """
         start, self._offset = self._offset, self._end_offset(self._offset, size, name)
         if size > _MAX_STRING_BYTES:
-            raise _bad_message(
+            raise bad_message_error(
                 f'{name} with {size} bytes', f'strings of at most {_MAX_STRING_BYTES} bytes'
             )
         text = bytes(self._memory[start : self._offset]).rstrip(b'\0')
         if b'\0' in text:
-            raise _bad_message(
+            raise bad_message_error(
                 f'bytes after the NUL of {name}', 'no bytes after the end of a string'
             )
         return text.decode('utf-8', 'replace')
@@ -259,14 +259,15 @@ class CdrReader:
     def _end_offset(self, start: int, size: int, value_name: str) -> int:
         end = start + size
         if end > self._size:
-            raise _bad_message(
+            raise bad_message_error(
                 f'{self._size} bytes, but {value_name} ends at byte {end}',
                 'a complete message',
             )
         return end
 
 
-def _bad_message(found: str, expected: str) -> ImageError:
+def bad_message_error(found: str, expected: str) -> ImageError:
+    """Return the error for a message that cannot be parsed (reason ``bad_message``)."""
     return ImageError(
         'bad_message',
         'message',

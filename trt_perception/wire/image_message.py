@@ -13,16 +13,15 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from std_msgs.msg import Header
 
-from trt_perception.ros.wire.cdr import HeaderFields
-from trt_perception.ros.wire.serialize import CDR_ENCAPSULATION, cdr_string, pad_cdr
+from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.serialize import cdr_header, cdr_string, pad_cdr
 
 _SIZE: Final = struct.Struct('<I')
 
 
 def image_message_start(
-    header: Header | HeaderFields,
+    header: HeaderFields,
     size_wh: tuple[int, int],
     encoding: str,
     pixel_bytes: int,
@@ -31,20 +30,21 @@ def image_message_start(
     """Return the bytes of a serialised Image before its pixels.
 
     Args:
+        header: header of the image; a std_msgs/Header, too.
         size_wh: width and height in pixels.
         pixel_bytes: bytes of a pixel in this encoding.
         rows: number of rows in the data; None for the height.
     """
     width, height = size_wh
     step, rows = width * pixel_bytes, height if rows is None else rows
-    start = pad_cdr(_header_bytes(header), 4) + struct.pack('<II', height, width)
+    start = pad_cdr(cdr_header(header), 4) + struct.pack('<II', height, width)
     start = pad_cdr(start + cdr_string(encoding) + b'\x00', 4)  # is_bigendian
     return start + struct.pack('<II', step, step * rows)
 
 
-def compressed_message_start(header: Header | HeaderFields, image_format: str, size: int) -> bytes:
+def compressed_message_start(header: HeaderFields, image_format: str, size: int) -> bytes:
     """Return the bytes of a serialised CompressedImage before its `size` bytes of data."""
-    start = pad_cdr(_header_bytes(header), 4) + cdr_string(image_format)
+    start = pad_cdr(cdr_header(header), 4) + cdr_string(image_format)
     return pad_cdr(start, 4) + _SIZE.pack(size)
 
 
@@ -86,9 +86,3 @@ def serialize_in_place(
     message = memory[room - len(values) :]
     message[: len(values)] = values
     return message
-
-
-def _header_bytes(header: Header | HeaderFields) -> bytes:
-    """Return the encapsulation header and the fields of a Header."""
-    stamp = struct.pack('<4siI', CDR_ENCAPSULATION, header.stamp.sec, header.stamp.nanosec)
-    return stamp + cdr_string(header.frame_id)

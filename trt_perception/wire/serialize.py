@@ -18,10 +18,9 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
-from trt_perception.ros.wire.cdr import HeaderFields
+from trt_perception.wire.cdr import HeaderFields
 
 #: Says that a message is little-endian CDR.
 CDR_ENCAPSULATION: Final = b'\x00\x01\x00\x00'
@@ -68,9 +67,7 @@ class DetectionsSerializer:
         self._entry_words = np.zeros(len(class_names), np.int64)
         self._set_frame_id('')
 
-    def __call__(
-        self, header: Header | HeaderFields, detections: Detections
-    ) -> bytearray | memoryview:
+    def __call__(self, header: HeaderFields, detections: Detections) -> bytearray | memoryview:
         """Serialise the detections of an image as a Detection2DArray, in new memory.
 
         Boxes are in source pixels. Each detection has one hypothesis. Its id is the number of its
@@ -203,3 +200,15 @@ def cdr_string(text: str) -> bytes:
 def pad_cdr(text: bytes, size: int, offset: int = 0) -> bytes:
     """Append zeros so that `offset` bytes and the text end at a multiple of `size`."""
     return text + bytes(-(offset + len(text)) % size)
+
+
+def cdr_header(header: HeaderFields) -> bytes:
+    """Return the encapsulation header and the fields of a Header, which begin most messages."""
+    stamp = _STAMP.pack(header.stamp.sec, header.stamp.nanosec)
+    return CDR_ENCAPSULATION + stamp + cdr_string(header.frame_id)
+
+
+def append_cdr(message: bytearray, alignment: int, value: bytes) -> None:
+    """Append a value at a multiple of its alignment, counted from the end of the encapsulation."""
+    message += bytes((len(CDR_ENCAPSULATION) - len(message)) % alignment)
+    message += value

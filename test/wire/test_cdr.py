@@ -13,9 +13,9 @@ from std_msgs.msg import Header
 from support.fuzz.message_fuzz import Fuzz, cases, message_fields
 from support.fuzz.raw_messages import cdr_and_length_offsets, in_other_byte_order
 from trt_perception.errors import ImageError
-from trt_perception.ros.wire.cdr import read_compressed, read_image
+from trt_perception.wire.cdr import read_compressed, read_image
 
-pytestmark = pytest.mark.each_distro
+pytestmark = [pytest.mark.ros, pytest.mark.each_distro]
 
 TEXTS = ('', 'a', 'ab', 'abc', 'camera_front', 'größer', 'x' * 255)
 READERS = {Image: read_image, CompressedImage: read_compressed}

@@ -1,0 +1,1 @@
+"""Serialised messages, read and written without ROS."""
