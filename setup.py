@@ -36,7 +36,11 @@ setup(
     name=PACKAGE,
     version='0.1.0',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
-    package_data={PACKAGE: ['py.typed'], f'{PACKAGE}.stages': ['kernels/*']},
+    package_data={
+        PACKAGE: ['py.typed'],
+        f'{PACKAGE}.bags': ['message_definitions.json'],
+        f'{PACKAGE}.stages': ['kernels/*'],
+    },
     data_files=data_files(),
     install_requires=['setuptools'],
     # CUDA's major version must not exceed the driver's: cu12 for JetPack 6, cu13 for JetPack 7 and
@@ -63,6 +67,8 @@ setup(
         ],
         # Tracking of objects.
         'track': ['scipy'],
+        # Bags of ROS topics. mcap needs the other two for compressed chunks.
+        'bag': ['mcap>=1.6', 'zstandard', 'lz4'],
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],
@@ -88,6 +94,14 @@ setup(
     maintainer_email='trt_perception@users.noreply.github.com',
     description='Vision models for ROS 2 on TensorRT, or on ONNX Runtime without a GPU.',
     license='Apache-2.0',
+    python_requires='>=3.10',
+    classifiers=[
+        'Programming Language :: Python :: 3.10',
+        'Programming Language :: Python :: 3.11',
+        'Programming Language :: Python :: 3.12',
+        'Programming Language :: Python :: 3.13',
+        'Programming Language :: Python :: 3.14',
+    ],
     entry_points={
         'console_scripts': [
             'benchmark_engine = trt_perception.commands:benchmark_engine',

@@ -12,12 +12,12 @@ from scipy import ndimage
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.drawing import draw_class_map, draw_depth, draw_detections
 from trt_perception.images.frame import Frame
+from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results import image_limits
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.depth_map import DepthMap
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS, row_strips
-from trt_perception.stages.host_preprocess import frame_to_bgr
 
 SIZE = (517, 333)
 STRETCHED = Letterbox.fit(SIZE, (320, 240), 'stretch')
@@ -247,7 +247,7 @@ from trt_perception.images.frame import Frame
 from trt_perception.images.letterbox import Letterbox
 from trt_perception.images.results.class_map import ClassMap
 from trt_perception.images.results.depth_map import DepthMap
-from trt_perception.stages.host_preprocess import frame_to_bgr
+from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.offline.tools.parts import image_task_output
 
 width, height = size = 8192, 4096

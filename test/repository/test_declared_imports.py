@@ -30,7 +30,9 @@ EXTRAS = {
     'cv2': 'opencv-python-headless',
     'google': 'tritonclient',  # its dependency protobuf
     'grpc': 'tritonclient',  # its extra grpc
+    'lz4': 'lz4',
     'matplotlib': 'matplotlib',
+    'mcap': 'mcap',
     'ml_dtypes': 'ml_dtypes',
     'numpy': 'numpy',
     'nvtx': 'nvtx',
@@ -47,15 +49,17 @@ EXTRAS = {
     'tqdm': 'tqdm',
     'tritonclient': 'tritonclient',
     'yaml': 'pyyaml',
+    'zstandard': 'zstandard',
 }
 PLAN_MODULES = tuple(name for names in LOADERS.values() for name in names)
 # Packages that users install if they want to: package.xml has no optional dependencies.
-OPTIONAL = {'foxglove_msgs'}
+OPTIONAL = {'bond', 'foxglove_msgs'}
 # Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),
     'offline/building/inspection/inspector.py': PLAN_MODULES,
     'offline/building/engine/release.py': FLAVOURS,
+    'bags/libraries.py': ('mcap', 'zstandard', 'lz4'),
     'commands.py': (),
     'offline/evaluation/coco/library.py': ('pycocotools',),
     'stages/onnx_runtime/providers.py': ('onnxruntime_ep_nv_tensorrt_rtx',),

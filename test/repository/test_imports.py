@@ -26,7 +26,7 @@ LAYERS = {
     'stages': ['stages'],
     'parameters': ['parameters'],
     'model': ['model'],
-    'parts': ['gpu', 'images', 'boxes_3d', 'monitoring', 'tracking', 'wire'],
+    'parts': ['bags', 'gpu', 'images', 'boxes_3d', 'monitoring', 'tracking', 'wire'],
     'ground': ['errors', 'files', 'process', 'transport'],
 }
 # Folders whose modules all serve the library of this name.
@@ -52,6 +52,9 @@ ONLY = {
     'pycocotools': ['offline.evaluation.coco.library'],
     'scipy': ['tracking.assignment'],
     'cv_bridge': ['wire.frames'],
+    'mcap': ['bags.libraries'],
+    'zstandard': ['bags.libraries'],
+    'lz4': ['bags.libraries'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {

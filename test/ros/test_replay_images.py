@@ -18,10 +18,12 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from support import forked
 from support.programs import DEADLINE_S, Program, executable, script
+from trt_perception.images.bag_selection import BagSelection
 from trt_perception.images.frame import PIXEL_FORMATS
+from trt_perception.images.frame_pixels import frame_to_bgr
+from trt_perception.images.image_source import find_images
 from trt_perception.ros import replay_images
 from trt_perception.ros.camera.messages import frame_from_compressed, frame_from_image
-from trt_perception.stages.host_preprocess import frame_to_bgr
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
@@ -122,6 +124,27 @@ def test_frames_of_a_video_are_published(client, replay, tmp_path):
     assert [pixels(message).mean() for message in received] == pytest.approx(levels, abs=3)
     names = [json.loads(line)['name'] for line in log.read_text().splitlines()]
     assert names == [f'drive.avi#{index:06d}' for index in range(4)]
+
+
+def test_images_of_a_bag_are_published(client, replay, tmp_path):
+    # An optional package: its absence skips only this test.
+    from support.bags import START, raw_image, write_typed_folder
+
+    topics = {
+        '/front/image_raw': [raw_image(picture(bgr)) for bgr in COLORS.values()],
+        '/rear/image_raw': [raw_image(picture((1, 2, 3)))],
+    }
+    bag = write_typed_folder(tmp_path / 'drive', topics)
+    log = tmp_path / 'sent.jsonl'
+    program, received = replay(bag, '--topic', '/front/image_raw', '--every', '2', '--log', log)
+    client.spin_until(lambda: len(received) == 2, 'two images')
+    assert program.wait() == 0
+    for message, bgr in zip(received, list(COLORS.values())[::2], strict=True):
+        assert (pixels(message) == picture(bgr)).all()
+        assert stamp_ns(message) > START + 10**16  # the stamp of now, not of the bag
+    names = [json.loads(line)['name'] for line in log.read_text().splitlines()]
+    found = find_images(bag, selection=BagSelection('/front/image_raw', 2))
+    assert names == [path.name for path in found]
 
 
 def test_loop_ends_cleanly_by_a_signal(client, replay, folder):

@@ -24,8 +24,9 @@ from support.oracles.reference_images import (
     random_frame,
 )
 from trt_perception.errors import EngineError
+from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.model.preprocessing import Preprocessing
-from trt_perception.stages.host_preprocess import HostPreprocessor, frame_to_bgr
+from trt_perception.stages.host_preprocess import HostPreprocessor
 
 PILLOW = int(pillow_version.split('.')[0])
 NETWORK = (160, 128)

@@ -26,7 +26,7 @@ from support.oracles.reference_images import (
     noise_frame,
     rgb_levels,
 )
-from trt_perception.stages.host_preprocess import frame_to_bgr
+from trt_perception.images.frame_pixels import frame_to_bgr
 
 CONVERSION = 0.70  # levels; YUV only
 

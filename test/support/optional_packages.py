@@ -10,7 +10,8 @@ OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
         *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient', 'nvtx'),
-        'foxglove_msgs',
+        *('mcap', 'mcap_ros2', 'zstandard', 'lz4', 'rosbags'),
+        *('foxglove_msgs', 'bond', 'cyclonedds'),
     ]
 )
 TEST_FOLDER = Path(__file__).resolve().parents[1]

@@ -15,8 +15,8 @@ from support.fuzz import camera_jpegs
 from support.optional_packages import needs
 from trt_perception.errors import ImageError
 from trt_perception.images.encode import encode_bgr
+from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.images.jpeg import JpegFrameReader, decode_on_cpu
-from trt_perception.stages.host_preprocess import frame_to_bgr
 from trt_perception.wire.cdr import StampFields
 from trt_perception.wire.frames import decode_file, read_compressed_frame, read_image_frame
 

@@ -59,6 +59,11 @@ class BagLoss:
     end_ns: int | None
     reason: str
 
+    def __str__(self) -> str:
+        start = 'the start' if self.start_ns is None else f'{self.start_ns / 1e9:.3f} s'
+        end = 'the end' if self.end_ns is None else f'{self.end_ns / 1e9:.3f} s'
+        return f'{self.file}: {self.reason}; messages between {start} and {end} are lost'
+
 
 class Bag(Protocol):
     """A bag that is open for reading.

@@ -58,7 +58,7 @@ def write_atomically(
             try:
                 temporary.replace(path)
             except OSError as error:
-                raise _error_of_failed_write(path, error) from error
+                raise error_of_failed_write(path, error) from error
         for path in special:
             _write_to_device_or_pipe(path, files[path])
     except BaseException:
@@ -73,7 +73,8 @@ def write_atomically(
             with contextlib.suppress(OSError):
                 path.unlink()
     if is_durable:
-        _sync_folders({path.parent for path in files if path not in special})
+        for folder in {path.parent for path in files if path not in special}:
+            sync_folder(folder)
 
 
 def write_json(path: Path, content: object, indent: int | None = None) -> None:
@@ -103,7 +104,7 @@ def _write_to_device_or_pipe(path: Path, content: bytes) -> None:
             file.write(content)
     except OSError as error:
         size = 0 if error.errno == errno.ENXIO else len(content)  # a pipe without a reader
-        raise _error_of_failed_write(path, error, size) from error
+        raise error_of_failed_write(path, error, size) from error
 
 
 def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) -> Path:
@@ -127,15 +128,18 @@ def _write_temporary(path: Path, content: bytes, mode: int, is_durable: bool) ->
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise _error_of_failed_write(path, error, len(content)) from error
+            raise error_of_failed_write(path, error, len(content)) from error
         raise
     return temporary
 
 
-def _error_of_failed_write(path: Path, error: OSError, size: int = 0) -> WriteError:
+def error_of_failed_write(path: Path, error: OSError, size: int = 0) -> WriteError:
     """Return the error for a file that could not be written.
 
-    If ``size`` in bytes is given, the error also states the free space.
+    Args:
+        path: the file.
+        error: the reason.
+        size: bytes that were to be written. If given, the error also states the free space.
     """
     if not path.parent.is_dir():
         fix = 'choose another place' if path.parent.exists() else 'make it first'
@@ -164,19 +168,18 @@ def _back_up(path: Path, temporary: Path) -> Path | None:
         except OSError:  # file systems of memory cards have no hard links
             path.rename(backup)
     except OSError as error:
-        raise _error_of_failed_write(path, error) from error
+        raise error_of_failed_write(path, error) from error
     return backup
 
 
-def _sync_folders(folders: set[Path]) -> None:
-    """Make renames survive a loss of power, if the file system supports this."""
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a loss of power, if the file system supports this."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:

@@ -22,8 +22,13 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError, _imaging
 
-from trt_perception.errors import ImageError
-from trt_perception.files.regular_files import read_regular
+from trt_perception.errors import ConfigError, ImageError
+from trt_perception.files.regular_files import read_regular, read_user_file
+from trt_perception.images.bag_images import (
+    parse_bag_image,
+    read_bag_image,
+    read_bag_message,
+)
 from trt_perception.images.compressed import (
     JPEG_START,
     MAX_PIXELS,
@@ -56,7 +61,8 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
     """Decode the first image in a file. Grey images of 16 bits keep their upper 8 bits.
 
     Args:
-        path: a JPEG, PNG, BMP, TIFF, WebP, PPM or PGM file. Its suffix does not matter.
+        path: a JPEG, PNG, BMP, TIFF, WebP, PPM or PGM file. Its suffix does not matter. Or the
+            path of an image in a bag, as ``bag_images`` defines it.
         upright: apply the orientation in the EXIF or XMP data. If False, only for a TIFF.
 
     Returns:
@@ -65,7 +71,24 @@ def read_image_file(path: Path, *, upright: bool = True) -> npt.NDArray[np.uint8
     Raises:
         ImageError: with the reason ``not_decodable`` or ``too_large``. The message names the file.
     """
+    if name := parse_bag_image(path):
+        return read_bag_image(path, name)
     return _read(path, functools.partial(_bgr_pixels, upright=upright))
+
+
+def read_image_bytes(path: Path) -> bytes:
+    """Return the bytes of an image file, or the serialised message of an image in a bag.
+
+    Raises:
+        ConfigError: the file or message cannot be read, or is too large.
+    """
+    name = parse_bag_image(path)
+    if name is None:
+        return read_user_file(path, MAX_IMAGE_FILE_BYTES)
+    try:
+        return read_bag_message(path, name)
+    except ImageError as error:
+        raise ConfigError(error.subject, error.found, fix=error.fix) from error
 
 
 def read_label_file(path: Path) -> npt.NDArray[np.uint8] | npt.NDArray[np.uint16]:

@@ -1,11 +1,11 @@
-"""Read images from a folder, a glob pattern, an image file or a video file."""
+"""Read images from a folder, a glob pattern, an image file, a video file or a bag."""
 
 from __future__ import annotations
 
+import functools
 import glob
 import itertools
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,30 +16,47 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
+from trt_perception.files.natural_order import natural_key
+from trt_perception.images.bag_images import (
+    IMAGE_SUFFIXES,
+    bag_losses,
+    check_bag_images,
+    decode_bag_images,
+    find_bag_images,
+    is_bag_source,
+    is_image_name,
+)
+from trt_perception.images.bag_selection import ALL_IMAGES, BagSelection
 from trt_perception.images.compressed import check_image_size
 from trt_perception.images.image_files import read_image_file
 
-IMAGE_SUFFIXES: Final = ('.jpg', '.jpeg', '.png', '.bmp', '.tif', '.tiff', '.webp', '.ppm', '.pgm')
 VIDEO_SUFFIXES: Final = ('.mp4', '.avi', '.mkv', '.mov', '.webm', '.mpg', '.mpeg', '.m4v')
 
 _EXPECTED_SOURCE: Final = (
-    f'a folder, pattern or file of images ({", ".join(IMAGE_SUFFIXES)}) or a video '
-    f'({", ".join(VIDEO_SUFFIXES)})'
+    f'a folder, pattern or file of images ({", ".join(IMAGE_SUFFIXES)}), a video '
+    f'({", ".join(VIDEO_SUFFIXES)}) or a bag of ROS 2 (a folder, .mcap or .db3)'
 )
 
 
-def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
+def find_images(
+    source: str | Path, *, subfolders: bool = False, selection: BagSelection = ALL_IMAGES
+) -> list[Path]:
     """Return the image files of a folder, a glob pattern or a file path, in natural order.
+
+    For a bag, return the paths of its images, which ``read_image_file`` reads.
 
     Args:
         source: a folder, a glob pattern, or a file. ``**`` in a pattern matches all subfolders
             except links.
         subfolders: also return files in subfolders of a folder, except hidden ones.
+        selection: which images of a bag are used.
 
     Raises:
         ConfigError: the source does not exist or has no images. The message says which.
     """
     path = Path(os.path.expanduser(source))
+    if is_bag_source(path):
+        return find_bag_images(path, selection)
     # Unlike os.path.isdir, Path.is_dir raises an exception for too long names.
     if os.path.isdir(path):
         found = _visible_paths_below(path) if subfolders else list(path.iterdir())
@@ -52,24 +69,11 @@ def find_images(source: str | Path, *, subfolders: bool = False) -> list[Path]:
             missing = 'no file matches' if glob.has_magic(str(path)) else 'does not exist'
             raise ConfigError(str(source), missing, fix=f'give {_EXPECTED_SOURCE}')
         what = 'this pattern matches'
-    images = [f for f in found if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir()]
+    images = [f for f in found if is_image_name(f) and not f.is_dir()]
     if not images:
         others = '' if path.is_file() else f' ({len(found)} other files)'
         raise ConfigError(str(source), f'{what} no image{others}', fix=f'give {_EXPECTED_SOURCE}')
     return sorted(images, key=natural_key)
-
-
-def natural_key(path: Path) -> list[tuple[list[tuple[int, int, str]], str]]:
-    """Return a key that sorts numbers in names by value: ``img2`` before ``img10``.
-
-    The files of a folder stay together. The name itself sorts ``1`` and ``01``.
-    """
-    return [(_natural_parts(name), name) for name in path.parts]
-
-
-def _natural_parts(name: str) -> list[tuple[int, int, str]]:
-    parts = re.findall(r'[0-9]+|[^0-9]+', name)
-    return [(0, int(part), '') if part.isdecimal() else (1, 0, part) for part in parts]
 
 
 def skipped_image_folders(source: str) -> list[str]:
@@ -116,14 +120,22 @@ class ImageSource:
     Attributes:
         on_unreadable: called with the error message for each image that cannot be decoded. The
             image is then skipped. If None, such an image raises an error.
+        selection: which images of a bag are used.
     """
 
     source: str
     on_unreadable: Callable[[str], None] | None = None
+    selection: BagSelection = ALL_IMAGES
 
     def __post_init__(self) -> None:
-        if not self._is_video:
+        if self._is_bag:
+            check_bag_images(Path(os.path.expanduser(self.source)), self.selection)
+        elif not self._is_video:
             find_images(self.source)
+
+    @property
+    def _is_bag(self) -> bool:
+        return is_bag_source(self.source)
 
     @property
     def _is_video(self) -> bool:
@@ -134,14 +146,19 @@ class ImageSource:
         """Yield a name and the image: uint8 (height, width, 3), BGR.
 
         Raises:
-            ConfigError: a file cannot be decoded.
+            ConfigError: a file or message cannot be decoded, or a part of a bag is damaged.
         """
         if self._is_video:
             yield from self._video_frames()
             return
-        for path in find_images(self.source):
+        if self._is_bag:
+            images = decode_bag_images(Path(os.path.expanduser(self.source)), self.selection)
+        else:
+            paths = find_images(self.source)
+            images = ((path, functools.partial(read_image_file, path)) for path in paths)
+        for path, read in images:
             try:
-                bgr = read_image_file(path)
+                bgr = read()
             except ImageError as error:
                 if self.on_unreadable is None:
                     raise ConfigError(
@@ -150,6 +167,10 @@ class ImageSource:
                 self.on_unreadable(str(error))
                 continue
             yield path.name, bgr
+        for loss in bag_losses(self.source):
+            if self.on_unreadable is None:
+                raise ConfigError(self.source, f'damaged bag: {loss}', fix='use another bag')
+            self.on_unreadable(loss)
 
     def _video_frames(self) -> Iterator[tuple[str, npt.NDArray[np.uint8]]]:
         path = Path(os.path.expanduser(self.source))

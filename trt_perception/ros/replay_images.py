@@ -1,4 +1,4 @@
-"""Publishes images or a video like a camera: stamped, at a constant rate, in any encoding."""
+"""Publishes images, a video or a bag like a camera: at a constant rate, in any encoding."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from std_msgs.msg import Header
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import counted
+from trt_perception.images.bag_options import add_bag_options, read_bag_options
 from trt_perception.images.encode import encode_bgr
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.image_source import ImageSource
@@ -46,6 +47,7 @@ _HELP_END = """examples:
   replay_images ~/pictures                                   a folder, 10 images a second, once
   replay_images drive.mp4 --rate 30 --loop                   a video as a 30 Hz camera
   replay_images '~/pictures/*.png' --encoding nv12           as a camera that sends YUV
+  replay_images drive_bag --topic /front/image_raw           the images of a bag, at --rate
   replay_images ~/pictures --reliability best_effort         with the QoS of most camera drivers
   replay_images ~/pictures --ros-args -r image:=/front/image_raw
 
@@ -79,7 +81,9 @@ class ReplayImages(Node):
     def __init__(self, options: argparse.Namespace) -> None:
         super().__init__('replay_images')
         self._options = options
-        self._source = ImageSource(options.source, on_unreadable=self._on_unreadable)
+        self._source = ImageSource(
+            options.source, self._on_unreadable, read_bag_options(options, [options.source])
+        )
         self._images = self._all_images()
         self._memory: npt.NDArray[np.uint8] | None = None
         self._log: TextIO | None = None
@@ -199,9 +203,10 @@ class ReplayImages(Node):
 
 
 def _parser() -> OptionParser:
-    what = 'Publishes images or a video on the topic "image", as a camera would.'
+    what = 'Publishes images, a video or a bag on the topic "image", as a camera would.'
     parser = OptionParser('replay_images', what, _HELP_END)
-    parser.add_argument('source', help='folder, glob pattern, image file or video file')
+    parser.add_argument('source', help='folder, glob pattern, image file, video file or bag')
+    add_bag_options(parser)
     parser.add_argument(
         '--rate',
         type=number_between(0.001, 1000.0),

@@ -17,6 +17,8 @@ from tqdm import tqdm
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import counted, escape_controls, join_first_items
+from trt_perception.images.bag_images import bag_losses, parse_bag_image
+from trt_perception.images.bag_options import add_bag_options, read_bag_options
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_source import ImageSource, skipped_image_folders
 from trt_perception.model.files.model_file import ModelFile, read_model_file
@@ -70,19 +72,21 @@ examples:
   detect_images yolo.onnx --source '~/pictures/**/*.jpg' a.png --output found \\
       --classes person car --no-pictures
   detect_images yolo.onnx --source drive.mp4 --output found --track
+  detect_images yolo.onnx --source drive_bag --topic /front/image_raw --output found
 
 The output folder receives:
   each image, with its results drawn, under its own name
   each video, with its results drawn, as MP4
+  each image of a bag, with its results drawn, as BAG#TOPIC@TIME.png (docs/bags.md)
   detections.json: images, categories and detections as a COCO data set. evaluate_engine reads
     this file as annotations. The frames of a video have names like drive.mp4#000012.
   results.json: the same detections in COCO's results format
   summary.json: counts, latency and problems
 Masks are in "segmentation", keypoints in "keypoints", oriented boxes in "oriented_bbox".
 With --track, "track_id" is the number of the object's track, and null without a confirmed track.
-Each video and each folder of images is a sequence with its own tracks. img2 comes before img10 in
-a folder or pattern; separate files stay in the given order. --param tracker.NAME=VALUE changes the
-settings (docs/tracks.md).
+Each video, topic and folder of images is a sequence with its own tracks. img2 comes before img10
+in a folder or pattern; separate files stay in the given order. --param tracker.NAME=VALUE changes
+the settings (docs/tracks.md).
 For models that describe the whole image, detections.json is missing, and results.json has for
 each image:
   classify: the five best classes with their scores
@@ -144,13 +148,19 @@ class _DetectionRun:
         spec = self.pipeline.spec
         files = [(path, None) for _, path in self.plan.images]
         decoded = read_ahead(files, self._skip_unreadable)
-        fps = self.fps or DEFAULT_FPS
-        named = ((self.plan.images[index][0], bgr, index / fps) for index, bgr in decoded)
+        named = (
+            (self.plan.images[index][0], bgr, self._image_stamp_s(index)) for index, bgr in decoded
+        )
         for name, bgr, found in self._detect(named):
             if name in self.plan.targets:
                 target = self.plan.targets[name]
                 write_image(target, bgr, found, spec.class_names, spec.task)
                 self.drawn.append(name)
+
+    def _image_stamp_s(self, index: int) -> float:
+        """Return the stamp of an image for the tracker: in a bag, its log time."""
+        in_bag = None if self.fps else parse_bag_image(self.plan.images[index][1])
+        return index / (self.fps or DEFAULT_FPS) if in_bag is None else in_bag.log_ns * 1e-9
 
     def process_video(self, name: str, video: VideoFile) -> None:
         """Run the model on the frames of a video, and write the annotated video."""
@@ -200,6 +210,11 @@ class _DetectionRun:
         self._report_problem(message)
         self.bar.update()
 
+    def report_losses(self, sources: Sequence[str]) -> None:
+        """Report the parts of bags that could not be read."""
+        for loss in (loss for source in sources for loss in bag_losses(source)):
+            self._report_problem(loss)
+
     def _report_problem(self, message: str) -> None:
         self.problems.append(message)
         tqdm.write(escape_controls(f'detect_images: {message}'), file=sys.stderr)
@@ -222,6 +237,7 @@ def _prepare(options: argparse.Namespace) -> tuple[ModelFile, ParameterValues, D
         options.output,
         draw=not options.no_pictures,
         overwrite=options.overwrite,
+        selection=read_bag_options(options, options.source),
     )
     for source in options.source:
         with contextlib.suppress(OSError):
@@ -261,6 +277,7 @@ def _run(
             fps = options.fps or 0.0
             work = _DetectionRun(pipeline, thresholds, plan, results, bar, tracks, fps)
             work.process_sources()
+            work.report_losses(options.source)
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None
     summary: dict[str, Any] = {
         'command': options.command,
@@ -340,8 +357,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs='+',
         required=True,
         metavar='SOURCE',
-        help='folders, glob patterns, image files or video files',
+        help='folders, glob patterns, image files, video files or bags of ROS 2',
     )
+    add_bag_options(parser)
     add('--output', type=parse_path, required=True, metavar='DIR', help='folder for the results')
     add('--overwrite', action='store_true', help='replace the results of an earlier run')
     add('--no-pictures', action='store_true', help='do not write annotated images and videos')
@@ -356,7 +374,7 @@ def _parser() -> argparse.ArgumentParser:
         type=positive_number,
         metavar='X',
         help='images per second, with --track (default: the rate of the video; '
-        f'{DEFAULT_FPS:g} for folders)',
+        f'{DEFAULT_FPS:g} for folders; log times for bags)',
     )
     add_model_arguments(parser)
     return parser

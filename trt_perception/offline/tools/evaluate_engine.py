@@ -15,6 +15,8 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import make_folder, write_json
 from trt_perception.files.plain_text import escape_controls, join_first_items
+from trt_perception.images.bag_images import bag_losses
+from trt_perception.images.bag_options import add_bag_options, read_bag_options
 from trt_perception.images.image_source import find_images
 from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.model_spec import ModelSpec
@@ -72,6 +74,7 @@ examples:
       --json accuracy.json --plot accuracy.png --worst mistakes
   evaluate_engine model.onnx --images val --annotations val.json --allow-subset
   evaluate_engine fp32.engine fp16.engine --images photos
+  evaluate_engine fp32.engine int8.engine --images drive --topic /front/image_raw --every 10
 
 pycocotools computes mAP as COCO defines it: IoU 0.50 to 0.95, the 100 best detections of each
 category per image, all scores above 0.001. Precision, recall, mistakes and agreement count
@@ -131,7 +134,10 @@ def _prepare(options: argparse.Namespace) -> _Job:
     for folder in (options.worst, options.results):
         check_output_folder(folder)
     class_map = read_class_map(options.class_map) if options.class_map else {}
-    images = find_images(options.images, subfolders=True)
+    selection = read_bag_options(options, [options.images])
+    images = find_images(options.images, subfolders=True, selection=selection)
+    for loss in bag_losses(options.images):
+        print_message('evaluate_engine', loss)
     names = paths_by_name(options.models)
     models = {name: read_model_file(path, accepts_server=True) for name, path in names.items()}
     parameters = {name: values_from_options(options, path) for name, path in names.items()}
@@ -344,8 +350,9 @@ def _parser() -> argparse.ArgumentParser:
         type=parse_path,
         required=True,
         metavar='DIR',
-        help='folder of images, including subfolders; or a glob pattern',
+        help='folder of images, including subfolders; a glob pattern; or a bag of ROS 2',
     )
+    add_bag_options(parser)
     add(
         '--annotations',
         type=parse_path,

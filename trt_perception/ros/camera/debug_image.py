@@ -17,6 +17,7 @@ from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
+from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.images.jpeg import decode_on_cpu
 from trt_perception.images.results.image_limits import is_large_result
 from trt_perception.images.trails import Trails
@@ -26,7 +27,6 @@ from trt_perception.ros.camera.result_images import SizeLimit, wait_for_turn
 from trt_perception.ros.runtime.log import camera_logger, log_text
 from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
-from trt_perception.stages.host_preprocess import frame_to_bgr
 from trt_perception.wire.cdr import HeaderFields
 from trt_perception.wire.image_message import image_message_start, serialize_with_room
 

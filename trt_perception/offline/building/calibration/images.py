@@ -20,10 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.errors import ConfigError, ImageError
+from trt_perception.files.natural_order import natural_key
 from trt_perception.files.regular_files import read_user_file
+from trt_perception.images.bag_selection import ALL_IMAGES, BagSelection
 from trt_perception.images.frame import frame_from_bgr
-from trt_perception.images.image_files import MAX_IMAGE_FILE_BYTES, read_image_file
-from trt_perception.images.image_source import find_images, natural_key
+from trt_perception.images.image_files import (
+    MAX_IMAGE_FILE_BYTES,
+    read_image_bytes,
+    read_image_file,
+)
+from trt_perception.images.image_source import find_images
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.offline.building.report import StepProgress
 from trt_perception.stages.host_preprocess import HostPreprocessor
@@ -65,36 +71,42 @@ class ImageSet:
         return content
 
 
-def select_images(source: str | Path, limit: int = 300, seed: int = 0) -> ImageSet:
+def select_images(
+    source: str | Path,
+    limit: int = 300,
+    seed: int = 0,
+    selection: BagSelection = ALL_IMAGES,
+) -> ImageSet:
     """Find the images of a source, and select at most ``limit`` of them at random.
 
     Args:
         source: one of these: a folder, including subfolders that are not hidden; a glob pattern,
             in which ``**`` stands for any subfolders; a text file with one path on each line,
-            relative to the file, and comments after ``#``; or one image.
+            relative to the file, and comments after ``#``; one image; or a bag.
         seed: seed of the random selection. Files are in natural order (img2 before img10) before
             and after the selection.
+        selection: which images of a bag are used.
 
     Raises:
         ConfigError: no image is found, or a listed file is missing, too large, or not readable.
     """
-    found = find_image_files(source)
+    found = find_image_files(source, selection)
     chosen = found
     if len(found) > limit:
         chosen = sorted(random.Random(seed).sample(found, limit), key=natural_key)
     digest = hashlib.sha256()
     for path in chosen:
-        digest.update(hashlib.sha256(read_user_file(path, MAX_IMAGE_FILE_BYTES)).digest())
+        digest.update(hashlib.sha256(read_image_bytes(path)).digest())
     return ImageSet(str(source), tuple(chosen), len(found), limit, seed, digest.hexdigest())
 
 
-def find_image_files(source: str | Path) -> list[Path]:
+def find_image_files(source: str | Path, selection: BagSelection = ALL_IMAGES) -> list[Path]:
     """Return all image files of a source in natural order. ``select_images`` explains sources."""
     path = Path(os.path.expanduser(source))
     is_list = os.path.isfile(path) and path.suffix.lower() in _LIST_SUFFIXES
     if is_list:
         return sorted(_read_list(path), key=natural_key)
-    return find_images(path, subfolders=True)
+    return find_images(path, subfolders=True, selection=selection)
 
 
 def _read_list(path: Path) -> list[Path]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trt_perception.errors import ValuesError
+from trt_perception.images.bag_selection import MAX_EVERY, BagSelection
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
@@ -118,7 +119,7 @@ class BuildOptions:
 
     calibration_images: PathText | None = option(
         'calibration',
-        'Calibration images: a folder, a glob pattern in quotes, or a text file of paths.',
+        'Calibration images: a folder, a glob pattern in quotes, a text file of paths, or a bag.',
         metavar='IMAGES',
         kind='path',
     )
@@ -168,12 +169,22 @@ class BuildOptions:
 
     validate: PathText | None = option(
         'validation',
-        'Images for comparing the engine with FP32: a folder, a glob pattern, or a text file.',
+        'Images for comparing the engine with FP32: a folder, a glob pattern, a text file, or a '
+        'bag.',
         metavar='IMAGES',
         kind='path',
     )
     annotations: FilePath | None = option(
         'validation', 'Labels of the images of --validate: COCO JSON, or a folder of label images.'
+    )
+    topic: PathText | None = option(
+        'validation',
+        'Topic of the images in the bags of --calibration-images and --validate (default: the '
+        'only topic with colour images).',
+        metavar='NAME',
+    )
+    every: int = option(
+        'validation', 'Use each N-th image of these bags.', default=1, limits=(1, MAX_EVERY)
     )
     max_accuracy_drop: float | None = option(
         'validation',
@@ -346,6 +357,11 @@ class BuildOptions:
         )
         if wrong := [sentence for broken, sentence in rules if broken]:
             raise ValuesError(wrong)
+
+    @property
+    def bag_selection(self) -> BagSelection:
+        """Which images of bags are used."""
+        return BagSelection(self.topic or '', self.every)
 
     def engine_path(self) -> Path:
         """Return the path of the engine."""

@@ -88,7 +88,10 @@ def choose_calibration_images(options: BuildOptions, *, quantised: bool) -> Imag
             fix='add --calibration-images DIR with 100 to 500 images of the camera',
         )
     return select_images(
-        options.calibration_images, options.calibration_count, options.calibration_seed
+        options.calibration_images,
+        options.calibration_count,
+        options.calibration_seed,
+        options.bag_selection,
     )
 
 

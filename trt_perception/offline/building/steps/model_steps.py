@@ -10,6 +10,8 @@ import onnx
 
 from trt_perception.files.plain_text import size_text
 from trt_perception.files.regular_files import real_path
+from trt_perception.images.bag_images import bag_losses
+from trt_perception.images.bag_options import check_bag_selection
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.input_layout import (
     auxiliary_shapes,
@@ -117,9 +119,14 @@ def find_images(
 ) -> tuple[ImageSet | None, tuple[Path, ...]]:
     """Find the images for calibration and validation early, so that a wrong path fails at once."""
     quantised = is_quantised(source.model)
+    sources = [images for images in (options.calibration_images, options.validate) if images]
+    check_bag_selection(options.bag_selection, sources)
     calibration = choose_calibration_images(options, quantised=quantised)
     report.warn(unused_calibration_options(options, quantised=quantised))
-    validation = tuple(find_image_files(options.validate)) if options.validate else ()
+    validation: tuple[Path, ...] = ()
+    if options.validate:
+        validation = tuple(find_image_files(options.validate, options.bag_selection))
+    report.warn(*(loss for images in sources for loss in bag_losses(images)))
     if calibration is not None:
         calibrated = {real_path(path) for path in calibration.paths}
         if both := calibrated.intersection(map(real_path, validation)):

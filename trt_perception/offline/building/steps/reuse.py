@@ -45,9 +45,15 @@ class StoreEntry:
         }
         if inputs.calibration is not None:
             contents['calibration_images'] = inputs.calibration.sha256
-        files = [options.class_names_file, options.annotations, *options.plugins]
-        for number, path in enumerate([*filter(None, files), *inputs.validation]):
+        given = [options.class_names_file, options.annotations, *options.plugins]
+        files = [path for path in given if path is not None]
+        for number, path in enumerate(files):
             contents[f'{number} {path.name}'] = _sha256(read_user_file(path, MODEL_MAX_BYTES))
+        if inputs.validation:  # decoders load slowly, and most builds need none here
+            from trt_perception.images.image_files import read_image_bytes
+
+            for number, path in enumerate(inputs.validation, len(files)):
+                contents[f'{number} {path.name}'] = _sha256(read_image_bytes(path))
         self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
     def load(self, log: BuildLog) -> ModelFile | None:

@@ -13,6 +13,7 @@ import cv2
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.regular_files import real_path
+from trt_perception.images.bag_selection import ALL_IMAGES, BagSelection
 from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
 DETECTIONS_FILE: Final = 'detections.json'
@@ -64,7 +65,12 @@ class DetectionPlan:
 
 
 def make_plan(
-    sources: Sequence[str], folder: Path, *, draw: bool, overwrite: bool
+    sources: Sequence[str],
+    folder: Path,
+    *,
+    draw: bool,
+    overwrite: bool,
+    selection: BagSelection = ALL_IMAGES,
 ) -> DetectionPlan:
     """Find the sources, and check that no existing file is replaced by mistake.
 
@@ -73,11 +79,13 @@ def make_plan(
 
     Args:
         folder: output folder; may be missing.
+        selection: which images of bags are used.
 
     Raises:
         ConfigError: a source has no images, or an output file exists.
     """
-    files = list(dict.fromkeys(Path(os.path.abspath(p)) for s in sources for p in _find_files(s)))
+    found = (path for source in sources for path in _find_files(source, selection))
+    files = list(dict.fromkeys(Path(os.path.abspath(path)) for path in found))
     common = os.path.commonpath([file.parent for file in files])
     named = [(Path(os.path.relpath(file, common)).as_posix(), file) for file in files]
     images = [(name, file) for name, file in named if not _is_video(file)]
@@ -107,12 +115,12 @@ def plan_map_files(plan: DetectionPlan, *, overwrite: bool) -> dict[str, Path]:
     return {name: path for path, name in files.items()}
 
 
-def _find_files(source: str) -> Iterator[Path]:
+def _find_files(source: str, selection: BagSelection) -> Iterator[Path]:
     path = Path(os.path.expanduser(source))
     if os.path.isfile(path) and _is_video(path):
         yield path
     else:
-        yield from find_images(source)
+        yield from find_images(source, selection=selection)
 
 
 def _is_video(path: Path) -> bool:

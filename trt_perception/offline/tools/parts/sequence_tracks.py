@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import PurePosixPath
 
 import numpy as np
 import numpy.typing as npt
 
+from trt_perception.images.bag_images import sequence_name
 from trt_perception.images.detections import Detections
 from trt_perception.images.trails import Trails
 from trt_perception.model.tasks.task import TaskResult
@@ -25,7 +25,7 @@ class SequenceTracks:
     def __init__(self, settings: TrackerSettings, *, draws: bool) -> None:
         self._tracker = Tracker(**asdict(settings))
         self._trails = Trails() if draws else None
-        self._folder: PurePosixPath | None = None
+        self._sequence: str | None = None
 
     @property
     def count(self) -> int:
@@ -33,7 +33,7 @@ class SequenceTracks:
         return self._tracker.last_id
 
     def start_sequence(self) -> None:
-        """End all tracks. The images of a new folder do this themselves."""
+        """End all tracks. The images of a new folder or topic do this themselves."""
         self._tracker.reset()
         self._trails = None if self._trails is None else Trails()
 
@@ -49,9 +49,9 @@ class SequenceTracks:
             found: the objects of the image.
         """
         assert isinstance(found, Detections)
-        folder = PurePosixPath(name).parent
-        if folder != self._folder:
-            self._folder = folder
+        sequence = sequence_name(name)
+        if sequence != self._sequence:
+            self._sequence = sequence
             self.start_sequence()
         size_wh = bgr.shape[1], bgr.shape[0]
         tracked = self._tracker.update(found, stamp_s, size_wh).detections

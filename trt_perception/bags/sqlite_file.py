@@ -1,0 +1,431 @@
+"""Read an SQLite file (.db3) of rosbag2.
+
+Python's sqlite3 is used instead of the reader of rosbags, because that one reads the whole file to
+open it, loads messages of any size, and gives up at the first damaged page.
+Guarantees: the file is opened read-only. Memory is bounded by constants, and the work by the size
+of the file. Messages on damaged pages are skipped, and the others are read.
+Limitation: SQLite has no checksums, so flipped bits inside of messages are not detected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
+from trt_perception.bags.damage import MAX_RECORD_BYTES, DamageError
+from trt_perception.bags.parts import ContentCache, FilePart, Report, TopicTable
+from trt_perception.files.regular_files import open_regular
+
+_MAX_TOPICS: Final = 2**16
+_MAX_TEXT_BYTES: Final = 2**20
+_MAX_TEXTS_BYTES: Final = 64 * 2**20
+# A row of the table messages, with its cell pointer, header and values.
+_LEAST_ROW_BYTES: Final = 8
+# SQLite's instructions between two checks of the limit, and the limit itself. A scan needs about
+# 20 instructions for each row. Without a limit, damaged pages could let a scan go on for ever.
+_CHECKED_STEPS: Final = 100_000
+_LEAST_STEPS: Final = 20_000_000
+_STEPS_PER_BYTE: Final = 64
+_COLUMNS: Final = {
+    'topics': ('id', 'name', 'type', 'serialization_format'),
+    'messages': ('id', 'topic_id', 'timestamp', 'data'),
+}
+_MAX_ID: Final = 2**63 - 1
+_MAX_NS: Final = 2**63 - 1
+_SETTINGS: Final = (
+    # Views, triggers and indexes of the file may not call functions with side effects.
+    'trusted_schema=OFF',
+    'cell_size_check=ON',
+    'mmap_size=0',
+    # Despite its name, this lets SQLite open a truncated file for reading.
+    'writable_schema=ON',
+)
+# Damaged ranges of ids that are skipped in one file.
+_MAX_GAPS: Final = 2000
+
+
+# Python decodes SQLite's message, which quotes the file, before it raises the error.
+_SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+
+
+class _Row(NamedTuple):
+    """A message without its data."""
+
+    timestamp: int
+    id: int
+    topic_id: int
+    size: int
+
+
+class SqliteFile:
+    """An SQLite file as a `BagFile`.
+
+    Args:
+        path: the file.
+        name: name of the file in messages.
+
+    Raises:
+        DamageError: nothing of the file can be read.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self._path = path
+        self.name = name
+        self._table = TopicTable()
+        self._names: dict[int, str | None] = {}
+        self.topics = self._table.topics
+        self.refused = self._table.refused
+        self.counts: Mapping[str, int] | None = None
+        self.start_ns: int | None = None
+        self.end_ns: int | None = None
+        self.losses: list[BagLoss] = []
+        with contextlib.closing(self._connect()) as connection, _damage():
+            _check_columns(connection)
+            self._read_topics(connection)
+        with contextlib.closing(self._connect()) as connection:
+            self._read_range(connection)
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            file, status = open_regular(self._path)
+            file.close()
+            self._size = status.st_size
+            log = Path(f'{self._path}-wal')
+            has_log = log.is_file() and log.stat().st_size > 0
+        except OSError as error:
+            raise DamageError(f'cannot be read: {error.strerror}') from error
+        # An immutable file needs no lock and no other file. Changes in a write-ahead log, which a
+        # killed recorder leaves, need both.
+        if has_log:
+            with contextlib.suppress(*_SQLITE_ERRORS):
+                return self._open('mode=ro')
+        with _damage():
+            return self._open('immutable=1')
+
+    def _open(self, mode: str) -> sqlite3.Connection:
+        address = f'file:{quote(str(self._path.absolute()))}?{mode}'
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False)
+        connection.text_factory = _decode_text
+        try:
+            if sys.version_info >= (3, 11):
+                limit = MAX_RECORD_BYTES + _MAX_TEXT_BYTES
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limit)
+            for setting in _SETTINGS:
+                connection.execute(f'PRAGMA {setting}')
+            connection.execute('SELECT count(*) FROM sqlite_master')
+        except BaseException:
+            connection.close()
+            raise
+        left = _LEAST_STEPS + _STEPS_PER_BYTE * self._size
+
+        def is_beyond_limit() -> bool:
+            nonlocal left
+            left -= _CHECKED_STEPS
+            return left < 0
+
+        connection.set_progress_handler(is_beyond_limit, _CHECKED_STEPS)
+        return connection
+
+    def _read_topics(self, connection: sqlite3.Connection) -> None:
+        columns = _column_names(connection, 'topics')
+        definitions = self._read_definitions(connection)
+        optional = ['offered_qos_profiles', 'type_description_hash']
+        wanted = [*_COLUMNS['topics'], *(name for name in optional if name in columns)]
+        texts = 0
+        for row in _bounded_rows(connection, 'topics', wanted, _MAX_TOPICS):
+            number, name, kind, serialization, *rest = row
+            values = dict(zip(wanted[4:], rest, strict=True))
+            texts += sum(len(value) for value in row[1:] if isinstance(value, str))
+            if texts > _MAX_TEXTS_BYTES:
+                raise DamageError(f'more than {_MAX_TEXTS_BYTES} bytes of topics')
+            if not isinstance(number, int):
+                continue
+            type_name, type_hash = _text(kind), _text(values.get('type_description_hash'))
+            topic = BagTopic(
+                _text(name),
+                type_name,
+                definitions.get(type_name, ''),
+                type_hash,
+                _text(values.get('offered_qos_profiles')),
+            )
+            self._names[number] = self._table.add(topic, _text(serialization))
+
+    def _read_definitions(self, connection: sqlite3.Connection) -> dict[str, str]:
+        """Return the definitions by type. Older releases of rosbag2 store none."""
+        names = ['topic_type', 'encoding', 'encoded_message_definition']
+        found: dict[str, str] = {}
+        texts = 0
+        with contextlib.suppress(*_SQLITE_ERRORS, DamageError):
+            if not set(names) <= _column_names(connection, 'message_definitions'):
+                return found
+            for row in _bounded_rows(connection, 'message_definitions', names, _MAX_TOPICS):
+                type_name, encoding, text = map(_text, row)
+                texts += len(text)
+                if encoding == 'ros2msg' and texts <= _MAX_TEXTS_BYTES:
+                    found[type_name] = text
+        return found
+
+    def _read_range(self, connection: sqlite3.Connection) -> None:
+        """Read the first and last log time. A damaged file gets the widest range."""
+        query = f'SELECT timestamp FROM messages WHERE timestamp BETWEEN 0 AND {_MAX_NS} ORDER BY'
+        try:
+            ends = [
+                connection.execute(f'{query} timestamp {order} LIMIT 1').fetchone()
+                for order in ('ASC', 'DESC')
+            ]
+            times = [end[0] for end in ends if end is not None]
+        except _SQLITE_ERRORS as error:
+            rows = self._rows_by_id(connection, (), lambda *_: None)
+            times = [row.timestamp for row in _first_and_last(rows)]
+            if not times:  # otherwise a cursor reports it
+                self.losses.append(BagLoss(self.name, None, None, f'SQLite: {error}'))
+        if times and all(isinstance(time, int) for time in times):
+            self.start_ns, self.end_ns = times[0], times[-1]
+
+    def parts(self, topics: Collection[str], start_ns: int, end_ns: int) -> Iterator[FilePart]:
+        """Yield the whole file as one part. See `BagFile.parts`."""
+        if self.start_ns is None or self.end_ns is None or not topics:
+            return
+        if self.start_ns < end_ns and self.end_ns >= start_ns:
+            yield FilePart(self.start_ns, self.end_ns, 0, self._size)
+
+    def cursor(
+        self,
+        part: FilePart,
+        topics: Collection[str],
+        start_ns: int,
+        end_ns: int,
+        cache: ContentCache,
+        report: Report,
+    ) -> SqliteCursor:
+        """Open the file. See `BagFile.cursor`."""
+        del part, cache
+        connection = self._connect()
+        wanted = {number: name for number, name in self._names.items() if name in topics}
+        first, last = min(start_ns, _MAX_NS), min(end_ns - 1, _MAX_NS)
+        rows = self._rows(connection, wanted, (first, last), report)
+        return SqliteCursor(connection, rows, wanted, report)
+
+    def _rows(
+        self,
+        connection: sqlite3.Connection,
+        wanted: Collection[int],
+        range_ns: tuple[int, int],
+        report: Report,
+    ) -> Iterator[_Row]:
+        """Yield rows by timestamp, then by id. After damage, by the order of ids."""
+        previous = _Row(-1, -1, 0, 0)
+        try:
+            for row in self._rows_by_time(connection, range_ns):
+                if row[:2] <= previous[:2]:
+                    raise DamageError('the index is damaged')
+                previous = row
+                if row.topic_id in wanted:
+                    yield row
+            return
+        except (*_SQLITE_ERRORS, DamageError) as error:
+            report(0, f'SQLite: {error}')
+        first, last = range_ns
+        with contextlib.closing(self._connect()) as other:
+            found = self._rows_by_id(other, wanted, report)
+            in_range = (row for row in found if first <= row.timestamp <= last)
+            yield from _sorted_on_disk(row for row in in_range if row[:2] > previous[:2])
+
+    def _rows_by_time(
+        self, connection: sqlite3.Connection, range_ns: tuple[int, int]
+    ) -> Iterator[_Row]:
+        query = (
+            'SELECT timestamp, id, topic_id, length(data) FROM messages '
+            'WHERE timestamp BETWEEN ? AND ? ORDER BY timestamp, id'
+        )
+        for count, row in enumerate(connection.execute(query, range_ns), 1):
+            if count > self._size // _LEAST_ROW_BYTES:
+                raise DamageError('pages that contain each other')
+            if all(isinstance(value, int) for value in row):
+                yield _Row(*row)
+
+    def _rows_by_id(
+        self, connection: sqlite3.Connection, wanted: Collection[int], report: Report
+    ) -> Iterator[_Row]:
+        """Yield the rows that can be read by their id, without the index of timestamps.
+
+        Args:
+            wanted: ids of topics; all topics if empty.
+        """
+        query = (
+            'SELECT timestamp, id, topic_id, length(data) FROM messages NOT INDEXED '
+            'WHERE id >= ? ORDER BY id'
+        )
+        start, gaps, count = 0, 0, 0
+        while True:
+            try:
+                for row in connection.execute(query, (start,)):
+                    count += 1
+                    if not isinstance(row[1], int) or row[1] < start:
+                        raise DamageError('ids are not sorted')
+                    start = row[1] + 1
+                    if count > self._size // _LEAST_ROW_BYTES:
+                        return
+                    is_valid = all(isinstance(value, int) for value in row) and row[0] >= 0
+                    if is_valid and (not wanted or row[2] in wanted):
+                        yield _Row(*row)
+                return
+            except (*_SQLITE_ERRORS, DamageError) as error:
+                report(start, f'SQLite: {error}')
+            gaps += 1
+            next_start = _next_readable_id(connection, query, start)
+            if next_start is None or gaps > _MAX_GAPS:
+                return
+            start = next_start
+
+
+class SqliteCursor:
+    """Reads the messages of a file as a `Cursor`."""
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        rows: Iterator[_Row],
+        names: Mapping[int, str | None],
+        report: Report,
+    ) -> None:
+        self._connection, self._rows, self._names = connection, rows, names
+        self._report = report
+        self._row: _Row | None = None
+        self.next_ns: int | None = None
+        self._advance()
+
+    def _advance(self) -> None:
+        self._row = next(self._rows, None)
+        self.next_ns = None if self._row is None else self._row.timestamp
+        if self._row is None:
+            self.close()
+
+    def take(self) -> BagMessage | None:
+        """Return the next message, and move on. See `Cursor.take`."""
+        row = self._row
+        assert row is not None
+        message = None
+        try:
+            data = self._read_data(row)
+            message = BagMessage(
+                str(self._names[row.topic_id]), row.timestamp, row.timestamp, data
+            )
+        except (*_SQLITE_ERRORS, DamageError) as error:
+            self._report(row.id, f'SQLite: {error}')
+        self._advance()
+        return message
+
+    def _read_data(self, row: _Row) -> bytes:
+        if row.size > MAX_RECORD_BYTES:
+            raise DamageError(f'a message of {row.size} bytes, and {MAX_RECORD_BYTES} are allowed')
+        found = self._connection.execute(
+            'SELECT data FROM messages '
+            "WHERE id = ? AND typeof(data) = 'blob' AND length(data) = ?",
+            (row.id, row.size),
+        ).fetchone()
+        if found is None or not isinstance(found[0], bytes):
+            raise DamageError('a message is missing')
+        return found[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(*_SQLITE_ERRORS):
+            self._connection.close()
+
+
+def _decode_text(content: bytes) -> str:
+    return content.decode(errors='replace')
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ''
+
+
+@contextlib.contextmanager
+def _damage() -> Iterator[None]:
+    """Convert SQLite's errors."""
+    try:
+        yield
+    except _SQLITE_ERRORS as error:
+        raise DamageError(f'SQLite: {error}') from error
+
+
+def _column_names(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Return the columns of a table that store values. A view or virtual table has none."""
+    query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ?"
+    if connection.execute(query, (table,)).fetchone()[0] != 1:
+        return set()
+    rows = connection.execute('SELECT name, hidden FROM pragma_table_xinfo(?)', (table,))
+    # Generated columns could compute values of any size.
+    return {name for name, hidden in rows.fetchmany(100) if not hidden}
+
+
+def _check_columns(connection: sqlite3.Connection) -> None:
+    for table, columns in _COLUMNS.items():
+        if missing := set(columns) - _column_names(connection, table):
+            names = ', '.join(sorted(missing))
+            raise DamageError(f'no bag of rosbag2: its table {table} lacks {names}')
+
+
+def _bounded_rows(
+    connection: sqlite3.Connection, table: str, columns: Sequence[str], most: int
+) -> Iterator[Sequence[Any]]:
+    """Yield rows of a small table. Texts that are too long are None."""
+    values = (f'CASE WHEN length({name}) <= {_MAX_TEXT_BYTES} THEN {name} END' for name in columns)
+    query = f'SELECT {", ".join(values)} FROM {table} ORDER BY rowid LIMIT {most}'
+    yield from connection.execute(query)
+
+
+def _first_and_last(rows: Iterator[_Row]) -> list[_Row]:
+    """Return the rows with the first and the last timestamp."""
+    ends: list[_Row] = []
+    for row in rows:
+        ends = [min(ends[0], row), max(ends[-1], row)] if ends else [row, row]
+    return ends
+
+
+def _next_readable_id(connection: sqlite3.Connection, query: str, start: int) -> int | None:
+    """Return the first id after a damaged one whose row can be read; None if there is none."""
+
+    def can_read(number: int) -> bool | None:
+        try:
+            row = connection.execute(f'{query} LIMIT 1', (number,)).fetchone()
+        except _SQLITE_ERRORS:
+            return False
+        return None if row is None else bool(row[1] >= number)
+
+    unreadable, step = start, 1
+    while start + step <= _MAX_ID:
+        readable = can_read(start + step)
+        if readable is None:
+            break  # no row from here on: the damage may hide rows before
+        if readable:
+            break
+        unreadable, step = start + step, step * 2
+    else:
+        return None
+    # The first id after `unreadable` from which a row can be read, or where the rows end.
+    readable_from = start + step
+    while readable_from - unreadable > 1:
+        middle = (readable_from + unreadable) // 2
+        if can_read(middle) is False:
+            unreadable = middle
+        else:
+            readable_from = middle
+    return readable_from
+
+
+def _sorted_on_disk(rows: Iterator[_Row]) -> Iterator[_Row]:
+    """Sort rows in a temporary database, which moves to the disk as it grows."""
+    with contextlib.closing(sqlite3.connect('')) as connection:
+        connection.execute('CREATE TABLE found (timestamp, id, topic_id, size)')
+        connection.executemany('INSERT INTO found VALUES (?, ?, ?, ?)', rows)
+        for row in connection.execute('SELECT * FROM found ORDER BY timestamp, id'):
+            yield _Row(*row)
