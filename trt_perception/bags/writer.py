@@ -236,8 +236,8 @@ class BagWriter:
         if len(files) < (first_file or 0):
             raise ConfigError(
                 str(self._folder),
-                f'{len(files)} complete files',
-                expected=f'at least {first_file}',
+                str(len(files)),
+                expected=f'at least {first_file} complete files',
                 fix='name a new folder for the bag',
             )
         kept = files[:first_file]

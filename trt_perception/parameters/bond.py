@@ -33,7 +33,6 @@ def bond_with_autostart() -> ConfigError:
     """Return the error for a node that has a bond, but makes its transitions itself."""
     return ConfigError(
         "parameter 'bond.enabled'",
-        'true, and autostart is true, too',
-        expected='transitions by the lifecycle manager alone',
+        'true, and autostart is also true, but only the lifecycle manager may make transitions',
         fix='set autostart to false, or bond.enabled to false',
     )

@@ -75,12 +75,11 @@ The model sees each image of each camera. Without --camera, every topic of colou
 camera: /front/image_raw is the camera front. The results have the topics and values of the node:
 /front/detections, /front/label_info and so on. Each message has the log time of its image.
 
-A bag is processed in parts, which are the files of the new bag. After an interruption, the same
-command goes on at the first missing part. Equal bags, models, parameters and versions give equal
-files, also with --workers.
+A bag is processed in parts. Each part becomes a file of the new bag. After an interruption, the
+same command goes on at the first missing part. Equal bags, models, parameters and versions give
+equal files, also with --workers.
 
-exit codes: 0 done, 1 failed, or images or parts of bags could not be read, 2 wrong usage,
-130 interrupted.
+exit codes: 0 done, 1 failed or results are missing, 2 wrong usage, 130 interrupted.
 """
 _NODE: Final = '/detector'
 #: Parameters in a file that belong to rclpy.
@@ -319,7 +318,9 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
         inside = folder.resolve(), path.resolve()
         if inside[0] == inside[1] or inside[1] in inside[0].parents:
             raise ConfigError(
-                '--output', f'{folder} is the bag that is read, or inside it', fix='choose another'
+                '--output',
+                f'{folder} is the bag that is read, or inside it',
+                fix='choose another folder',
             )
         folders[bag] = folder
     return folders
@@ -618,8 +619,8 @@ def _parser() -> argparse.ArgumentParser:
         action='append',
         default=[],
         metavar='NAME=TOPIC',
-        help='take the images of this topic as those of the camera NAME; can be repeated '
-        '(default: every topic of colour images once)',
+        help='use the images of this topic as those of the camera NAME; can be repeated '
+        '(default: each topic of colour images is a camera)',
     )
     add(
         '--params-file',
@@ -627,8 +628,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar='FILE',
         help='YAML file with parameters of the node, also of single cameras (config/cameras.yaml)',
     )
-    add('--start', type=_seconds, metavar='S', help='seconds from the start, or since the epoch')
-    add('--end', type=_seconds, metavar='S', help='the same for the end, which is not included')
+    add(
+        '--start',
+        type=_seconds,
+        metavar='S',
+        help='first log time: seconds from the start of the bag, or since the epoch',
+    )
+    add(
+        '--end',
+        type=_seconds,
+        metavar='S',
+        help='end of the log times, in seconds as for --start; this time is not included',
+    )
     add('--classes', nargs='+', default=[], metavar='NAME', help='report only these classes')
     add('--track', action='store_true', help='give objects ids that stay the same over time')
     add('--masks', action='store_true', help='also write the masks of objects, which are large')

@@ -84,35 +84,42 @@ examples:
   evaluate_engine fp32.engine fp16.engine --images photos
   evaluate_engine fp32.engine int8.engine --images drive --topic /front/image_raw --every 10
 
-pycocotools computes mAP as COCO defines it: IoU 0.50 to 0.95, the 100 best detections of each
-category per image, all scores above 0.001. Precision, recall, mistakes and agreement count
-detections above --confidence. F1 is the share of two models' detections that form pairs of one
-class with IoU 0.5 or more; the reference is the first model. "max score diff" is the largest
-difference of scores within a pair.
-For other tasks, the tool measures masks, keypoints or oriented boxes, and also the upright boxes.
-It compares masks by the IoU of their pixels, oriented boxes by the IoU of the rotated rectangles,
-and keypoints by the similarity OKS (--oks-sigma).
-Latency is the time of one image from preprocessing to boxes. For a batch, it is the time of the
-batch divided by its size. For mAP, the host decodes boxes from a score of 0.001 on, so use
-benchmark_engine to measure the latency of the node.
---report writes a page for a browser: figures, curves, confusion matrix, and pictures of mistakes
-at each threshold. It has at most 3 MB unless --report-images gives the number of pictures.
-Without --annotations, the tool only compares each model with the first. Annotations for masks,
-keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
-Classes and categories are matched by name, images by file_name.
-Models that describe the whole image have no --allow-subset, --boxes-only, --oks-sigma, --plot,
---results and --worst:
+annotations:
+  Classes and categories are matched by name, images by file_name. Masks, keypoints and oriented
+  boxes need "segmentation", "keypoints" or "oriented_bbox". Without --annotations, the tool only
+  compares each model with the first.
+
+figures:
+  mAP: computed by pycocotools as COCO defines it: IoU 0.50 to 0.95, the 100 best detections of
+    each category per image, scores above 0.001.
+  precision, recall, mistakes, agreement: of detections with a score above --confidence.
+  F1: agreement with the first model, the reference. It is the share of both models' detections
+    that form pairs of one class with an IoU of at least 0.5. "max score diff" is the largest
+    difference of scores within a pair.
+  latency: time of one image from preprocessing to boxes; for a batch, its time divided by its
+    size. The host decodes boxes with a score above 0.001 for mAP, so use benchmark_engine to
+    measure the latency of the node.
+
+tasks:
+  segment, pose, obb: two tables. The first one compares masks by the IoU of their pixels,
+    keypoints by OKS (--oks-sigma), or oriented boxes by the IoU of the rotated rectangles. The
+    second one has the upright boxes.
   classify: top1 and top5. --images has a folder for each class, with the name of the class;
     --class-map maps class names to other folders.
   semantic: mIoU over all pixels of all images, and the share of correct pixels. --annotations is a
     folder of PNG files with a class id in each pixel (8 bits); 255 is not measured.
   depth: AbsRel, and delta1, the share of pixels with a ratio below 1.25. --annotations is a
     folder of PNG files in millimetres (16 bits); 0 is not measured. Relative depth is first
-    aligned: least squares fit scale and shift to the inverse depth of each image.
-A label has the path of its image with the suffix .png. Without labels, models are compared with
-the first by their best classes, or by the relative difference of depth.
+    aligned: for each image, least squares fit its scale and shift to the inverse depth.
+  For semantic and depth, the label of an image has the same path, with the suffix .png. Without
+  labels, the last three tasks compare the best classes, or the relative difference of depth, with
+  the first model. These tasks do not have the options --allow-subset, --boxes-only, --oks-sigma,
+  --plot, --results and --worst.
 
-exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+--report writes a page for a browser: figures, curves, confusion matrix, and pictures of mistakes
+at each threshold. It has at most 3 MB unless --report-images gives the number of pictures.
+
+exit codes: 0 done, 1 failed or a loss above --max-accuracy-drop, 2 wrong usage, 130 interrupted.
 """
 
 
@@ -174,7 +181,7 @@ def _check_comparison_options(options: argparse.Namespace) -> None:
     if options.max_accuracy_drop is not None and len(options.models) == 1:
         raise ConfigError(
             '--max-accuracy-drop',
-            'one model has nothing to lose accuracy against',
+            'needs a second model to compare with',
             fix='give the reference first, then the models to compare with it',
         )
 
