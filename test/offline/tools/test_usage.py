@@ -110,6 +110,9 @@ TOOLS = [
             'MODEL IMAGES --output OUT --params-file gone.yaml',
             'MODEL IMAGES --output OUT --params-file TRUTH',
             'MODEL IMAGES --output OUT --params_file a.yaml',
+            'MODEL IMAGES --output OUT --report-images 3',
+            'MODEL IMAGES --output OUT --report OUT',
+            'MODEL IMAGES --output OUT --report gone/page',
         ],
     ),
     (

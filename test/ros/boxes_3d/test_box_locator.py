@@ -11,8 +11,9 @@ from trt_perception.boxes_3d.pairing import Pair
 from trt_perception.boxes_3d.surface import ImageBox
 from trt_perception.parameters.boxes_3d import BoxParameters
 from trt_perception.ros.boxes_3d.locator import DroppedError, Locator
-from trt_perception.ros.boxes_3d.messages import FoundObject, FoundObjects, Keypoints
+from trt_perception.ros.boxes_3d.messages import Keypoints
 from trt_perception.wire.cdr import CompressedImageView, HeaderFields, ImageFields, StampFields
+from trt_perception.wire.detections import FoundObject, FoundObjects
 
 HEADER = HeaderFields(StampFields(1, 0), 'optical')
 K = (100.0, 0, 31.5, 0, 100.0, 23.5, 0, 0, 1)

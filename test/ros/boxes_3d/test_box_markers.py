@@ -19,9 +19,10 @@ from trt_perception.model.tasks.task import DEBUG_IMAGE
 from trt_perception.ros.boxes_3d import node as node_module
 from trt_perception.ros.boxes_3d.locator import LocatedImage
 from trt_perception.ros.boxes_3d.markers import label_info_topic, markers_message
-from trt_perception.ros.boxes_3d.messages import FoundObject, LocatedObject
+from trt_perception.ros.boxes_3d.messages import LocatedObject
 from trt_perception.ros.boxes_3d.node import Boxes3DNode
 from trt_perception.ros.topics import topic_qos
+from trt_perception.wire.detections import FoundObject
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro

@@ -19,14 +19,13 @@ from support.properties import given, settings, st
 from trt_perception.boxes_3d.surface import Box3D, ImageBox
 from trt_perception.errors import ImageError
 from trt_perception.ros.boxes_3d.messages import (
-    FoundObject,
     LocatedObject,
     detections_3d_message,
     keypoints_3d_message,
     read_calibration,
-    read_detections,
     read_keypoints,
 )
+from trt_perception.wire.detections import FoundObject, read_detections
 from trt_perception.wire.result_messages import keypoints_message
 
 names = st.text(st.characters(codec='utf-8', exclude_characters='\0'), max_size=9)

@@ -9,9 +9,9 @@ from trt_perception.boxes_3d.pairing import MAX_KEPT
 from trt_perception.errors import ImageError
 from trt_perception.parameters.boxes_3d import BoxParameters
 from trt_perception.ros.boxes_3d.locator import LocatedImage
-from trt_perception.ros.boxes_3d.messages import FoundObjects
 from trt_perception.ros.boxes_3d.worker import OUTCOMES, BoxWorker
 from trt_perception.wire.cdr import HeaderFields, ImageFields, StampFields
+from trt_perception.wire.detections import FoundObjects
 
 REFUSED = 1000
 

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import itertools
 import math
 import os
 import sys
@@ -24,6 +25,7 @@ from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.plain_text import counted, escape_controls, format_table, short_repr
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
+from trt_perception.offline.bags.bag_page import bag_page
 from trt_perception.offline.bags.cameras import FoundCameras, find_cameras
 from trt_perception.offline.bags.joining import BagJoin, check_free_topics
 from trt_perception.offline.bags.ledger import (
@@ -43,11 +45,17 @@ from trt_perception.offline.bags.records import PartReport
 from trt_perception.offline.bags.units import Job, ModelFacts, Unit
 from trt_perception.offline.bags.workers import Failed, Finished, Opened, Progress, run_units
 from trt_perception.offline.tools.parts.arguments import (
+    check_output_folder,
     integer_at_least,
     parse_path,
     positive_number,
 )
-from trt_perception.offline.tools.parts.command_line import print_message, run_tool
+from trt_perception.offline.tools.parts.command_line import (
+    ResultSaver,
+    print_message,
+    progress_bar,
+    run_tool,
+)
 from trt_perception.offline.tools.parts.model_arguments import (
     BAG_PARAMETERS_SET_ELSEWHERE,
     add_model_arguments,
@@ -67,6 +75,7 @@ examples:
   detect_bag yolo.onnx drive.mcap --output found --camera front=/front/image_raw --track
   detect_bag yolo.engine monday tuesday --output found --params-file cameras.yaml --copy
   detect_bag yolo.engine drive --output found --workers 4 --device 0 1 2 3
+  detect_bag yolo.engine drive --output found --track --report report
 
 A bag is a folder of rosbag2, or a single .mcap or .db3 file. Each new bag is a folder of rosbag2.
 With several bags, each one has a folder below the output folder.
@@ -78,6 +87,11 @@ camera: /front/image_raw is the camera front. The results have the topics and va
 A bag is processed in parts. Each part becomes a file of the new bag. After an interruption, the
 same command goes on at the first missing part. Equal bags, models, parameters and versions give
 equal files, also with --workers.
+
+--report writes a page for a browser: objects over time, tracks, what could not be read, and
+pictures of images that deserve a look. With several bags, each one has a folder below DIR. The
+page has at most 3 MB unless --report-images gives the number of pictures. A bag that is complete
+gets a page without running the model again.
 
 exit codes: 0 done, 1 failed or results are missing, 2 wrong usage, 130 interrupted.
 """
@@ -163,6 +177,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
     output = _output_options(options)
     values = _parameter_values(options)
     outputs = _output_folders(options.bags, options.output)
+    _check_report(options, outputs)
     given = _given_cameras(options.camera)
     found: dict[str, _BagFacts] = {}
     failures: dict[str, str] = {}
@@ -326,6 +341,34 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
     return folders
 
 
+def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> None:
+    """Check the options of the report page.
+
+    Raises:
+        ConfigError: the folder cannot be written, or would be inside a bag.
+    """
+    if options.report is None:
+        if options.report_images is not None:
+            raise ConfigError(
+                '--report-images', 'needs --report', fix='give both options, or neither'
+            )
+        return
+    check_output_folder(options.report)
+    for bag, output in outputs.items():
+        folder = _report_folder(options, output).resolve()
+        for path in (output, Path(bag)):
+            if path.resolve() in (folder, *folder.parents):
+                raise ConfigError(
+                    '--report', f'{folder} is inside the bag {path}', fix='choose another folder'
+                )
+
+
+def _report_folder(options: argparse.Namespace, output: Path) -> Path:
+    """Return the folder for the page of a new bag. Several bags have names, and so have pages."""
+    folder: Path = options.report
+    return folder / output.name if len(options.bags) > 1 else folder
+
+
 def _look_into(
     path: str,
     options: argparse.Namespace,
@@ -381,7 +424,28 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
     is_complete = not prepared.failures and all(
         not run.failure and run.ledger.total.is_complete for run in prepared.runs
     )
-    return 0 if is_complete else 1
+    saver = ResultSaver('detect_bag')
+    if options.report is not None:
+        for run in prepared.runs:
+            folder = _report_folder(options, run.plan.output)
+            saver.save(folder, _save_page, run, options)
+    return 0 if is_complete and not saver.failed else 1
+
+
+def _save_page(folder: Path, run: _BagRun, options: argparse.Namespace) -> str:
+    if not run.ledger.files:
+        raise ConfigError(str(run.plan.output), 'has no results for a report page')
+    with progress_bar(desc='report', unit='img') as progress:
+        images = itertools.count(1)
+        total = run.ledger.total.images
+        page = bag_page(
+            run.plan,
+            run.ledger,
+            options.command,
+            options.report_images,
+            lambda: progress(next(images), total),
+        )
+    return page.write(folder)
 
 
 @contextlib.contextmanager
@@ -662,6 +726,13 @@ def _parser() -> argparse.ArgumentParser:
         default=defaults.part_ns / 1e9,
         metavar='S',
         help=f'length of a part and of each new file (default: {defaults.part_ns / 1e9:g} s)',
+    )
+    add('--report', type=parse_path, metavar='DIR', help='write a page for a browser: index.html')
+    add(
+        '--report-images',
+        type=integer_at_least(1),
+        metavar='N',
+        help='maximum number of pictures in --report (default: 60, and as many as fit into 3 MB)',
     )
     add(
         '--workers',

@@ -18,11 +18,7 @@ from vision_msgs.msg import Detection2DArray
 from trt_perception.errors import DepthError, ImageError
 from trt_perception.monitoring.delivery import DeliveryCounter
 from trt_perception.ros.boxes_3d.locator import KEYPOINTS, MASKS
-from trt_perception.ros.boxes_3d.messages import (
-    read_calibration,
-    read_detections,
-    read_keypoints,
-)
+from trt_perception.ros.boxes_3d.messages import read_calibration, read_keypoints
 from trt_perception.ros.boxes_3d.worker import BoxWorker
 from trt_perception.ros.intake.buffers import MAX_MESSAGE_BYTES, MessageBuffers
 from trt_perception.ros.intake.intake import SerializedMessage
@@ -30,6 +26,7 @@ from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.intake.subscriptions import ImageSubscription, ImageTopicOptions
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.wire.cdr import read_compressed, read_image
+from trt_perception.wire.detections import read_detections
 from trt_perception.wire.frames import check_frame_id
 
 _Bytes = npt.NDArray[np.uint8]

@@ -22,8 +22,9 @@ from trt_perception.boxes_3d.pairing import Pair
 from trt_perception.boxes_3d.surface import Mask, find_surface
 from trt_perception.errors import DepthError, ImageError
 from trt_perception.parameters.boxes_3d import BoxParameters
-from trt_perception.ros.boxes_3d.messages import FoundObjects, Keypoints, LocatedObject
+from trt_perception.ros.boxes_3d.messages import Keypoints, LocatedObject
 from trt_perception.wire.cdr import CompressedImageView, HeaderFields, ImageFields
+from trt_perception.wire.detections import FoundObjects
 
 #: Topics whose messages have the stamp of the detections.
 MASKS: Final = 'masks'

@@ -15,9 +15,10 @@ from visualization_msgs.msg import Marker, MarkerArray
 from trt_perception.images.drawing import class_color, track_color
 from trt_perception.model.tasks.task import LABEL_INFO
 from trt_perception.ros.boxes_3d.inputs import DETECTIONS
-from trt_perception.ros.boxes_3d.messages import FoundObject, LocatedObject
+from trt_perception.ros.boxes_3d.messages import LocatedObject
 from trt_perception.ros.camera.messages import header_message
 from trt_perception.wire.cdr import HeaderFields
+from trt_perception.wire.detections import FoundObject
 
 #: Namespaces of the markers, which viewers can show and hide.
 BOXES: Final = 'boxes'

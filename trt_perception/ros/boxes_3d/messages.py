@@ -1,4 +1,4 @@
-"""Reads serialised detections, calibrations and keypoints, and writes boxes in space.
+"""Reads serialised calibrations and keypoints, and writes boxes in space.
 
 No read takes more memory than a small multiple of the message. Format: see `wire.cdr`.
 """
@@ -15,43 +15,20 @@ import numpy.typing as npt
 from std_msgs.msg import Header
 
 from trt_perception.boxes_3d.calibration import Calibration
-from trt_perception.boxes_3d.surface import Box3D, ImageBox
+from trt_perception.boxes_3d.surface import Box3D
 from trt_perception.errors import DepthError
 from trt_perception.wire.camera_info import read_camera_info
 from trt_perception.wire.cdr import CdrReader, HeaderFields
-from trt_perception.wire.frames import check_frame_id
+from trt_perception.wire.detections import MAX_DETECTIONS, FoundObject
 from trt_perception.wire.result_messages import POINT_FLOAT32, point_cloud_message
 from trt_perception.wire.serialize import CDR_ENCAPSULATION, append_cdr, cdr_header, cdr_string
 
 _Bytes = npt.NDArray[np.uint8]
-# A detector of this package sends at most 1024 detections, each with one hypothesis.
-_MAX_DETECTIONS: Final = 4096
-_MAX_HYPOTHESES: Final = 64
 _MAX_FIELDS: Final = 16
 # Models of whole bodies and faces have at most 478 keypoints.
 _MAX_KEYPOINTS: Final = 1024
 _MAX_POINT_BYTES: Final = 256
-_POSE_AND_COVARIANCE: Final = 7 + 36
 _NO_COVARIANCE: Final = bytes(36 * 8)
-
-
-class FoundObject(NamedTuple):
-    """An object in an image.
-
-    Attributes:
-        hypotheses: class id and score of each.
-    """
-
-    hypotheses: tuple[tuple[str, float], ...]
-    box: ImageBox
-    id: str
-
-
-class FoundObjects(NamedTuple):
-    """A Detection2DArray."""
-
-    header: HeaderFields
-    objects: tuple[FoundObject, ...]
 
 
 class Keypoints(NamedTuple):
@@ -66,35 +43,6 @@ class LocatedObject(NamedTuple):
 
     found: FoundObject
     box: Box3D
-
-
-def read_detections(message: _Bytes) -> FoundObjects:
-    """Parse a serialised vision_msgs/Detection2DArray.
-
-    Raises:
-        ImageError: the message cannot be parsed (reason ``bad_message`` or ``bad_frame_id``).
-    """
-    reader = CdrReader(message)
-    header = reader.read_header()
-    check_frame_id(header)
-    return FoundObjects(
-        header,
-        tuple(
-            _read_object(reader) for _ in range(reader.read_count('detections', _MAX_DETECTIONS))
-        ),
-    )
-
-
-def _read_object(reader: CdrReader) -> FoundObject:
-    reader.read_header()
-    hypotheses = []
-    for _ in range(reader.read_count('hypotheses', _MAX_HYPOTHESES)):
-        class_id = reader.read_text('class_id')
-        score, *_ = reader.read_doubles(1 + _POSE_AND_COVARIANCE)
-        hypotheses.append((class_id, score))
-    x, y, theta, width, height = reader.read_doubles(5)
-    box = ImageBox(x, y, width, height, theta)
-    return FoundObject(tuple(hypotheses), box, reader.read_text('id'))
 
 
 def read_calibration(message: _Bytes) -> tuple[HeaderFields, Calibration]:
@@ -139,14 +87,14 @@ def read_keypoints(message: _Bytes) -> Keypoints:
         any(kind != POINT_FLOAT32 or offset + 4 > point_step for offset, kind in places)
         or point_step > _MAX_POINT_BYTES
         or columns > _MAX_KEYPOINTS
-        or rows > _MAX_DETECTIONS
+        or rows > MAX_DETECTIONS
         or row_step != point_step * columns
         or size != row_step * rows
     ):
         found = f'{columns}x{rows} points in {size} bytes, fields {", ".join(fields) or "none"}'
         expected = (
             'the fields x, y and score as float32, without padding, and at most '
-            f'{_MAX_KEYPOINTS}x{_MAX_DETECTIONS} points'
+            f'{_MAX_KEYPOINTS}x{MAX_DETECTIONS} points'
         )
         raise DepthError('bad_message', 'keypoints', found, expected=expected)
     kind = '>f4' if is_bigendian else '<f4'

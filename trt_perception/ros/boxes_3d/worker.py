@@ -19,7 +19,7 @@ from trt_perception.ros.boxes_3d.locator import (
     LocatedImage,
     Locator,
 )
-from trt_perception.ros.boxes_3d.messages import FoundObjects
+from trt_perception.wire.detections import FoundObjects
 
 #: What becomes of a detection message. Each is counted once.
 OUTCOMES: Final = (
