@@ -112,11 +112,11 @@ class Image:
 
     def install_packages(self, instruction):
         """Make the virtual environment, and install the pinned packages into it."""
-        # The image has Python 3.12. A shim of pyenv may have the name without the interpreter.
-        found = subprocess.run(
-            'python3.12 --version', shell=True, capture_output=True, check=False
-        )
-        python = sys.executable if found.returncode else 'python3.12'
+        python = 'python3.12'  # as in the image
+        try:  # a shim of pyenv may have the name without the interpreter
+            subprocess.run([python, '--version'], capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError):
+            python = sys.executable
         environment = self.workspace / '.venv'
         subprocess.run([python, '-m', 'venv', environment], check=True)
         python = environment / 'bin' / 'python'

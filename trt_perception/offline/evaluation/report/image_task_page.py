@@ -81,7 +81,7 @@ def image_task_page(
     figures = list(_figures(page, results.images, max_images, _ERROR_TITLES[report.task]))
     images = results.images[: len(figures)]
     page.data['images'] = [
-        {'name': escape_controls(image.name, None), 'error': image.error} for image in images
+        {'name': escape_controls(image.name, None), 'error': image.deviation} for image in images
     ]
     used = {picture.part for image in images for picture in image.pictures if picture.url}
     boxes = [
@@ -166,7 +166,7 @@ def _figures(
     room = MAX_PAGE_BYTES - len(page.html().encode()) - 20_000
     for image in images[:max_images]:
         parts = element('div', *map(_picture, image.pictures), class_='parts')
-        caption = element('figcaption', name(image.name), f': {error_title} {image.error:.3f}')
+        caption = element('figcaption', name(image.name), f': {error_title} {image.deviation:.3f}')
         figure = element('figure', caption, parts, class_='result')
         room -= len(figure.encode()) + len(image.name) + 50
         if max_images is None and room < 0:

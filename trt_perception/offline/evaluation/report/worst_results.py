@@ -56,16 +56,16 @@ class ResultPicture:
 
 @dataclass(frozen=True, order=True)
 class ResultImage:
-    """The pictures of one image. Images are ordered by their error.
+    """The pictures of one image. Images are ordered by their deviation.
 
     Attributes:
-        error: the largest error of a model, 0 if the results equal the label (without labels: the
-            results of the first model). The score of a wrong best class, the share of wrong
+        deviation: the largest error of a model, 0 if the results equal the label (without labels:
+            the results of the first model). The score of a wrong best class, the share of wrong
             pixels, or the mean relative error of depth.
         number: negative place among all images, so that the first of equal images is kept.
     """
 
-    error: float
+    deviation: float
     number: int
     name: str
     pictures: tuple[ResultPicture, ...]
@@ -117,11 +117,11 @@ class WorstResults:
             for name, one in compared.items():
                 counts = self.confusions.setdefault(name, Counter())
                 counts[truth, self._best_class(name, one)] += 1
-        error = max(map(_mean, errors.values()), default=0.0)
-        is_worse = len(self._kept) < self._count or error > self._kept[0].error
-        if error > 0 and is_worse:
+        deviation = max(map(_mean, errors.values()), default=0.0)
+        is_worse = len(self._kept) < self._count or deviation > self._kept[0].deviation
+        if deviation > 0 and is_worse:
             pictures = tuple(self._pictures(bgr, label, truth, found, errors))
-            kept = ResultImage(error, -self._seen, image.path.name, pictures)
+            kept = ResultImage(deviation, -self._seen, image.path.name, pictures)
             heapq.heappush(self._kept, kept)
             if len(self._kept) > self._count:
                 heapq.heappop(self._kept)
