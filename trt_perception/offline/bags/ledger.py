@@ -154,7 +154,8 @@ def _parse(content: Any) -> Ledger:
             tuple(facts['evidence']),
         )
     reports = [PartReport.from_dict(each) for each in content['parts']]
-    return Ledger(dict(content['inputs']), facts, reports, content['files'], content['is_complete'])
+    inputs = dict(content['inputs'])
+    return Ledger(inputs, facts, reports, content['files'], content['is_complete'])
 
 
 def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
