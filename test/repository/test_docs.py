@@ -150,7 +150,7 @@ def test_parameter_files_on_the_page_about_own_models_work(block):
 def test_parameters_in_commands_exist(page):
     text = page.read_text(encoding='utf-8')
     known = {parameter.name for parameter in PARAMETERS}
-    known |= camera_rows(['front', 'rear']).keys()
+    known |= camera_rows(['front', 'rear', 'left', 'right']).keys()
     named = re.findall(r'ros2 param \w+ /\w+ ([\w.]+)', text)
     named += re.findall(r'(?<!\w)-p ([\w.]+):=', text)
     named += re.findall(r'`(model\.\w+|image_qos\.\w+|debug_image\.\w+)', text)

@@ -99,6 +99,18 @@ def test_each_file_names_the_classes_and_the_threshold(model, bag, tmp_path):
         assert info.threshold == pytest.approx(0.3)
 
 
+def test_complete_bag_without_one_of_its_files_is_refused(model, bag, tmp_path):
+    out = tmp_path / 'out'
+    arguments = model, bag, '--output', out, '--part-s', 1
+    assert run_detect_bag(*arguments) == 0
+    content = (out / 'out_1.mcap').read_bytes()
+    (out / 'out_1.mcap').unlink()
+    assert run_detect_bag(*arguments) == 2
+    assert run_detect_bag(*arguments, '--dry-run') == 2
+    assert run_detect_bag(*arguments, '--overwrite') == 0
+    assert (out / 'out_1.mcap').read_bytes() == content
+
+
 def test_detections_equal_those_of_detect_images(tmp_path):
     scenes = sorted(SCENES.glob('*.jpg'))[:6]
     images = tmp_path / 'images'

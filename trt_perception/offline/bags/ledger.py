@@ -1,6 +1,6 @@
 """The ledger of one output bag: what has been written, and for which inputs.
 
-The file ``detect_bag.json`` in the output folder has the hash of all inputs and the report of each
+The file ``detect_bag.json`` in the output folder has a hash of each input and the report of each
 part that was written. It has no times and no paths, so equal runs have equal ledgers.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.bags.metadata import METADATA_NAME
+from trt_perception.bags.writer import STORAGES
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.json_section import parse_json
@@ -28,6 +29,14 @@ LEDGER_FILE: Final = 'detect_bag.json'
 _MAX_BYTES: Final = 64 * 2**20
 # In the metadata of each bag that this package writes.
 _OURS: Final = b'trt_perception.message_counts'
+#: What a user calls the inputs of a plan.
+_INPUT_NAMES: Final = {
+    'package': 'version of trt_perception',
+    'image_wh': 'size of the images',
+    'span': '--start or --end',
+    'options': '--storage, --compression, --copy or --part-s',
+    'masks': '--masks',
+}
 _OVERWRITE: Final = 'replace the results with --overwrite, or choose another --output'
 
 
@@ -36,14 +45,14 @@ class Ledger:
     """The state of an output bag.
 
     Attributes:
-        digest: hash of all inputs.
+        inputs: a hash of each input by its name, as in the plan.
         facts: what is known about the model; None before it was opened.
         reports: the report of each part that was written, in their order.
         files: number of files that were written. Parts without messages have none.
         is_complete: whether all parts were written.
     """
 
-    digest: str
+    inputs: dict[str, str]
     facts: ModelFacts | None = None
     reports: list[PartReport] = field(default_factory=list)
     files: int = 0
@@ -64,7 +73,7 @@ class Ledger:
             WriteError: the file cannot be written.
         """
         content = {
-            'digest': self.digest,
+            'inputs': self.inputs,
             'facts': None if self.facts is None else asdict(self.facts),
             'files': self.files,
             'is_complete': self.is_complete,
@@ -95,9 +104,24 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
         ledger = _parse(parse_json(read_regular(path, _MAX_BYTES)))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(str(path), f'cannot be read: {error}', fix=_OVERWRITE) from error
-    if ledger.digest != plan.digest:
-        found = 'has results of another bag, model, version or other parameters'
+    if ledger.inputs != plan.inputs:
+        names = [
+            _INPUT_NAMES.get(name, name)
+            for name, value in plan.inputs.items()
+            if ledger.inputs.get(name) != value
+        ]
+        found = f'has results of other inputs; different: {", ".join(names) or "unknown"}'
         raise ConfigError(str(folder), found, fix=_OVERWRITE)
+    suffix = STORAGES[plan.options.storage]
+    # The folder may have another name than when it was written.
+    files = sum(each.suffix == suffix for each in folder.iterdir())
+    if files < ledger.files:
+        raise ConfigError(
+            str(folder),
+            f'{files} files {suffix}',
+            expected=f'the {ledger.files} files that were written',
+            fix=f'restore the others, {_OVERWRITE}',
+        )
     return ledger
 
 
@@ -130,7 +154,8 @@ def _parse(content: Any) -> Ledger:
             tuple(facts['evidence']),
         )
     reports = [PartReport.from_dict(each) for each in content['parts']]
-    return Ledger(content['digest'], facts, reports, content['files'], content['is_complete'])
+    inputs = dict(content['inputs'])
+    return Ledger(inputs, facts, reports, content['files'], content['is_complete'])
 
 
 def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:

@@ -54,7 +54,7 @@ class BagPlan:
         start_ns: first log time.
         end_ns: end of the log times, not included.
         options: how the new bag is written.
-        digest: hash of bag, model, parameters, options and versions.
+        inputs: a hash of each input by its name: of the bag, the model, the parameters and so on.
         counts: number of images by topic, in the whole bag; empty if unknown.
         share: share of the bag's time that is processed.
     """
@@ -66,7 +66,7 @@ class BagPlan:
     start_ns: int
     end_ns: int
     options: OutputOptions
-    digest: str
+    inputs: dict[str, str]
     counts: Mapping[str, int]
     share: float
 
@@ -121,9 +121,10 @@ def time_span(
     start = max(start, bag_start_ns)
     if start >= end:
         length = (bag_end_ns - bag_start_ns) / 1e9
+        until = 'on' if end_s is None else f'to {end_s:.3f}'
         raise ConfigError(
             '--start and --end',
-            f'nothing of the bag is between {start_s} and {end_s}',
+            f'no message from {start_s or 0:.3f} {until}',
             expected=f'seconds from 0 to {length:.3f}, or since the epoch, from '
             f'{bag_start_ns / 1e9:.3f} to {bag_end_ns / 1e9:.3f}',
         )
@@ -154,7 +155,7 @@ def plan_bag(
         span: first log time to process, and the end, in ns.
         bag_span: first and last log time of the bag, in ns.
         counts: number of messages by topic.
-        settings: what else decides the results, for the hash.
+        settings: what else decides the results, for the hashes.
 
     Raises:
         ConfigError: the bag would have too many parts.
@@ -177,7 +178,6 @@ def plan_bag(
         'options': asdict(options),
         **settings,
     }
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
     share = (span[1] - span[0]) / max(1, bag_span[1] + 1 - bag_span[0])
     return BagPlan(
         path,
@@ -186,7 +186,7 @@ def plan_bag(
         found.image_wh,
         *span,
         options,
-        digest,
+        {name: _hash_of(value) for name, value in inputs.items()},
         dict(counts),
         min(share, 1.0),
     )
@@ -204,6 +204,10 @@ def parameter_facts(parameters: NodeParameters, cameras: tuple[BagCamera, ...]) 
             own.pop(ignored)
         facts[name] = own
     return facts
+
+
+def _hash_of(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _package_digest() -> str:

@@ -222,7 +222,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
                 'parameters': parameter_facts(parameters, on),
             },
         )
-        ledger = Ledger(plan.digest)
+        ledger = Ledger(plan.inputs)
         if not options.overwrite:
             ledger = read_ledger(plan) or ledger
         prepared.runs.append(_BagRun(plan, ledger))
@@ -639,10 +639,11 @@ def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
             f'{plan.bag}: {said} of {counted(len(plan.cameras), "camera")} in {length:.1f} s, '
             f'{counted(plan.part_count, "part")} of up to {plan.options.part_ns / 1e9:g} s'
         )
-        rows = [('  camera', 'topic', 'images', 'calibration')]
+        rows = [('  camera', 'topic', 'images', 'camera_info')]
         for camera in plan.cameras:
             count = str(plan.counts.get(camera.topic, 'unknown'))
-            rows.append((f'  {camera.name or repr("")}', camera.topic, count, camera.info_topic))
+            info = camera.info_topic or 'none'
+            rows.append((f'  {camera.name or repr("")}', camera.topic, count, info))
         lines.append(format_table(rows))
         written, raw = len(run.ledger.reports), len(_raw_files(plan))
         state = 'complete' if run.ledger.is_complete else f'{written} of {plan.part_count} parts'

@@ -317,7 +317,9 @@ def _curves(report: AccuracyReport, counts: Sequence[ThresholdCounts]) -> list[M
                     for one in all_[:_MAX_THIN_CURVES]
                 ]
     similarity = report.measure.similarity
-    title = f'Mean of categories at {similarity} 0.50' + ('; thin: each' if thin else '')
+    title = f'Mean of categories at {similarity} 0.50'
+    if thin:
+        title += '; thin lines: each category'
     charts = [line_chart(title, curves, 'recall', 'precision', thin=thin)]
     shares = {'precision': precisions, 'recall': recalls_of, 'F1': f1_scores}
     for label, share in shares.items():

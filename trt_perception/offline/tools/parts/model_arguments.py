@@ -240,7 +240,7 @@ def read_parameters(
                 '--param',
                 short_repr(name),
                 expected='a parameter of docs/parameters.md',
-                fix=_unknown_parameter_fix(name, text),
+                fix=_unknown_parameter_fix(name, text, set_elsewhere),
             )
         if name in values:
             raise ConfigError(f'--param {given}', f'{name} is given twice', fix='give it once')
@@ -252,12 +252,13 @@ def read_parameters(
     return values
 
 
-def _unknown_parameter_fix(name: str, text: str) -> str:
+def _unknown_parameter_fix(name: str, text: str, set_elsewhere: Mapping[str, str]) -> str:
     """Return what to type instead of ``--param NAME=TEXT``; '' if nothing is similar."""
     foreign = foreign_names(name)
     meant = suggest_tool_assignment(name, [text] if text else [])
-    if foreign and foreign.ours in _PARAMETERS_SET_ELSEWHERE:
-        return _PARAMETERS_SET_ELSEWHERE[foreign.ours]
+    similar = foreign.ours if foreign else suggest_parameter(name)
+    if similar in set_elsewhere:
+        return set_elsewhere[similar]
     if foreign and foreign.ours in OURS_OUTSIDE_THE_TABLE:
         return 'leave it out: only a node uses it'
     if foreign and not meant:
