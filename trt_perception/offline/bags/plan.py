@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import trt_perception
+from trt_perception.bags.metadata import NO_START
+from trt_perception.bags.open_bag import storage_suffix
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import FoundCameras
 from trt_perception.offline.bags.units import BagCamera, Unit
@@ -157,7 +159,7 @@ def plan_bag(
         settings: what else decides the results, for the hash.
 
     Raises:
-        ConfigError: the bag would have too many parts.
+        ConfigError: the bag would have too many parts, or times that rosbag2 cannot store.
     """
     parts = math.ceil((span[1] - span[0]) / options.part_ns)
     if parts > MAX_PARTS:
@@ -169,6 +171,13 @@ def plan_bag(
             fix='choose a part of the bag with --start and --end, or longer parts with --part-s',
         )
     inputs = {
+    if span[1] > NO_START:
+        raise ConfigError(
+            path,
+            f'a log time of {(span[1] - 1) / 1e9:.3f} s, which rosbag2 cannot store',
+            expected=f'log times before {NO_START / 1e9:.0f} s',
+            fix='choose a part of the bag with --end',
+        )
         'package': _package_digest(),
         'bag': _bag_identity(Path(path)),
         'cameras': [asdict(camera) for camera in found.cameras],
