@@ -1,4 +1,4 @@
-"""Tests of spans of time."""
+"""Tests of spans of time, and of the hash of a bag."""
 
 import pytest
 

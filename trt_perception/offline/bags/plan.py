@@ -22,7 +22,8 @@ from trt_perception.parameters.camera import NodeParameters
 PARTS_FOLDER: Final = '.parts'
 #: A bag of a week, in parts of 60 s.
 MAX_PARTS: Final = 10_080
-_BAG_SUFFIXES: Final = ('.mcap', '.db3', '.zstd')
+# SQLite's changes that a killed recorder did not write into the file yet.
+_WRITE_AHEAD_LOG: Final = '-wal'
 _HASHED_BYTES: Final = 2**20
 _CODE_SUFFIXES: Final = ('.py', '.cu', '.cuh', '.json')
 
@@ -170,7 +171,6 @@ def plan_bag(
             expected=f'at most {MAX_PARTS} parts',
             fix='choose a part of the bag with --start and --end, or longer parts with --part-s',
         )
-    inputs = {
     if span[1] > NO_START:
         raise ConfigError(
             path,
@@ -178,6 +178,7 @@ def plan_bag(
             expected=f'log times before {NO_START / 1e9:.0f} s',
             fix='choose a part of the bag with --end',
         )
+    inputs = {
         'package': _package_digest(),
         'bag': _bag_identity(Path(path)),
         'cameras': [asdict(camera) for camera in found.cameras],
@@ -227,10 +228,12 @@ def _package_digest() -> str:
 
 def _bag_identity(path: Path) -> list[tuple[str, int, str]]:
     """Return name, size, and a hash of the first and last MiB of each file of a bag."""
-    files = [path] if path.is_file() else sorted(path.iterdir())
+    log = path.with_name(path.name + _WRITE_AHEAD_LOG)
+    files = [path, log] if path.is_file() else sorted(path.iterdir())
     identity = []
     for file in files:
-        if file.suffix in _BAG_SUFFIXES and file.is_file():
+        name = file.name.removesuffix(_WRITE_AHEAD_LOG)
+        if storage_suffix(Path(name)) and file.is_file():
             size = file.stat().st_size
             digest = hashlib.sha256()
             with file.open('rb') as content:
