@@ -7,12 +7,13 @@ part that was written. It has no times and no paths, so equal runs have equal le
 from __future__ import annotations
 
 import contextlib
-import shutil
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.bags.metadata import METADATA_NAME
+from trt_perception.bags.writer import STORAGES, data_file_name, is_written_name
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.json_section import parse_json
@@ -28,6 +29,10 @@ LEDGER_FILE: Final = 'detect_bag.json'
 _MAX_BYTES: Final = 64 * 2**20
 # In the metadata of each bag that this package writes.
 _OURS: Final = b'trt_perception.message_counts'
+# Temporary files of the ledger.
+_TEMPORARY: Final = f'.{LEDGER_FILE}.'
+# Files of raw results, and their temporary files with the process that writes them.
+_RAW_NAME: Final = re.compile(r'[0-9]{6}\.raw|\.[0-9]{6}\.raw\.[0-9]+')
 _OVERWRITE: Final = 'replace the results with --overwrite, or choose another --output'
 
 
@@ -110,7 +115,7 @@ def _has_only_metadata(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     names = {each.name for each in folder.iterdir()}
-    if not names <= {PARTS_FOLDER, METADATA_NAME}:
+    if not names <= {PARTS_FOLDER, METADATA_NAME} or not all(map(_is_ours, folder.iterdir())):
         return False
     with contextlib.suppress(FileNotFoundError):
         return _OURS in read_regular(folder / METADATA_NAME, _MAX_BYTES)
@@ -166,24 +171,35 @@ def remove_results(folder: Path) -> None:
             'exists, and detect_bag did not write it, so --overwrite does not remove it',
             fix='choose another --output, or remove it yourself',
         )
-    patterns = f'{folder.name}_*.mcap', f'{folder.name}_*.db3', METADATA_NAME, LEDGER_FILE
-    # Temporary files of the writer begin with a dot.
-    ours = [
-        path
-        for pattern in patterns
-        for each in (pattern, f'.{pattern}*')
-        for path in folder.glob(each)
-    ]
-    others = [each.name for each in folder.iterdir() if each not in ours]
-    if others := [name for name in others if name != PARTS_FOLDER]:
+    others = [path.name for path in folder.iterdir() if not _is_ours(path)]
+    if others:
         raise ConfigError(
             str(folder),
             f'has files that detect_bag did not write: {join_first_items(others)}',
             fix='move them to another folder, or choose another --output',
         )
     remove_parts(folder)
-    for path in ours:
-        path.unlink()
+    for path in folder.iterdir():
+        if path.name != PARTS_FOLDER:
+            path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether detect_bag writes files of this name into an output folder."""
+    if path.name == PARTS_FOLDER:
+        is_folder = path.is_dir() and not path.is_symlink()
+        return is_folder and all(map(_is_raw, path.iterdir()))
+    if path.is_dir():
+        return False
+    is_named = path.name in (METADATA_NAME, LEDGER_FILE) or path.name.startswith(_TEMPORARY)
+    return is_named or any(
+        is_written_name(path.name, path.parent, storage) for storage in STORAGES
+    )
+
+
+def _is_raw(path: Path) -> bool:
+    """Return whether a file has raw results, or is a temporary file of them."""
+    return _RAW_NAME.fullmatch(path.name) is not None and not path.is_dir()
 
 
 def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
@@ -193,11 +209,15 @@ def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
         keeps_raw: whether the raw results belong to the ledger. Otherwise they are removed, too.
     """
     for path in (folder / PARTS_FOLDER).iterdir():
-        if path.name.startswith('.') or not keeps_raw:
+        if _is_raw(path) and (path.name.startswith('.') or not keeps_raw):
             path.unlink()
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the raw results in an output folder."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder / PARTS_FOLDER)
+    """Remove the raw results in an output folder. Other files stay."""
+    parts = folder / PARTS_FOLDER
+    if parts.is_dir() and not parts.is_symlink():
+        for path in filter(_is_raw, parts.iterdir()):
+            path.unlink()
+        with contextlib.suppress(OSError):  # it has other files
+            parts.rmdir()
