@@ -87,7 +87,7 @@ class BagWriter:
 
     Raises:
         ConfigError: the bag cannot begin or continue in this folder, another program writes to the
-            folder, a QoS is invalid, or a package is missing.
+            folder, the folder's name is not UTF-8, a QoS is invalid, or a package is missing.
         WriteError: the folder cannot be written.
 
     >>> topics = [bag_topic('/detections', 'vision_msgs/Detection2DArray')]
@@ -110,6 +110,12 @@ class BagWriter:
         self._indexes = {topic.name: index for index, topic in enumerate(topics)}
         if len(self._indexes) < len(topics):
             raise ValueError('two topics have the same name')
+        if any('\ud800' <= letter <= '\udfff' for letter in _bag_name(folder)):
+            raise ConfigError(
+                str(folder),
+                'its name is not UTF-8, and metadata.yaml has the names of files',
+                fix='name another folder for the bag',
+            )
         self._topics = tuple(replace(topic, qos=jazzy_qos(topic)) for topic in topics)
         if storage == 'mcap':
             check_libraries(compression)
