@@ -397,6 +397,22 @@ def test_foreign_folder_is_never_removed(model, bag, tmp_path):
     assert files_of(folder) == before
 
 
+def test_results_never_replace_the_bag_that_is_read(model, tmp_path):
+    source = write_bag(tmp_path / 'drive', camera_rows('/front/image_raw', moving(3)))
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, source, '--output', out, '--copy') == 0
+    before = files_of(out)
+    links = tmp_path / 'links'
+    links.mkdir()
+    (links / 'drive.mcap').symlink_to(out / 'out_0.mcap')
+    for again in (out / 'out_0.mcap', links, links / 'drive.mcap'):
+        assert run_detect_bag(model, again, '--output', out, '--overwrite') == 2
+        assert files_of(out) == before
+    arguments = model, source, links, '--output', tmp_path, '--overwrite'
+    assert run_detect_bag(*arguments) == 2
+    assert files_of(out) == before
+
+
 def test_maps_have_the_calibration_of_the_bag(tmp_path):
     arguments = tool_arguments('depth', tmp_path / 'depth.onnx')
     picture = np.full((96, 128, 3), 90, np.uint8)
