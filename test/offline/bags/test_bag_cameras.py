@@ -95,3 +95,20 @@ def test_bag_without_colour_images_is_refused(tmp_path):
     write_bag(tmp_path / 'bag', rows)
     with contextlib.closing(open_bag(tmp_path / 'bag')) as bag, pytest.raises(ConfigError):
         find_cameras(bag, 'BAG', {}, (), {}, prefers_compressed=False)
+
+
+@pytest.mark.parametrize(
+    'topics',
+    [
+        ['/a/b/image', '/a_b/image'],
+        ['/front/image_raw', '/front/image_rect', '/front/image_raw/left'],
+        ['/front-left/image'],
+        ['/../../etc/image'],
+        ['/' + 'x' * 65 + '/image'],
+    ],
+)
+def test_topics_without_different_valid_names_are_refused(tmp_path, topics):
+    with pytest.raises(ConfigError):
+        found_in(tmp_path / 'bag', topics)
+    given = {f'c{number}': topic for number, topic in enumerate(topics)}
+    assert names(found_in(tmp_path / 'again', topics, given=given)) == given
