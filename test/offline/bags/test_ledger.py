@@ -1,10 +1,13 @@
-"""Tests of the ledger of an output bag: foreign files stay."""
+"""Tests of the ledger of an output bag: foreign files stay, and edited ledgers are refused."""
+
+import json
 
 import pytest
 
 from trt_perception.bags.bag import BagLoss
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.ledger import (
+    LEDGER_FILE,
     Ledger,
     read_ledger,
     remove_leftovers,
@@ -89,3 +92,45 @@ def test_saved_ledger_is_read_back(tmp_path):
     ledger = read_ledger(plan(folder))
     assert ledger is not None
     assert (ledger.is_complete, ledger.files, ledger.total.images) == (True, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ('keys', 'value'),
+    [
+        (['files'], -1),
+        (['files'], 3),
+        (['files'], '2'),
+        (['is_complete'], False),
+        (['is_complete'], 'yes'),
+        (['parts'], []),
+        (['facts'], {}),
+        (['parts', 0, 'images'], 'many'),
+        (['parts', 0, 'images'], -5),
+        (['parts', 0, 'unread'], []),
+        (['parts', 0, 'unread'], {'bad_step': 'x'}),
+        (['parts', 0, 'examples'], {'bad_step': 3}),
+        (['parts', 0, 'losses', 0, 'start_ns'], 'early'),
+        (['parts', 0, 'losses', 0, 'file'], 1),
+    ],
+)
+def test_edited_ledger_is_refused(tmp_path, keys, value):
+    folder = results(tmp_path / 'out')
+    content = json.loads((folder / LEDGER_FILE).read_text())
+    *way, last = keys
+    place = content
+    for key in way:
+        place = place[key]
+    place[last] = value
+    (folder / LEDGER_FILE).write_text(json.dumps(content))
+    before = names(folder)
+    with pytest.raises(ConfigError):
+        read_ledger(plan(folder))
+    assert names(folder) == before
+
+
+@pytest.mark.parametrize('name', ['out_1.mcap', 'metadata.yaml'])
+def test_complete_bag_without_a_file_is_refused(tmp_path, name):
+    folder = results(tmp_path / 'out')
+    (folder / name).unlink()
+    with pytest.raises(ConfigError):
+        read_ledger(plan(folder))

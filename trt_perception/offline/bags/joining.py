@@ -119,6 +119,7 @@ class BagJoin:
             for camera in plan.cameras
         }
         self.remarks: list[str] = []
+        self._topic_names = {topic.name for topic in facts.topics}
         self._joined = 0
         self._units = list(plan.units())
         self._bag: FileBag | None = open_bag(plan.bag) if plan.options.copies_input else None
@@ -129,7 +130,10 @@ class BagJoin:
             [*copied, *own.values()],
             storage=plan.options.storage,
             compression=plan.options.compression,
-            first_file=ledger.files if (plan.output / METADATA_NAME).exists() else None,
+            # With parts in the ledger, the writer refuses a folder without their files.
+            first_file=ledger.files
+            if ledger.reports or (plan.output / METADATA_NAME).exists()
+            else None,
         )
         try:
             make_folder(plan.output / PARTS_FOLDER)
@@ -175,11 +179,26 @@ class BagJoin:
             if report is not None:
                 yield report
 
+    def _records(self, reader: PartReader, unit: Unit) -> Iterator[FrameRecord]:
+        """Yield the raw results of a part.
+
+        Raises:
+            ConfigError: the file is damaged, or has results of another camera, time or topic.
+        """
+        for record in reader:
+            if (
+                record.camera not in self._cameras
+                or not unit.start_ns <= record.log_ns < unit.end_ns
+                or not {name for name, _ in record.messages} <= self._topic_names
+            ):
+                raise reader.error('it has results that do not belong to this part')
+            yield record
+
     def _join(self, unit: Unit) -> PartReport | None:
         """Join a part. Return its report if it was written, None if it had been written before."""
         with PartReader(unit.target) as reader:
             if unit.number < len(self._ledger.reports):
-                for record in reader:
+                for record in self._records(reader, unit):
                     for _ in self._cameras[record.camera].messages(record):
                         pass
                 return None
@@ -203,7 +222,7 @@ class BagJoin:
 
     def _write(self, reader: PartReader, unit: Unit) -> bool:
         """Write a file of the new bag. Return False if it would have no messages."""
-        messages = self._results(reader)
+        messages = self._results(self._records(reader, unit))
         if self._bag is not None:
             copied = self._bag.messages(list(self._bag.topics), unit.start_ns, unit.end_ns)
             messages = heapq.merge(copied, messages, key=attrgetter('log_ns'))
@@ -217,9 +236,9 @@ class BagJoin:
         self._writer.end_file()
         return True
 
-    def _results(self, reader: PartReader) -> Iterator[BagMessage]:
+    def _results(self, records: Iterator[FrameRecord]) -> Iterator[BagMessage]:
         labelled = set[str]()
-        for record in reader:
+        for record in records:
             camera = self._cameras[record.camera]
             if record.camera not in labelled:
                 labelled.add(record.camera)

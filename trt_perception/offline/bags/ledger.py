@@ -21,7 +21,7 @@ from trt_perception.files.plain_text import join_first_items
 from trt_perception.files.regular_files import read_regular
 from trt_perception.model.tasks.task import Topic
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
-from trt_perception.offline.bags.records import PartReport
+from trt_perception.offline.bags.records import PartReport, checked_integer
 from trt_perception.offline.bags.units import ModelFacts
 
 LEDGER_FILE: Final = 'detect_bag.json'
@@ -97,13 +97,29 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
             fix='choose another --output',
         )
     try:
-        ledger = _parse(parse_json(read_regular(path, _MAX_BYTES)))
+        ledger = _parse(parse_json(read_regular(path, _MAX_BYTES)), plan)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(str(path), f'cannot be read: {error}', fix=_OVERWRITE) from error
     if ledger.digest != plan.digest:
         found = 'has results of another bag, model, version or other parameters'
         raise ConfigError(str(folder), found, fix=_OVERWRITE)
+    if ledger.is_complete:
+        _check_files(plan, ledger)
     return ledger
+
+
+def _check_files(plan: BagPlan, ledger: Ledger) -> None:
+    """Check that a complete bag has its files.
+
+    Raises:
+        ConfigError: a file is missing.
+    """
+    names = [
+        data_file_name(plan.output, plan.options.storage, number) for number in range(ledger.files)
+    ]
+    for name in (METADATA_NAME, *names):
+        if not (plan.output / name).is_file():
+            raise ConfigError(str(plan.output / name), 'is missing', fix=_OVERWRITE)
 
 
 def _is_empty(folder: Path) -> bool:
@@ -122,7 +138,12 @@ def _has_only_metadata(folder: Path) -> bool:
     return True
 
 
-def _parse(content: Any) -> Ledger:
+def _parse(content: Any, plan: BagPlan) -> Ledger:
+    """Return a checked ledger.
+
+    Raises:
+        ValueError, KeyError or TypeError: the content is no ledger, or contradicts itself.
+    """
     facts = content['facts']
     if facts is not None:
         facts = ModelFacts(
@@ -134,8 +155,16 @@ def _parse(content: Any) -> Ledger:
             facts['runtime'],
             tuple(facts['evidence']),
         )
+        texts = [*facts.class_names, *(t.name for t in (*facts.topics, *facts.label_topics))]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError('a name is no text')
     reports = [PartReport.from_dict(each) for each in content['parts']]
-    return Ledger(content['digest'], facts, reports, content['files'], content['is_complete'])
+    files = checked_integer(content['files'], 0, len(reports))
+    ledger = Ledger(content['digest'], facts, reports, files, content['is_complete'])
+    is_same_plan = ledger.digest == plan.digest
+    if is_same_plan and ledger.is_complete is not (len(reports) == plan.part_count):
+        raise ValueError('its number of parts contradicts is_complete')
+    return ledger
 
 
 def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
