@@ -9,6 +9,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.ledger import (
     LEDGER_FILE,
     Ledger,
+    check_unchanged,
     read_ledger,
     remove_leftovers,
     remove_results,
@@ -134,3 +135,22 @@ def test_complete_bag_without_a_file_is_refused(tmp_path, name):
     (folder / name).unlink()
     with pytest.raises(ConfigError):
         read_ledger(plan(folder))
+
+
+def test_changes_by_another_process_are_noticed(tmp_path):
+    folder = results(tmp_path / 'out')
+    mine = Ledger(DIGEST, None, [PartReport()], 1)
+    mine.save(folder)
+    check_unchanged(plan(folder), mine)
+    for other in (
+        Ledger('other', None, [PartReport()], 1),
+        Ledger(DIGEST, None, [], 0),
+        Ledger(DIGEST, None, [PartReport(), PartReport()], 2, True),
+    ):
+        other.save(folder)
+        with pytest.raises(ConfigError):
+            check_unchanged(plan(folder), mine)
+    remove_results(folder)
+    with pytest.raises(ConfigError):
+        check_unchanged(plan(folder), mine)
+    check_unchanged(plan(folder), Ledger(DIGEST))

@@ -23,7 +23,12 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.images.detections import Detections
-from trt_perception.offline.bags.ledger import Ledger, remove_leftovers, remove_parts
+from trt_perception.offline.bags.ledger import (
+    Ledger,
+    check_unchanged,
+    remove_leftovers,
+    remove_parts,
+)
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import FrameRecord, PartReader, PartReport
 from trt_perception.offline.bags.result_messages import ObjectMessages
@@ -112,6 +117,7 @@ class BagJoin:
     def __init__(
         self, plan: BagPlan, parameters: NodeParameters, ledger: Ledger, facts: ModelFacts
     ) -> None:
+        check_unchanged(plan, ledger)
         self._plan = plan
         self._ledger = ledger
         self._cameras = {

@@ -108,6 +108,23 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
     return ledger
 
 
+def check_unchanged(plan: BagPlan, ledger: Ledger) -> None:
+    """Check that no other process has changed an output folder since its ledger was read.
+
+    Opening a model takes seconds, in which another detect_bag may write or replace the results.
+
+    Raises:
+        ConfigError: another process has changed the folder.
+    """
+    now = read_ledger(plan) or Ledger(plan.digest)
+    if len(now.reports) != len(ledger.reports):
+        raise ConfigError(
+            str(plan.output),
+            'another detect_bag has changed the results since this one started',
+            fix='wait until it has ended, and call the same command again',
+        )
+
+
 def _check_files(plan: BagPlan, ledger: Ledger) -> None:
     """Check that a complete bag has its files.
 
