@@ -366,6 +366,18 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert str(gone) in table
 
 
+def test_raw_results_next_to_a_complete_bag_are_removed(model, bag, tmp_path):
+    """A process that is killed between the last two steps leaves them."""
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, bag, '--output', out) == 0
+    (out / '.parts').mkdir()
+    (out / '.parts/000000.raw').write_text('raw')
+    before = files_of(out)
+    assert run_detect_bag(model, bag, '--output', out) == 0
+    assert files_of(out) == before
+    assert not (out / '.parts').exists()
+
+
 def test_dry_run_writes_nothing(model, bag, tmp_path, capsys):
     out = tmp_path / 'out'
     options = '--output', out, '--part-s', 0.5, '--dry-run'

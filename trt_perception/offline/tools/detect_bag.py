@@ -31,6 +31,7 @@ from trt_perception.offline.bags.ledger import (
     Ledger,
     check_runtime,
     read_ledger,
+    remove_parts,
     remove_results,
 )
 from trt_perception.offline.bags.plan import (
@@ -383,6 +384,9 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
         if options.overwrite:
             with _locked(run.plan.output):
                 remove_results(run.plan.output)
+        elif run.ledger.is_complete:
+            # The process may have been killed before it removed them.
+            remove_parts(run.plan.output)
     with _progress_bar(prepared) as bar:
         runs = _BagRuns(prepared, bar)
         runs.process(options.workers)
