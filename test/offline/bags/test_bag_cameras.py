@@ -112,3 +112,9 @@ def test_topics_without_different_valid_names_are_refused(tmp_path, topics):
         found_in(tmp_path / 'bag', topics)
     given = {f'c{number}': topic for number, topic in enumerate(topics)}
     assert names(found_in(tmp_path / 'again', topics, given=given)) == given
+
+
+def test_names_of_cameras_that_are_left_out_may_be_invalid(tmp_path):
+    topics = ['/front/image', '/rear-left/image', '/a/b/image', '/a_b/image']
+    found = found_in(tmp_path / 'bag', topics, wanted=['front'])
+    assert names(found) == {'front': '/front/image'}

@@ -75,7 +75,7 @@ def find_cameras(
         else:
             found[topic] = camera, size
     kept = _choose_transports(found, transports, prefers_compressed, remarks)
-    named = _name_cameras(kept, path)
+    named = _name_cameras(kept, path, wanted)
     if wanted:
         missing = [name for name in wanted if name not in named]
         if missing:
@@ -128,8 +128,13 @@ def _derived_name(topic: str) -> str:
     return '_'.join(topic.removesuffix(_SUFFIX).strip('/').split('/')[:-1])
 
 
-def _name_cameras(cameras: Sequence[BagCamera], path: str) -> dict[str, BagCamera]:
+def _name_cameras(
+    cameras: Sequence[BagCamera], path: str, wanted: Sequence[str]
+) -> dict[str, BagCamera]:
     """Return cameras by different names. The only camera may have the name ``''``.
+
+    Args:
+        wanted: names of the cameras to use; empty for all. The names of others may be invalid.
 
     Raises:
         ConfigError: a topic gives no valid name, or two topics give one name.
@@ -142,9 +147,10 @@ def _name_cameras(cameras: Sequence[BagCamera], path: str) -> dict[str, BagCamer
         if counts[name] > 1 or (not name and len(cameras) > 1):
             name = '_'.join(camera.topic.removesuffix(_SUFFIX).strip('/').split('/'))
         subject = f'{path}: {short_repr(camera.topic)}'
-        if name and (mistake := cameras_mistake([name])):
+        is_used = not wanted or name in wanted
+        if name and is_used and (mistake := cameras_mistake([name])):
             raise ConfigError(subject, f'would be the camera {mistake["found"]}', fix=fix)
-        if name in named:
+        if name in named and is_used:
             found = f'would be the camera {name}, as {short_repr(named[name].topic)}'
             raise ConfigError(subject, found, fix=fix)
         named[name] = camera
