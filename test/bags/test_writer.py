@@ -229,6 +229,24 @@ def test_file_and_bag_without_messages_have_the_start_of_rosbag2(tmp_path, stora
     assert start == {'nanoseconds_since_epoch': START + 5 * SECOND}
 
 
+@pytest.mark.parametrize(
+    'special', ['\x7f', '\x85', '\x9f', '\u2028', '\ufeff', '\uffff', '\n', '"']
+)
+def test_characters_that_yaml_refuses_are_escaped(special):
+    topic = BagTopic(f'/a{special}b', 'std_msgs/msg/String', '', f'x{special}y')
+    content = yaml.safe_load(metadata_text('mcap', [topic], []))
+    (found,) = content['rosbag2_bagfile_information']['topics_with_message_count']
+    assert found['topic_metadata']['name'] == topic.name
+    assert found['topic_metadata']['type_description_hash'] == topic.type_hash
+
+
+def test_folder_whose_name_is_not_utf8_is_refused(tmp_path):
+    folder = tmp_path / os.fsdecode(b'drive\xff')
+    with pytest.raises(ConfigError):
+        BagWriter(folder, TOPICS)
+    assert not folder.exists()
+
+
 def test_names_need_no_escape_in_yaml():
     topics = [BagTopic('/a: "b" #\\', 'x')]
     files = [BagFile('Fahrt ü 😀 "1"_0.mcap', 1, 2, (3,))]

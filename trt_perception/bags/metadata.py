@@ -1,13 +1,14 @@
 """metadata.yaml of a bag: version 9 of rosbag2's format, as Jazzy and Kilted write it.
 
 The text is made here instead of by PyYAML, so that it does not depend on the release of PyYAML.
-Strings are JSON strings, which are YAML strings, too.
+Strings are JSON strings with further escapes, which are YAML strings, too.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ NO_START: Final = 2**63 - 1
 _NEW_FOLDER: Final = 'name a new folder for the bag'
 # Enough for 40 000 files.
 _MAX_METADATA_BYTES: Final = 16 * 2**20
+# Characters that JSON strings may have, but YAML refuses or takes as line ends or marks.
+_NOT_IN_YAML: Final = re.compile('[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]')
 # The format has no message counts by file and topic, but allows private text.
 _COUNTS_KEY: Final = 'trt_perception.message_counts'
 
@@ -108,7 +111,8 @@ def _topic_lines(topic: BagTopic, total: int) -> list[str]:
 
 
 def _quote(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda match: f'\\u{ord(match[0]):04x}', quoted)
 
 
 def read_closed_files(

@@ -131,7 +131,8 @@ class _Opening:
                 self.folder = tempfile.TemporaryDirectory(prefix='trt_perception_bag_')
             except OSError as error:
                 raise ConfigError('the temporary folder', f'cannot be made: {error}') from error
-        target = Path(self.folder.name) / path.with_suffix('').name
+        # Names of files may differ in upper case only, as .zstd and .ZSTD.
+        target = Path(self.folder.name) / f'{len(self.names)}{storage_suffix(path)}'
         try:
             return target, decompress_file(path, target)
         except OSError as error:

@@ -48,6 +48,29 @@ from trt_perception.files.atomic_files import (
 STORAGES: Final = {'mcap': '.mcap', 'sqlite3': '.db3'}
 
 
+def is_written_name(name: str, folder: Path, storage: str) -> bool:
+    """Return whether a `BagWriter` may have made a file of this name, except metadata.yaml.
+
+    True for data files, and for the temporary files of data files and of metadata.yaml.
+
+    Args:
+        folder: the bag.
+        storage: rosbag2's name of the storage.
+    """
+    data = rf'{re.escape(_bag_name(folder))}_(?:0|[1-9][0-9]*){re.escape(STORAGES[storage])}'
+    pattern = rf'(?s:{data}|\.{data}\.part|\.{re.escape(METADATA_NAME)}\..+)'
+    return re.fullmatch(pattern, name) is not None
+
+
+def data_file_name(folder: Path, storage: str, number: int) -> str:
+    """Return the name of a data file of a bag, by its number from 0."""
+    return f'{_bag_name(folder)}_{number}{STORAGES[storage]}'
+
+
+def _bag_name(folder: Path) -> str:
+    return Path(os.path.abspath(folder)).name
+
+
 class BagWriter:
     """A bag that is open for writing. As a context manager, it finishes the open file at the end.
 
@@ -64,7 +87,7 @@ class BagWriter:
 
     Raises:
         ConfigError: the bag cannot begin or continue in this folder, another program writes to the
-            folder, a QoS is invalid, or a package is missing.
+            folder, the folder's name is not UTF-8, a QoS is invalid, or a package is missing.
         WriteError: the folder cannot be written.
 
     >>> topics = [bag_topic('/detections', 'vision_msgs/Detection2DArray')]
@@ -87,11 +110,16 @@ class BagWriter:
         self._indexes = {topic.name: index for index, topic in enumerate(topics)}
         if len(self._indexes) < len(topics):
             raise ValueError('two topics have the same name')
+        if any('\ud800' <= letter <= '\udfff' for letter in _bag_name(folder)):
+            raise ConfigError(
+                str(folder),
+                'its name is not UTF-8, and metadata.yaml has the names of files',
+                fix='name another folder for the bag',
+            )
         self._topics = tuple(replace(topic, qos=jazzy_qos(topic)) for topic in topics)
         if storage == 'mcap':
             check_libraries(compression)
         self._folder = folder
-        self._name = Path(os.path.abspath(folder)).name
         self._storage = storage
         self._compression = compression
         self._output: StorageFile | None = None
@@ -197,7 +225,7 @@ class BagWriter:
     @property
     def _path(self) -> Path:
         """The final name of the next file."""
-        return self._folder / f'{self._name}_{len(self._files)}{STORAGES[self._storage]}'
+        return self._folder / data_file_name(self._folder, self._storage, len(self._files))
 
     @property
     def _temporary_path(self) -> Path:
@@ -250,11 +278,8 @@ class BagWriter:
 
     def _delete_files_except(self, kept: set[str]) -> None:
         """Delete temporary files and data files that are not listed."""
-        suffix = re.escape(STORAGES[self._storage])
-        data = rf'{re.escape(self._name)}_[0-9]+{suffix}'
-        pattern = re.compile(rf'{data}|\.{data}\.part|\.{re.escape(METADATA_NAME)}\..+')
         for name in os.listdir(self._folder):
-            if pattern.fullmatch(name) and name not in kept:
+            if is_written_name(name, self._folder, self._storage) and name not in kept:
                 path = self._folder / name
                 try:
                     path.unlink()

@@ -95,3 +95,26 @@ def test_bag_without_colour_images_is_refused(tmp_path):
     write_bag(tmp_path / 'bag', rows)
     with contextlib.closing(open_bag(tmp_path / 'bag')) as bag, pytest.raises(ConfigError):
         find_cameras(bag, 'BAG', {}, (), {}, prefers_compressed=False)
+
+
+@pytest.mark.parametrize(
+    'topics',
+    [
+        ['/a/b/image', '/a_b/image'],
+        ['/front/image_raw', '/front/image_rect', '/front/image_raw/left'],
+        ['/front-left/image'],
+        ['/../../etc/image'],
+        ['/' + 'x' * 65 + '/image'],
+    ],
+)
+def test_topics_without_different_valid_names_are_refused(tmp_path, topics):
+    with pytest.raises(ConfigError):
+        found_in(tmp_path / 'bag', topics)
+    given = {f'c{number}': topic for number, topic in enumerate(topics)}
+    assert names(found_in(tmp_path / 'again', topics, given=given)) == given
+
+
+def test_names_of_cameras_that_are_left_out_may_be_invalid(tmp_path):
+    topics = ['/front/image', '/rear-left/image', '/a/b/image', '/a_b/image']
+    found = found_in(tmp_path / 'bag', topics, wanted=['front'])
+    assert names(found) == {'front': '/front/image'}

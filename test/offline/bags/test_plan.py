@@ -1,9 +1,14 @@
-"""Tests of spans of time."""
+"""Tests of spans of time, and of the hash of a bag."""
+
+from types import SimpleNamespace
 
 import pytest
 
+from trt_perception.bags.bag import BagLoss
 from trt_perception.errors import ConfigError
-from trt_perception.offline.bags.plan import time_span
+from trt_perception.offline.bags.cameras import FoundCameras
+from trt_perception.offline.bags.plan import OutputOptions, plan_bag, time_span
+from trt_perception.offline.bags.units import MAX_PART_LOSSES
 
 START, END = 1_700_000_000 * 10**9, 1_700_000_100 * 10**9
 
@@ -27,3 +32,42 @@ def test_span_is_relative_or_absolute(start_s, end_s, expected):
 def test_span_without_messages_is_refused(start_s, end_s):
     with pytest.raises(ConfigError):
         time_span(START, END, start_s, end_s)
+
+
+def plan(path, span=(0, 1)):
+    found = FoundCameras((), (4, 4))
+    return plan_bag(str(path), path, found, span, span, {}, OutputOptions(), {})
+
+
+def test_times_that_rosbag2_cannot_store_are_refused(tmp_path):
+    last = 2**63 - 2
+    assert plan(tmp_path, (last, last + 1)).part_count == 1
+    for first in (last + 1, 2**63, 2**64 - 1):
+        with pytest.raises(ConfigError):
+            plan(tmp_path, (first, first + 1))
+
+
+@pytest.mark.parametrize(
+    'name', ['a.mcap', 'a.MCAP', 'a.db3', 'a.Db3', 'a.mcap.ZSTD', 'a.db3-wal']
+)
+def test_each_file_that_is_read_belongs_to_the_hash(tmp_path, name):
+    (tmp_path / 'a.db3').write_text('before')
+    (tmp_path / name).write_text('before')
+    before = plan(tmp_path).inputs, plan(tmp_path / 'a.db3').inputs
+    (tmp_path / name).write_text('after!')
+    assert plan(tmp_path).inputs not in before
+    if name.startswith('a.db3'):
+        assert plan(tmp_path / 'a.db3').inputs not in before
+
+
+@pytest.mark.parametrize('count', [0, MAX_PART_LOSSES, MAX_PART_LOSSES + 1, 3000])
+def test_damaged_ranges_of_a_part_are_bounded(tmp_path, count):
+    (unit,) = plan(tmp_path).units()
+    losses = [BagLoss(f'{number}.mcap', None, None, 'cut') for number in range(count)]
+    found = unit.losses_of(SimpleNamespace(losses=losses))
+    assert len(found) == min(count, MAX_PART_LOSSES)
+    if count <= MAX_PART_LOSSES:
+        assert found == losses
+    else:
+        assert found[:-1] == losses[: MAX_PART_LOSSES - 1]
+        assert str(count - MAX_PART_LOSSES + 1) in found[-1].reason

@@ -1,11 +1,13 @@
 """Tests of files of raw results: they come back unchanged, and damage is noticed."""
 
+import json
 import random
+import struct
+import tracemalloc
 
 import numpy as np
 import pytest
 
-from support.optional_packages import needs
 from trt_perception.bags.bag import BagLoss
 from trt_perception.errors import ConfigError
 from trt_perception.images.detections import Detections
@@ -18,7 +20,7 @@ from trt_perception.offline.bags.records import (
 )
 from trt_perception.wire.cdr import HeaderFields, StampFields
 
-pytestmark = needs('zstandard')
+zstandard = pytest.importorskip('zstandard')
 HEADER = HeaderFields(StampFields(1_700_000_000, 5), 'caméra')
 
 
@@ -101,6 +103,66 @@ def test_damaged_file_is_refused(file):
         except ConfigError:
             refused += 1
     assert refused > 250
+
+
+def entry(head, content=b'', size=None):
+    """Return an entry of a file, with any head."""
+    text = json.dumps(head).encode()
+    whole = struct.pack('<I', len(text)) + text + content
+    packed = zstandard.ZstdCompressor().compress(whole)
+    return struct.pack('<II', len(packed), len(whole) if size is None else size) + packed
+
+
+HEAD = {
+    'camera': 'front',
+    'log_ns': 1,
+    'stamp': [1, 2],
+    'frame_id': 'x',
+    'size': [4, 4],
+    'found': False,
+    'left_out': 0,
+    'arrays': [],
+    'messages': [],
+}
+END = entry({'report': PartReport().as_dict()})
+
+
+@pytest.mark.parametrize(
+    'change',
+    [
+        {'log_ns': 'now'},
+        {'log_ns': -1},
+        {'log_ns': 2**64},
+        {'log_ns': True},
+        {'stamp': ['x', 0]},
+        {'stamp': [2**31, 0]},
+        {'stamp': [0, -1]},
+        {'stamp': [0]},
+        {'size': ['4', 4]},
+        {'found': True},
+        {'found': True, 'arrays': [['other', '<f4', [0]]]},
+        {'arrays': [['scores', 'O', [1]]]},
+    ],
+)
+def test_entry_with_impossible_values_is_refused(file, change):
+    start = file.read_bytes()[: len(b'detect_bag part 1\n')]
+    file.write_bytes(start + entry(HEAD) + END)
+    assert len(contents(file)[0]) == 1
+    file.write_bytes(start + entry({**HEAD, **change}) + END)
+    with pytest.raises(ConfigError):
+        contents(file)
+
+
+def test_entry_that_decompresses_to_more_than_it_states_is_refused_without_memory(file):
+    start = file.read_bytes()[: len(b'detect_bag part 1\n')]
+    file.write_bytes(start + entry(HEAD, bytes(2**27), size=100) + END)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError):
+            contents(file)
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
 
 
 def contents(file):

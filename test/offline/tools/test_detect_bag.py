@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ from support.models.image_models import tool_arguments, write_depth_anything_3
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
 from support.programs import DEADLINE_S, executable, small_disk
+from trt_perception.offline.bags.joining import BagJoin
+from trt_perception.offline.bags.records import PartReader, PartReport, PartWriter
 from trt_perception.offline.tools import detect_images
 
 pytestmark = [needs(name) for name in ('onnx', 'scipy', 'rosbags', 'mcap', 'mcap_ros2')]
@@ -375,6 +378,18 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert str(gone) in table
 
 
+def test_raw_results_next_to_a_complete_bag_are_removed(model, bag, tmp_path):
+    """A process that is killed between the last two steps leaves them."""
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, bag, '--output', out) == 0
+    (out / '.parts').mkdir()
+    (out / '.parts/000000.raw').write_text('raw')
+    before = files_of(out)
+    assert run_detect_bag(model, bag, '--output', out) == 0
+    assert files_of(out) == before
+    assert not (out / '.parts').exists()
+
+
 def test_dry_run_writes_nothing(model, bag, tmp_path, capsys):
     out = tmp_path / 'out'
     options = '--output', out, '--part-s', 0.5, '--dry-run'
@@ -407,6 +422,48 @@ def test_foreign_folder_is_never_removed(model, bag, tmp_path):
         assert run_detect_bag(model, bag, '--output', folder, *options) != 0
         assert run_detect_bag(model, folder, '--output', folder, *options) == 2
     assert files_of(folder) == before
+
+
+def test_results_never_replace_the_bag_that_is_read(model, tmp_path):
+    source = write_bag(tmp_path / 'drive', camera_rows('/front/image_raw', moving(3)))
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, source, '--output', out, '--copy') == 0
+    before = files_of(out)
+    links = tmp_path / 'links'
+    links.mkdir()
+    (links / 'drive.mcap').symlink_to(out / 'out_0.mcap')
+    for again in (out / 'out_0.mcap', links, links / 'drive.mcap'):
+        assert run_detect_bag(model, again, '--output', out, '--overwrite') == 2
+        assert files_of(out) == before
+    arguments = model, source, links, '--output', tmp_path, '--overwrite'
+    assert run_detect_bag(*arguments) == 2
+    assert files_of(out) == before
+
+
+def test_raw_results_that_do_not_belong_to_their_part_are_refused(
+    model, bag, tmp_path, monkeypatch
+):
+    out = tmp_path / 'out'
+    arguments = model, bag, '--output', out, '--part-s', 1
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BagJoin, '_join', stop)
+        assert run_detect_bag(*arguments) == 130
+    file = out / '.parts/000000.raw'
+    whole = file.read_bytes()
+    with PartReader(file) as reader:
+        found = list(reader)
+    for change in ({'camera': 'other'}, {'log_ns': START_NS + 5 * SECOND}, {'log_ns': 5}):
+        with PartWriter(file) as writer:
+            writer.add(replace(found[0], **change))
+            writer.finish(PartReport(1))
+        assert run_detect_bag(*arguments) == 1
+    file.write_bytes(whole)
+    assert run_detect_bag(*arguments) == 0
+    assert len(messages_of(out, '/front/detections')) == 30
 
 
 def test_maps_have_the_calibration_of_the_bag(tmp_path):

@@ -9,12 +9,13 @@ from typing import Final
 
 from trt_perception.bags.file_bag import FileBag
 from trt_perception.errors import ConfigError, ImageError
-from trt_perception.files.plain_text import closest_words, join_first_items
+from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
 from trt_perception.images.bag_images import COMPRESSED, RAW
 from trt_perception.model.tasks.table import OUTPUT_IMAGE_SUFFIXES
 from trt_perception.model.tasks.task import LABEL_INFO
 from trt_perception.offline.bags.image_reading import ImageTopic
 from trt_perception.offline.bags.units import BagCamera
+from trt_perception.parameters.rules import cameras_mistake
 
 _INFO_TYPE: Final = 'sensor_msgs/msg/CameraInfo'
 _SUFFIX: Final = '/compressed'
@@ -54,7 +55,8 @@ def find_cameras(
         prefers_compressed: whether ``auto`` means compressed images.
 
     Raises:
-        ConfigError: a camera has no images, or the bag has no colour images.
+        ConfigError: a camera has no images, the bag has no colour images, or their topics give no
+            different and valid names.
     """
     if given:
         cameras = [_given_camera(bag, path, name, topic) for name, topic in given.items()]
@@ -73,7 +75,7 @@ def find_cameras(
         else:
             found[topic] = camera, size
     kept = _choose_transports(found, transports, prefers_compressed, remarks)
-    named = _name_cameras(kept)
+    named = _name_cameras(kept, path, wanted)
     if wanted:
         missing = [name for name in wanted if name not in named]
         if missing:
@@ -126,14 +128,31 @@ def _derived_name(topic: str) -> str:
     return '_'.join(topic.removesuffix(_SUFFIX).strip('/').split('/')[:-1])
 
 
-def _name_cameras(cameras: Sequence[BagCamera]) -> dict[str, BagCamera]:
-    """Return cameras by different names. The only camera may have the name ``''``."""
+def _name_cameras(
+    cameras: Sequence[BagCamera], path: str, wanted: Sequence[str]
+) -> dict[str, BagCamera]:
+    """Return cameras by different names. The only camera may have the name ``''``.
+
+    Args:
+        wanted: names of the cameras to use; empty for all. The names of others may be invalid.
+
+    Raises:
+        ConfigError: a topic gives no valid name, or two topics give one name.
+    """
     counts = Counter(_derived_name(camera.topic) for camera in cameras)
-    named = {}
+    named: dict[str, BagCamera] = {}
+    fix = 'choose the topics, and name their cameras: --camera NAME=TOPIC'
     for camera in cameras:
         name = _derived_name(camera.topic)
         if counts[name] > 1 or (not name and len(cameras) > 1):
             name = '_'.join(camera.topic.removesuffix(_SUFFIX).strip('/').split('/'))
+        subject = f'{path}: {short_repr(camera.topic)}'
+        is_used = not wanted or name in wanted
+        if name and is_used and (mistake := cameras_mistake([name])):
+            raise ConfigError(subject, f'would be the camera {mistake["found"]}', fix=fix)
+        if name in named and is_used:
+            found = f'would be the camera {name}, as {short_repr(named[name].topic)}'
+            raise ConfigError(subject, found, fix=fix)
         named[name] = camera
     return named
 

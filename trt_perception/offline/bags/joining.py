@@ -23,7 +23,12 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.images.detections import Detections
-from trt_perception.offline.bags.ledger import Ledger, remove_leftovers, remove_parts
+from trt_perception.offline.bags.ledger import (
+    Ledger,
+    check_unchanged,
+    remove_leftovers,
+    remove_parts,
+)
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import FrameRecord, PartReader, PartReport
 from trt_perception.offline.bags.result_messages import ObjectMessages
@@ -112,6 +117,7 @@ class BagJoin:
     def __init__(
         self, plan: BagPlan, parameters: NodeParameters, ledger: Ledger, facts: ModelFacts
     ) -> None:
+        check_unchanged(plan, ledger)
         self._plan = plan
         self._ledger = ledger
         self._cameras = {
@@ -119,6 +125,7 @@ class BagJoin:
             for camera in plan.cameras
         }
         self.remarks: list[str] = []
+        self._topic_names = {topic.name for topic in facts.topics}
         self._joined = 0
         self._units = list(plan.units())
         self._bag: FileBag | None = open_bag(plan.bag) if plan.options.copies_input else None
@@ -129,7 +136,10 @@ class BagJoin:
             [*copied, *own.values()],
             storage=plan.options.storage,
             compression=plan.options.compression,
-            first_file=ledger.files if (plan.output / METADATA_NAME).exists() else None,
+            # With parts in the ledger, the writer refuses a folder without their files.
+            first_file=ledger.files
+            if ledger.reports or (plan.output / METADATA_NAME).exists()
+            else None,
         )
         try:
             make_folder(plan.output / PARTS_FOLDER)
@@ -175,11 +185,26 @@ class BagJoin:
             if report is not None:
                 yield report
 
+    def _records(self, reader: PartReader, unit: Unit) -> Iterator[FrameRecord]:
+        """Yield the raw results of a part.
+
+        Raises:
+            ConfigError: the file is damaged, or has results of another camera, time or topic.
+        """
+        for record in reader:
+            if (
+                record.camera not in self._cameras
+                or not unit.start_ns <= record.log_ns < unit.end_ns
+                or not {name for name, _ in record.messages} <= self._topic_names
+            ):
+                raise reader.error('it has results that do not belong to this part')
+            yield record
+
     def _join(self, unit: Unit) -> PartReport | None:
         """Join a part. Return its report if it was written, None if it had been written before."""
         with PartReader(unit.target) as reader:
             if unit.number < len(self._ledger.reports):
-                for record in reader:
+                for record in self._records(reader, unit):
                     for _ in self._cameras[record.camera].messages(record):
                         pass
                 return None
@@ -203,7 +228,7 @@ class BagJoin:
 
     def _write(self, reader: PartReader, unit: Unit) -> bool:
         """Write a file of the new bag. Return False if it would have no messages."""
-        messages = self._results(reader)
+        messages = self._results(self._records(reader, unit))
         if self._bag is not None:
             copied = self._bag.messages(list(self._bag.topics), unit.start_ns, unit.end_ns)
             messages = heapq.merge(copied, messages, key=attrgetter('log_ns'))
@@ -217,9 +242,9 @@ class BagJoin:
         self._writer.end_file()
         return True
 
-    def _results(self, reader: PartReader) -> Iterator[BagMessage]:
+    def _results(self, records: Iterator[FrameRecord]) -> Iterator[BagMessage]:
         labelled = set[str]()
-        for record in reader:
+        for record in records:
             camera = self._cameras[record.camera]
             if record.camera not in labelled:
                 labelled.add(record.camera)

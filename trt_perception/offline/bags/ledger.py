@@ -7,13 +7,13 @@ part that was written. It has no times and no paths, so equal runs have equal le
 from __future__ import annotations
 
 import contextlib
-import shutil
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.bags.metadata import METADATA_NAME
-from trt_perception.bags.writer import STORAGES
+from trt_perception.bags.writer import STORAGES, data_file_name, is_written_name
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import write_json
 from trt_perception.files.json_section import parse_json
@@ -21,7 +21,7 @@ from trt_perception.files.plain_text import join_first_items
 from trt_perception.files.regular_files import read_regular
 from trt_perception.model.tasks.task import Topic
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
-from trt_perception.offline.bags.records import PartReport
+from trt_perception.offline.bags.records import PartReport, checked_integer
 from trt_perception.offline.bags.units import ModelFacts
 
 LEDGER_FILE: Final = 'detect_bag.json'
@@ -37,6 +37,10 @@ _INPUT_NAMES: Final = {
     'options': '--storage, --compression, --copy or --part-s',
     'masks': '--masks',
 }
+# Temporary files of the ledger.
+_TEMPORARY: Final = f'.{LEDGER_FILE}.'
+# Files of raw results, and their temporary files with the process that writes them.
+_RAW_NAME: Final = re.compile(r'[0-9]{6}\.raw|\.[0-9]{6}\.raw\.[0-9]+')
 _OVERWRITE: Final = 'replace the results with --overwrite, or choose another --output'
 
 
@@ -101,7 +105,7 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
             fix='choose another --output',
         )
     try:
-        ledger = _parse(parse_json(read_regular(path, _MAX_BYTES)))
+        ledger = _parse(parse_json(read_regular(path, _MAX_BYTES)), plan)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(str(path), f'cannot be read: {error}', fix=_OVERWRITE) from error
     if ledger.inputs != plan.inputs:
@@ -112,17 +116,40 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
         ]
         found = f'has results of other inputs; different: {", ".join(names) or "unknown"}'
         raise ConfigError(str(folder), found, fix=_OVERWRITE)
-    suffix = STORAGES[plan.options.storage]
-    # The folder may have another name than when it was written.
-    files = sum(each.suffix == suffix for each in folder.iterdir())
-    if files < ledger.files:
-        raise ConfigError(
-            str(folder),
-            f'{files} files {suffix}',
-            expected=f'the {ledger.files} files that were written',
-            fix=f'restore the others, {_OVERWRITE}',
-        )
+    if ledger.is_complete:
+        _check_files(plan, ledger)
     return ledger
+
+
+def check_unchanged(plan: BagPlan, ledger: Ledger) -> None:
+    """Check that no other process has changed an output folder since its ledger was read.
+
+    Opening a model takes seconds, in which another detect_bag may write or replace the results.
+
+    Raises:
+        ConfigError: another process has changed the folder.
+    """
+    now = read_ledger(plan) or Ledger(plan.inputs)
+    if len(now.reports) != len(ledger.reports):
+        raise ConfigError(
+            str(plan.output),
+            'another detect_bag has changed the results since this one started',
+            fix='wait until it has ended, and call the same command again',
+        )
+
+
+def _check_files(plan: BagPlan, ledger: Ledger) -> None:
+    """Check that a complete bag has its files.
+
+    Raises:
+        ConfigError: a file is missing.
+    """
+    names = [
+        data_file_name(plan.output, plan.options.storage, number) for number in range(ledger.files)
+    ]
+    for name in (METADATA_NAME, *names):
+        if not (plan.output / name).is_file():
+            raise ConfigError(str(plan.output / name), 'is missing', fix=_OVERWRITE)
 
 
 def _is_empty(folder: Path) -> bool:
@@ -134,14 +161,19 @@ def _has_only_metadata(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     names = {each.name for each in folder.iterdir()}
-    if not names <= {PARTS_FOLDER, METADATA_NAME}:
+    if not names <= {PARTS_FOLDER, METADATA_NAME} or not all(map(_is_ours, folder.iterdir())):
         return False
     with contextlib.suppress(FileNotFoundError):
         return _OURS in read_regular(folder / METADATA_NAME, _MAX_BYTES)
     return True
 
 
-def _parse(content: Any) -> Ledger:
+def _parse(content: Any, plan: BagPlan) -> Ledger:
+    """Return a checked ledger.
+
+    Raises:
+        ValueError, KeyError or TypeError: the content is no ledger, or contradicts itself.
+    """
     facts = content['facts']
     if facts is not None:
         facts = ModelFacts(
@@ -153,9 +185,17 @@ def _parse(content: Any) -> Ledger:
             facts['runtime'],
             tuple(facts['evidence']),
         )
+        texts = [*facts.class_names, *(t.name for t in (*facts.topics, *facts.label_topics))]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError('a name is no text')
     reports = [PartReport.from_dict(each) for each in content['parts']]
     inputs = dict(content['inputs'])
-    return Ledger(inputs, facts, reports, content['files'], content['is_complete'])
+    files = checked_integer(content['files'], 0, len(reports))
+    ledger = Ledger(inputs, facts, reports, files, content['is_complete'])
+    is_same_plan = ledger.inputs == plan.inputs
+    if is_same_plan and ledger.is_complete is not (len(reports) == plan.part_count):
+        raise ValueError('its number of parts contradicts is_complete')
+    return ledger
 
 
 def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
@@ -191,24 +231,35 @@ def remove_results(folder: Path) -> None:
             'exists, and detect_bag did not write it, so --overwrite does not remove it',
             fix='choose another --output, or remove it yourself',
         )
-    patterns = f'{folder.name}_*.mcap', f'{folder.name}_*.db3', METADATA_NAME, LEDGER_FILE
-    # Temporary files of the writer begin with a dot.
-    ours = [
-        path
-        for pattern in patterns
-        for each in (pattern, f'.{pattern}*')
-        for path in folder.glob(each)
-    ]
-    others = [each.name for each in folder.iterdir() if each not in ours]
-    if others := [name for name in others if name != PARTS_FOLDER]:
+    others = [path.name for path in folder.iterdir() if not _is_ours(path)]
+    if others:
         raise ConfigError(
             str(folder),
             f'has files that detect_bag did not write: {join_first_items(others)}',
             fix='move them to another folder, or choose another --output',
         )
     remove_parts(folder)
-    for path in ours:
-        path.unlink()
+    for path in folder.iterdir():
+        if path.name != PARTS_FOLDER:
+            path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    """Return whether detect_bag writes files of this name into an output folder."""
+    if path.name == PARTS_FOLDER:
+        is_folder = path.is_dir() and not path.is_symlink()
+        return is_folder and all(map(_is_raw, path.iterdir()))
+    if path.is_dir():
+        return False
+    is_named = path.name in (METADATA_NAME, LEDGER_FILE) or path.name.startswith(_TEMPORARY)
+    return is_named or any(
+        is_written_name(path.name, path.parent, storage) for storage in STORAGES
+    )
+
+
+def _is_raw(path: Path) -> bool:
+    """Return whether a file has raw results, or is a temporary file of them."""
+    return _RAW_NAME.fullmatch(path.name) is not None and not path.is_dir()
 
 
 def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
@@ -218,11 +269,15 @@ def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
         keeps_raw: whether the raw results belong to the ledger. Otherwise they are removed, too.
     """
     for path in (folder / PARTS_FOLDER).iterdir():
-        if path.name.startswith('.') or not keeps_raw:
+        if _is_raw(path) and (path.name.startswith('.') or not keeps_raw):
             path.unlink()
 
 
 def remove_parts(folder: Path) -> None:
-    """Remove the raw results in an output folder."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder / PARTS_FOLDER)
+    """Remove the raw results in an output folder. Other files stay."""
+    parts = folder / PARTS_FOLDER
+    if parts.is_dir() and not parts.is_symlink():
+        for path in filter(_is_raw, parts.iterdir()):
+            path.unlink()
+        with contextlib.suppress(OSError):  # it has other files
+            parts.rmdir()

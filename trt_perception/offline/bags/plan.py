@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import trt_perception
+from trt_perception.bags.metadata import NO_START
+from trt_perception.bags.open_bag import storage_suffix
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import FoundCameras
 from trt_perception.offline.bags.units import BagCamera, Unit
@@ -20,7 +22,8 @@ from trt_perception.parameters.camera import NodeParameters
 PARTS_FOLDER: Final = '.parts'
 #: A bag of a week, in parts of 60 s.
 MAX_PARTS: Final = 10_080
-_BAG_SUFFIXES: Final = ('.mcap', '.db3', '.zstd')
+# SQLite's changes that a killed recorder did not write into the file yet.
+_WRITE_AHEAD_LOG: Final = '-wal'
 _HASHED_BYTES: Final = 2**20
 _CODE_SUFFIXES: Final = ('.py', '.cu', '.cuh', '.json')
 
@@ -158,7 +161,7 @@ def plan_bag(
         settings: what else decides the results, for the hashes.
 
     Raises:
-        ConfigError: the bag would have too many parts.
+        ConfigError: the bag would have too many parts, or times that rosbag2 cannot store.
     """
     parts = math.ceil((span[1] - span[0]) / options.part_ns)
     if parts > MAX_PARTS:
@@ -168,6 +171,13 @@ def plan_bag(
             f'its log times span {days:.1f} days, which are {parts} parts',
             expected=f'at most {MAX_PARTS} parts',
             fix='choose a part of the bag with --start and --end, or longer parts with --part-s',
+        )
+    if span[1] > NO_START:
+        raise ConfigError(
+            path,
+            f'a log time of {(span[1] - 1) / 1e9:.3f} s, which rosbag2 cannot store',
+            expected=f'log times before {NO_START / 1e9:.0f} s',
+            fix='choose a part of the bag with --end',
         )
     inputs = {
         'package': _package_digest(),
@@ -222,10 +232,12 @@ def _package_digest() -> str:
 
 def _bag_identity(path: Path) -> list[tuple[str, int, str]]:
     """Return name, size, and a hash of the first and last MiB of each file of a bag."""
-    files = [path] if path.is_file() else sorted(path.iterdir())
+    log = path.with_name(path.name + _WRITE_AHEAD_LOG)
+    files = [path, log] if path.is_file() else sorted(path.iterdir())
     identity = []
     for file in files:
-        if file.suffix in _BAG_SUFFIXES and file.is_file():
+        name = file.name.removesuffix(_WRITE_AHEAD_LOG)
+        if storage_suffix(Path(name)) and file.is_file():
             size = file.stat().st_size
             digest = hashlib.sha256()
             with file.open('rb') as content:

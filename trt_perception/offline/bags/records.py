@@ -20,6 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trt_perception.bags.bag import BagLoss
+from trt_perception.bags.damage import DamageError
+from trt_perception.bags.decompress import decompress
 from trt_perception.bags.libraries import bag_library
 from trt_perception.errors import ConfigError, WriteError
 from trt_perception.images.detections import Detections
@@ -117,9 +119,34 @@ class PartReport:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> PartReport:
-        """Inverse of ``as_dict``."""
+        """Inverse of ``as_dict``.
+
+        Raises:
+            ValueError, KeyError or TypeError: the content is no report.
+        """
         losses = [BagLoss(**loss) for loss in content['losses']]
-        return cls(**{**content, 'losses': losses})
+        report = cls(**{**content, 'losses': losses})
+        if not isinstance(report.unread, dict) or not isinstance(report.examples, dict):
+            raise TypeError('a report has a value of another type')
+        times = [ns for loss in losses for ns in (loss.start_ns, loss.end_ns) if ns is not None]
+        for count in (report.images, report.skipped, *report.unread.values(), *times):
+            checked_integer(count)
+        texts = [*report.examples.values()]
+        texts += [text for loss in losses for text in (loss.file, loss.reason)]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError('a report has a value of another type')
+        return report
+
+
+def checked_integer(value: Any, lowest: int = 0, highest: int = 2**64 - 1) -> int:
+    """Return a whole number that a file states.
+
+    Raises:
+        ValueError: the value is no such number.
+    """
+    if type(value) is not int or not lowest <= value <= highest:
+        raise ValueError(f'expected a number from {lowest} to {highest}')
+    return value
 
 
 class PartWriter(contextlib.AbstractContextManager['PartWriter']):
@@ -205,7 +232,7 @@ class PartReader(contextlib.AbstractContextManager['PartReader']):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._decompressor = bag_library('zstandard').ZstdDecompressor()
+        bag_library('zstandard')
         self._file = open(path, 'rb')  # noqa: SIM115 - closed by __exit__
         self.report = PartReport()
 
@@ -227,20 +254,24 @@ class PartReader(contextlib.AbstractContextManager['PartReader']):
             KeyError,
             TypeError,
             struct.error,
-            bag_library('zstandard').ZstdError,
+            RecursionError,
+            DamageError,
         ) as error:
-            raise ConfigError(
-                str(self._path), f'damaged: {error}', fix='remove this file, and start again'
-            ) from error
+            raise self.error(str(error)) from error
+
+    def error(self, reason: str) -> ConfigError:
+        """Return the error for a damaged file, for the caller to raise."""
+        fix = 'remove this file, and start again'
+        return ConfigError(str(self._path), f'damaged: {reason}', fix=fix)
 
     def _next_entry(self) -> bytes:
         packed, size = _LENGTHS.unpack(self._file.read(_LENGTHS.size))
         left = os.fstat(self._file.fileno()).st_size - self._file.tell()
         if packed > left or size > _MAX_ENTRY_BYTES:
             raise ValueError('an impossible length')
-        content: bytes = self._decompressor.decompress(
-            self._file.read(packed), max_output_size=size
-        )
+        content, damage = decompress(self._file.read(packed), 'zstd', size)
+        if damage or len(content) != size:
+            raise ValueError(damage or 'a wrong length')
         return content
 
     def __exit__(self, *_: object) -> None:
@@ -277,10 +308,16 @@ def _record(head: dict[str, Any], content: memoryview) -> FrameRecord:
         fields: dict[str, Any] = {**arrays}
         found = Detections(**fields, numbered=masks, left_out=head['left_out'])
     return FrameRecord(
-        head['camera'],
-        head['log_ns'],
-        HeaderFields(StampFields(*head['stamp']), head['frame_id']),
-        (head['size'][0], head['size'][1]),
+        str(head['camera']),
+        checked_integer(head['log_ns']),
+        HeaderFields(StampFields(*_stamp(*head['stamp'])), str(head['frame_id'])),
+        (checked_integer(head['size'][0]), checked_integer(head['size'][1])),
         found,
         tuple(messages),
     )
+
+
+def _stamp(sec: Any, nanosec: Any) -> tuple[int, int]:
+    """Return the checked values of a stamp."""
+    sec = checked_integer(sec, -(2**31), 2**31 - 1)
+    return sec, checked_integer(nanosec, 0, 2**32 - 1)

@@ -70,6 +70,11 @@ _RUNTIMES: Final = (
 )
 
 
+#: Damaged ranges in the report of a part. A damaged file without times may concern all parts, so
+#: that a bag of 1000 such files and 10 000 parts would need gigabytes.
+MAX_PART_LOSSES: Final = 20
+
+
 @dataclass(frozen=True)
 class BagCamera:
     """A camera of a bag.
@@ -129,12 +134,23 @@ class Unit:
     target: Path
 
     def losses_of(self, bag: FileBag) -> list[BagLoss]:
-        """Return the damaged ranges of a bag that may have had messages of this part."""
-        return [
+        """Return the damaged ranges of a bag that may have had messages of this part.
+
+        The last range stands for all others, if there are too many.
+        """
+        found = [
             loss
             for loss in bag.losses
             if (loss.start_ns is None or loss.start_ns < self.end_ns)
             and (loss.end_ns is None or loss.end_ns >= self.start_ns)
+        ]
+        if len(found) <= MAX_PART_LOSSES:
+            return found
+        rest = found[MAX_PART_LOSSES - 1 :]
+        reason = f'{len(rest)} further damaged ranges, the first one: {rest[0].reason}'
+        return [
+            *found[: MAX_PART_LOSSES - 1],
+            BagLoss(rest[0].file, rest[0].start_ns, rest[-1].end_ns, reason),
         ]
 
 

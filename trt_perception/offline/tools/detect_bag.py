@@ -19,10 +19,11 @@ from typing import Any, Final, NamedTuple, NoReturn
 from tqdm import tqdm
 
 from trt_perception.bags.file_bag import FileBag
-from trt_perception.bags.open_bag import open_bag
+from trt_perception.bags.open_bag import open_bag, storage_suffix
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.plain_text import counted, escape_controls, format_table, short_repr
+from trt_perception.files.regular_files import real_path
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
 from trt_perception.offline.bags.bag_page import bag_page
@@ -32,6 +33,7 @@ from trt_perception.offline.bags.ledger import (
     Ledger,
     check_runtime,
     read_ledger,
+    remove_parts,
     remove_results,
 )
 from trt_perception.offline.bags.plan import (
@@ -319,24 +321,23 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
     """Return the folder of each new bag.
 
     Raises:
-        ConfigError: two bags have one name, or a bag would replace its input.
+        ConfigError: two bags have one name, or a bag would replace an input.
     """
     folders: dict[str, Path] = {}
+    read = [path for bag in bags for path in _read_paths(Path(bag))]
     for bag in bags:
         path = Path(bag)
-        name = path.stem if path.is_file() else path.resolve().name
+        name = path.stem if path.is_file() else real_path(path).name
         folder = output / name if len(bags) > 1 else output
         if folder in folders.values():
             raise ConfigError(
                 bag, f'another bag has the name {name}', fix='process them with two commands'
             )
-        inside = folder.resolve(), path.resolve()
-        if inside[0] == inside[1] or inside[1] in inside[0].parents:
-            raise ConfigError(
-                '--output',
-                f'{folder} is the bag that is read, or inside it',
-                fix='choose another folder',
-            )
+        written = real_path(folder)
+        for each in read:
+            if each == written or each in written.parents or written in each.parents:
+                found = f'{folder} is a bag that is read, is inside it, or has files of it'
+                raise ConfigError('--output', found, fix='choose another')
         folders[bag] = folder
     return folders
 
@@ -355,9 +356,9 @@ def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> N
         return
     check_output_folder(options.report)
     for bag, output in outputs.items():
-        folder = _report_folder(options, output).resolve()
+        folder = real_path(_report_folder(options, output))
         for path in (output, Path(bag)):
-            if path.resolve() in (folder, *folder.parents):
+            if real_path(path) in (folder, *folder.parents):
                 raise ConfigError(
                     '--report', f'{folder} is inside the bag {path}', fix='choose another folder'
                 )
@@ -367,6 +368,14 @@ def _report_folder(options: argparse.Namespace, output: Path) -> Path:
     """Return the folder for the page of a new bag. Several bags have names, and so have pages."""
     folder: Path = options.report
     return folder / output.name if len(options.bags) > 1 else folder
+
+
+def _read_paths(bag: Path) -> list[Path]:
+    """Return a bag and its files without links."""
+    paths = [bag]
+    with contextlib.suppress(OSError):  # a file, or nothing: `open_bag` raises the error
+        paths += [path for path in bag.iterdir() if storage_suffix(path)]
+    return [real_path(path) for path in paths]
 
 
 def _look_into(
@@ -417,6 +426,9 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
         if options.overwrite:
             with _locked(run.plan.output):
                 remove_results(run.plan.output)
+        elif run.ledger.is_complete:
+            # The process may have been killed before it removed them.
+            remove_parts(run.plan.output)
     with _progress_bar(prepared) as bar:
         runs = _BagRuns(prepared, bar)
         runs.process(options.workers)
@@ -671,7 +683,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_model('engine or ONNX file')
     add = parser.add_argument
-    add('bags', nargs='+', metavar='BAG', help='folders of rosbag2, .mcap or .db3 files')
+    add(
+        'bags',
+        nargs='+',
+        type=_bag_path,
+        metavar='BAG',
+        help='folders of rosbag2, .mcap or .db3 files',
+    )
     add('--output', type=parse_path, required=True, metavar='DIR', help='folder for the new bag')
     add('--overwrite', action='store_true', help='replace the results of an earlier run')
     add(
@@ -746,6 +764,10 @@ def _parser() -> argparse.ArgumentParser:
     # A value in a parameter file applies unless the option is given.
     parser.set_defaults(confidence=None, iou=None, max_detections=None, device=None)
     return parser
+
+
+def _bag_path(text: str) -> str:
+    return str(parse_path(text))
 
 
 def _seconds(text: str) -> float:
