@@ -169,7 +169,7 @@ def plan_bag(
             fix='choose a part of the bag with --start and --end, or longer parts with --part-s',
         )
     inputs = {
-        'package': _package_digest(),
+        'package': package_digest(),
         'bag': _bag_identity(Path(path)),
         'cameras': [asdict(camera) for camera in found.cameras],
         'image_wh': found.image_wh,
@@ -206,7 +206,7 @@ def parameter_facts(parameters: NodeParameters, cameras: tuple[BagCamera, ...]) 
     return facts
 
 
-def _package_digest() -> str:
+def package_digest() -> str:
     """Return a hash of the modules and kernels of this package, which stands for its version."""
     folder = Path(trt_perception.__file__).parent
     digest = hashlib.sha256()

@@ -10,10 +10,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from tqdm import tqdm
 
@@ -39,9 +39,18 @@ from trt_perception.offline.bags.plan import (
     plan_bag,
     time_span,
 )
+from trt_perception.offline.bags.ray_workers import load_ray
+from trt_perception.offline.bags.ray_workers import run_units as run_units_with_ray
 from trt_perception.offline.bags.records import PartReport
 from trt_perception.offline.bags.units import Job, ModelFacts, Unit
-from trt_perception.offline.bags.workers import Failed, Finished, Opened, Progress, run_units
+from trt_perception.offline.bags.workers import (
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Progress,
+    run_units,
+)
 from trt_perception.offline.tools.parts.arguments import (
     integer_at_least,
     parse_path,
@@ -67,6 +76,7 @@ examples:
   detect_bag yolo.onnx drive.mcap --output found --camera front=/front/image_raw --track
   detect_bag yolo.engine monday tuesday --output found --params-file cameras.yaml --copy
   detect_bag yolo.engine drive --output found --workers 4 --device 0 1 2 3
+  detect_bag yolo.engine bags/* --output found --workers 16 --ray-address auto
 
 A bag is a folder of rosbag2, or a single .mcap or .db3 file. Each new bag is a folder of rosbag2.
 With several bags, each one has a folder below the output folder.
@@ -77,7 +87,7 @@ camera: /front/image_raw is the camera front. The results have the topics and va
 
 A bag is processed in parts, which are the files of the new bag. After an interruption, the same
 command goes on at the first missing part. Equal bags, models, parameters and versions give equal
-files, also with --workers.
+files, also with --workers and --ray.
 
 exit codes: 0 done, 1 failed, or images or parts of bags could not be read, 2 wrong usage,
 130 interrupted.
@@ -160,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> _Prepared:
+    _check_ray(options)
     model = read_model_file(options.model, accepts_server=True)
     output = _output_options(options)
     values = _parameter_values(options)
@@ -215,6 +226,20 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
     if not prepared.runs:
         raise ConfigError('bags', '; '.join(failures.values()))
     return prepared
+
+
+def _check_ray(options: argparse.Namespace) -> None:
+    """Check the options for Ray.
+
+    Raises:
+        ConfigError: devices are given, or Ray is not installed.
+    """
+    options.ray = options.ray or bool(options.ray_address)
+    if not options.ray:
+        return
+    if options.device is not None:
+        raise ConfigError('--device', 'Ray gives each worker its GPU', fix='leave it out')
+    load_ray()
 
 
 def _model_identity(model: ModelFile, path: str) -> list[str]:
@@ -375,12 +400,22 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
                 remove_results(run.plan.output)
     with _progress_bar(prepared) as bar:
         runs = _BagRuns(prepared, bar)
-        runs.process(options.workers)
+        runs.process(_runner(prepared.job, options))
     print(escape_controls(_table(prepared, runs.seconds), None), flush=True)
     is_complete = not prepared.failures and all(
         not run.failure and run.ledger.total.is_complete for run in prepared.runs
     )
     return 0 if is_complete else 1
+
+
+_Runner: TypeAlias = Callable[[Sequence[Unit]], Generator[Event, None, None]]
+
+
+def _runner(job: Job, options: argparse.Namespace) -> _Runner:
+    """Return the function that runs units: in processes of this machine, or with Ray."""
+    if options.ray:
+        return lambda units: run_units_with_ray(units, job, options.workers, options.ray_address)
+    return lambda units: run_units(units, job, options.workers, job.parameters.node.device_ids)
 
 
 @contextlib.contextmanager
@@ -437,7 +472,7 @@ class _BagRuns:
     seconds: float = 0.0
     _opened_s: float = 0.0
 
-    def process(self, workers: int) -> None:
+    def process(self, run_units: _Runner) -> None:
         """Process all bags. Bags with an error are left incomplete, and the others go on.
 
         Raises:
@@ -459,8 +494,7 @@ class _BagRuns:
             for run in self.prepared.runs:
                 if not missing[run.plan.bag] and run.ledger.facts is not None:
                     self._open_join(run, run.ledger.facts)
-            events = run_units(units, job, workers, job.parameters.node.device_ids)
-            with contextlib.closing(events):
+            with contextlib.closing(run_units(units)) as events:
                 for event in events:
                     if isinstance(event, Opened):
                         self._use_facts(event.facts)
@@ -658,6 +692,13 @@ def _parser() -> argparse.ArgumentParser:
         default=1,
         metavar='N',
         help='processes that run the model, each with its own copy (default: 1)',
+    )
+    add('--ray', action='store_true', help='let Ray run the workers, each with a GPU of its own')
+    add(
+        '--ray-address',
+        default='',
+        metavar='ADDRESS',
+        help='the same on a cluster that this machine belongs to: auto, or HOST:PORT',
     )
     add_model_arguments(parser, has_several_devices=True)
     # A value in a parameter file applies unless the option is given.
