@@ -175,6 +175,10 @@ class BagJoin:
             if report is not None:
                 yield report
 
+    def has_result(self, unit: Unit) -> bool:
+        """Return whether a part was joined, or waits in this folder for an earlier part."""
+        return unit.number < self._joined or unit.target.exists()
+
     def _join(self, unit: Unit) -> PartReport | None:
         """Join a part. Return its report if it was written, None if it had been written before."""
         with PartReader(unit.target) as reader:

@@ -23,7 +23,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import counted, to_one_line
 from trt_perception.model.files.model_file import is_onnx
-from trt_perception.model.files.triton_address import is_triton_address
+from trt_perception.model.files.triton_address import is_server, is_triton_address
 from trt_perception.offline.bags.plan import package_digest
 from trt_perception.offline.bags.units import Job, Unit
 from trt_perception.offline.bags.workers import (
@@ -34,6 +34,7 @@ from trt_perception.offline.bags.workers import (
 )
 
 _PERIOD_S: Final = 5.0
+_CONNECTION_S: Final = 10.0
 # The least that Ray accepts: only short messages pass through its memory.
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
 _LONGEST_REASON: Final = 300
@@ -66,8 +67,7 @@ def run_units(
     Args:
         units: in the order in which they start.
         workers: number of workers. Each has a GPU of its own, or a CPU core without GPUs.
-        address: HOST:PORT of a cluster, which this machine belongs to; ``auto`` for the cluster
-            that was started here; empty to start Ray here.
+        address: HOST:PORT of a cluster, which this machine belongs to; empty to start Ray here.
 
     Raises:
         EngineError: the model cannot be used.
@@ -87,13 +87,16 @@ def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
     """Connect to a cluster, or start Ray on this machine and end it afterwards."""
     options: dict[str, Any] = {'address': address}
     folder = ''
-    if not address:
+    if address:
+        _check_listens(address)
+    else:
         # Ray listens on all interfaces, so it must never run without a token. A token in the
         # environment leaves no file. Ray opens its folder to all users, so it needs a private one
         # around it.
         os.environ['RAY_AUTH_MODE'] = 'token'
         os.environ.setdefault('RAY_AUTH_TOKEN', secrets.token_hex(32))
-        folder = tempfile.mkdtemp(prefix='ray_')
+        # The paths of its sockets must be short, so TMPDIR does not apply.
+        folder = tempfile.mkdtemp(prefix='ray_', dir='/tmp')
         options = {
             'address': 'local',
             'num_cpus': max(workers, len(os.sched_getaffinity(0))),
@@ -108,13 +111,33 @@ def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
             raise ConfigError(
                 f'--ray-address {address}' if address else '--ray',
                 f'Ray cannot be used: {to_one_line(error)}',
-                fix='see "Several machines" in docs/bags.md' if address else '',
+                fix='see "A thousand bags" in docs/bags.md' if address else '',
             ) from error
         yield
     finally:
         ray.shutdown()
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_listens(address: str) -> None:
+    """Check the address of a cluster. Ray would try for two minutes.
+
+    Raises:
+        ConfigError: the address has another form, or no program listens there.
+    """
+    option = f'--ray-address {address}'
+    if not is_server(address):
+        raise ConfigError(option, 'not an address', expected='HOST:PORT, as in 10.0.0.1:6379')
+    host, _, port = address.rpartition(':')
+    try:
+        socket.create_connection((host, int(port)), _CONNECTION_S).close()
+    except OSError as error:
+        raise ConfigError(
+            option,
+            f'no cluster answers: {error.strerror or error}',
+            fix='start it: RAY_AUTH_MODE=token ray start --head',
+        ) from error
 
 
 class _Cluster:
@@ -218,11 +241,10 @@ class _RayWorker:
         if message[0] != 'progress':
             self.stream = None
         if message[0] == 'finished' and self._unit is not None:
-            # Listing the folder makes NFS look for files that were missing before.
-            if self._unit.target.name not in os.listdir(self._unit.target.parent):
-                where = f'{self._unit.target.parent}, which {message[1]} does not share'
-                return 'failed', f'its result is in another folder {where}'
-            return ('finished',)
+            # Listing a folder on NFS ends the memory of files that were missing before. The folder
+            # itself is missing after its last part was joined.
+            with contextlib.suppress(OSError):
+                os.listdir(self._unit.target.parent)
         return message
 
 
@@ -256,9 +278,8 @@ class _Actor:
             found = f'{self._host} has another version than this machine'
             yield 'refused', ('trt_perception', found), '', 'install one version on all machines'
             return
-        if not Path(self._folder).is_dir():
-            found = f'{self._host} does not have this folder'
-            yield 'refused', (self._folder, found), '', 'start in a folder that all machines share'
+        if missing := self._missing(self._folder):
+            yield missing
             return
         os.chdir(self._folder)
         # One thread does all work with the model, and another one sends messages meanwhile.
@@ -267,8 +288,21 @@ class _Actor:
 
     def run(self, unit: Unit) -> Iterator[tuple[Any, ...]]:
         """Run a unit, and yield the messages about it."""
+        # A machine without the folder would otherwise soon have failed with all units.
+        if missing := self._missing(unit.bag, unit.target.parent):
+            yield missing
+            return
         self._units.put(unit)
         yield from self._until_last_message()
+
+    def _missing(self, *paths: str | Path) -> tuple[Any, ...] | None:
+        """Return a message if a path, which exists for the command, is missing on this machine."""
+        for path in paths:
+            if self._is_elsewhere and not os.path.exists(path):
+                found = f'{self._host} does not have it'
+                fix = 'mount its folder at the same path on all machines of the cluster'
+                return 'refused', (str(path), found), '', fix
+        return None
 
     # The channel of `serve_units`.
 
@@ -297,8 +331,6 @@ class _Actor:
     def _with_host(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
         """Name this machine in messages about errors, unless the command runs here."""
         kind, *values = message
-        if kind == 'finished':
-            return kind, self._host
         if kind in ('failed', 'dying') and self._is_elsewhere:
             return kind, f'{values[0]} (on {self._host})'
         if kind in ('refused', 'not written') and self._is_elsewhere:

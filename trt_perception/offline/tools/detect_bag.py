@@ -76,7 +76,7 @@ examples:
   detect_bag yolo.onnx drive.mcap --output found --camera front=/front/image_raw --track
   detect_bag yolo.engine monday tuesday --output found --params-file cameras.yaml --copy
   detect_bag yolo.engine drive --output found --workers 4 --device 0 1 2 3
-  detect_bag yolo.engine bags/* --output found --workers 16 --ray-address auto
+  detect_bag yolo.engine bags/* --output found --workers 16 --ray-address gpu1:6379
 
 A bag is a folder of rosbag2, or a single .mcap or .db3 file. Each new bag is a folder of rosbag2.
 With several bags, each one has a folder below the output folder.
@@ -502,17 +502,27 @@ class _BagRuns:
                         self._run_of(event.unit).images += event.images
                         self.bar.update(event.images)
                     elif isinstance(event, Finished):
-                        self._join(self._run_of(event.unit))
+                        self._on_finished(event.unit)
                     elif isinstance(event, Failed):
-                        run = self._run_of(event.unit)
-                        run.failure = run.failure or f'part {event.unit.number}: {event.reason}'
-                        self._report(f'{run.plan.bag}: part {event.unit.number}: {event.reason}')
+                        self._on_failed(event.unit, event.reason)
         finally:
             self.seconds = time.monotonic() - self._opened_s
             for run in self.prepared.runs:
                 if run.join is not None:
                     run.tracks = run.join.track_count
                     run.join.close()
+
+    def _on_finished(self, unit: Unit) -> None:
+        run = self._run_of(unit)
+        self._join(run)
+        if run.join is not None and not run.join.has_result(unit):
+            folder = unit.target.parent
+            self._on_failed(unit, f'its result is missing: its worker has another folder {folder}')
+
+    def _on_failed(self, unit: Unit, reason: str) -> None:
+        run = self._run_of(unit)
+        run.failure = run.failure or f'part {unit.number}: {reason}'
+        self._report(f'{run.plan.bag}: part {unit.number}: {reason}')
 
     def _run_of(self, unit: Unit) -> _BagRun:
         return next(run for run in self.prepared.runs if run.plan.bag == unit.bag)
@@ -697,8 +707,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--ray-address',
         default='',
-        metavar='ADDRESS',
-        help='the same on a cluster that this machine belongs to: auto, or HOST:PORT',
+        metavar='HOST:PORT',
+        help='the same on all machines of a cluster, which this machine belongs to',
     )
     add_model_arguments(parser, has_several_devices=True)
     # A value in a parameter file applies unless the option is given.
