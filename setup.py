@@ -69,7 +69,7 @@ setup(
         'track': ['scipy'],
         # Bags of ROS topics. mcap needs the other two for compressed chunks.
         'bag': ['mcap>=1.6', 'zstandard', 'lz4'],
-        # Bags on several machines: detect_bag --ray. 2.59 is the first release with tokens by default.
+        # detect_bag --ray. 2.60 is the release that was run.
         'ray': ['ray>=2.60,<3'],
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],

@@ -1,4 +1,4 @@
-"""Ray places workers: the results are those of one process, whatever ends in between.
+"""With Ray, detect_bag writes the same bytes as one process, also after kills and Ctrl-C.
 
 Each test starts a real Ray on this machine.
 """
@@ -111,7 +111,7 @@ def results_of(folder, bags):
 
 
 def ten_bags(folder):
-    """Return ten bags. One of them is truncated."""
+    """Return ten bags; the fifth is truncated."""
     bags = [bag_of(folder / f'drive_{number}', 400) for number in range(10)]
     file = next(bags[4].glob('*.mcap'))
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

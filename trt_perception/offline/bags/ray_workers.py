@@ -23,7 +23,7 @@ from typing import Any, Final
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import counted, to_one_line
 from trt_perception.model.files.model_file import is_onnx
-from trt_perception.model.files.triton_address import is_server, is_triton_address
+from trt_perception.model.files.triton_address import is_triton_address
 from trt_perception.offline.bags.plan import package_digest
 from trt_perception.offline.bags.units import Job, Unit
 from trt_perception.offline.bags.workers import (
@@ -37,7 +37,6 @@ _PERIOD_S: Final = 5.0
 _CONNECTION_S: Final = 10.0
 # The least that Ray accepts: only short messages pass through its memory.
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
-_LONGEST_REASON: Final = 300
 
 
 def load_ray() -> Any:
@@ -60,14 +59,14 @@ def load_ray() -> Any:
 
 
 def run_units(
-    units: Sequence[Unit], job: Job, workers: int, address: str
+    units: Sequence[Unit], job: Job, workers: int, address: str | None
 ) -> Generator[Event, None, None]:
     """Run units in workers of Ray. Closing the generator ends the workers.
 
     Args:
         units: in the order in which they start.
         workers: number of workers. Each has a GPU of its own, or a CPU core without GPUs.
-        address: HOST:PORT of a cluster, which this machine belongs to; empty to start Ray here.
+        address: HOST:PORT of a cluster, which this machine belongs to; None starts Ray here.
 
     Raises:
         EngineError: the model cannot be used.
@@ -83,7 +82,7 @@ def run_units(
 
 
 @contextlib.contextmanager
-def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
+def _connected(ray: Any, address: str | None, workers: int) -> Iterator[None]:
     """Connect to a cluster, or start Ray on this machine and end it afterwards."""
     options: dict[str, Any] = {'address': address}
     folder = ''
@@ -121,20 +120,17 @@ def _connected(ray: Any, address: str, workers: int) -> Iterator[None]:
 
 
 def _check_listens(address: str) -> None:
-    """Check the address of a cluster. Ray would try for two minutes.
+    """Check that a cluster has this address. Ray would try for two minutes.
 
     Raises:
-        ConfigError: the address has another form, or no program listens there.
+        ConfigError: no program listens there.
     """
-    option = f'--ray-address {address}'
-    if not is_server(address):
-        raise ConfigError(option, 'not an address', expected='HOST:PORT, as in 10.0.0.1:6379')
     host, _, port = address.rpartition(':')
     try:
-        socket.create_connection((host, int(port)), _CONNECTION_S).close()
+        socket.create_connection((host.strip('[]'), int(port)), _CONNECTION_S).close()
     except OSError as error:
         raise ConfigError(
-            option,
+            f'--ray-address {address}',
             f'no cluster answers: {error.strerror or error}',
             fix='start it: RAY_AUTH_MODE=token ray start --head',
         ) from error
@@ -234,7 +230,7 @@ class _RayWorker:
         except StopIteration as error:
             raise WorkerDiedError('its worker ended without a result') from error
         except self._ray.exceptions.RayError as error:
-            raise WorkerDiedError(_short_reason(error)) from error
+            raise WorkerDiedError(f'Ray: {to_one_line(error)}') from error
         if message[0] == 'dying':
             self._ray.kill(self.actor)
             raise WorkerDiedError(message[1])
@@ -246,12 +242,6 @@ class _RayWorker:
             with contextlib.suppress(OSError):
                 os.listdir(self._unit.target.parent)
         return message
-
-
-def _short_reason(error: Exception) -> str:
-    """Return the first and the last line of an error of Ray, which has traces between them."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return to_one_line(' '.join(dict.fromkeys([*lines[:1], *lines[-1:]])), _LONGEST_REASON)
 
 
 class _Actor:
@@ -282,7 +272,7 @@ class _Actor:
             yield missing
             return
         os.chdir(self._folder)
-        # One thread does all work with the model, and another one sends messages meanwhile.
+        # Ray runs the methods, which send messages, in another thread than the model.
         threading.Thread(target=self._serve, daemon=True).start()
         yield from self._until_last_message()
 

@@ -24,6 +24,7 @@ from trt_perception.files.atomic_files import make_folder
 from trt_perception.files.plain_text import counted, escape_controls, format_table, short_repr
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
+from trt_perception.model.files.triton_address import is_server
 from trt_perception.offline.bags.cameras import FoundCameras, find_cameras
 from trt_perception.offline.bags.joining import BagJoin, check_free_topics
 from trt_perception.offline.bags.ledger import (
@@ -234,7 +235,7 @@ def _check_ray(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: devices are given, or Ray is not installed.
     """
-    options.ray = options.ray or bool(options.ray_address)
+    options.ray = options.ray or options.ray_address is not None
     if not options.ray:
         return
     if options.device is not None:
@@ -706,7 +707,7 @@ def _parser() -> argparse.ArgumentParser:
     add('--ray', action='store_true', help='let Ray run the workers, each with a GPU of its own')
     add(
         '--ray-address',
-        default='',
+        type=_address,
         metavar='HOST:PORT',
         help='the same on all machines of a cluster, which this machine belongs to',
     )
@@ -724,6 +725,13 @@ def _seconds(text: str) -> float:
     if not 0 <= number < _MAX_STAMP_S:
         raise argparse.ArgumentTypeError(f'expected seconds, at least 0 (got {short_repr(text)})')
     return number
+
+
+def _address(text: str) -> str:
+    if not is_server(text):
+        found = short_repr(text)
+        raise argparse.ArgumentTypeError(f'expected HOST:PORT, as in gpu1:6379 (got {found})')
+    return text
 
 
 def _part_seconds(text: str) -> float:
