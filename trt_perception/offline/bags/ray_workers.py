@@ -35,6 +35,8 @@ from trt_perception.offline.bags.workers import (
 
 _PERIOD_S: Final = 5.0
 _CONNECTION_S: Final = 10.0
+# Ray names the cause after a trace.
+_LONGEST_REASON: Final = 2000
 # The least that Ray accepts: only short messages pass through its memory.
 _OBJECT_STORE_BYTES: Final = 80 * 2**20
 
@@ -230,7 +232,10 @@ class _RayWorker:
         except StopIteration as error:
             raise WorkerDiedError('its worker ended without a result') from error
         except self._ray.exceptions.RayError as error:
-            raise WorkerDiedError(f'Ray: {to_one_line(error)}') from error
+            reason = f'Ray: {to_one_line(error, _LONGEST_REASON)}'
+            if self._unit is None:
+                reason = f'is this package on the path of Python where Ray was started? {reason}'
+            raise WorkerDiedError(reason) from error
         if message[0] == 'dying':
             self._ray.kill(self.actor)
             raise WorkerDiedError(message[1])
