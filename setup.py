@@ -40,6 +40,7 @@ setup(
         PACKAGE: ['py.typed'],
         f'{PACKAGE}.bags': ['message_definitions.json'],
         f'{PACKAGE}.stages': ['kernels/*'],
+        f'{PACKAGE}.offline.report_page': ['*.css', '*.js'],
     },
     data_files=data_files(),
     install_requires=['setuptools'],
@@ -96,6 +97,14 @@ setup(
     maintainer_email='trt_perception@users.noreply.github.com',
     description='Vision models for ROS 2 on TensorRT, or on ONNX Runtime without a GPU.',
     license='Apache-2.0',
+    python_requires='>=3.10',
+    classifiers=[
+        'Programming Language :: Python :: 3.10',
+        'Programming Language :: Python :: 3.11',
+        'Programming Language :: Python :: 3.12',
+        'Programming Language :: Python :: 3.13',
+        'Programming Language :: Python :: 3.14',
+    ],
     entry_points={
         'console_scripts': [
             'benchmark_engine = trt_perception.commands:benchmark_engine',

@@ -1,7 +1,7 @@
-"""Start detections_3d: one node, or a node for each of several cameras.
+r"""Start detections_3d: one node, or a node for each of several cameras.
 
 ros2 launch trt_perception detections_3d.launch.py depth_topic:=/camera/depth_registered/image_raw
-ros2 launch trt_perception detections_3d.launch.py cameras:=front,rear \\
+ros2 launch trt_perception detections_3d.launch.py cameras:=front,rear \
     depth_topic:='/{camera}/depth/image_rect_raw'
 """
 

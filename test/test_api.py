@@ -4,6 +4,7 @@ import copy
 import doctest
 import gc
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import tracemalloc
 import weakref
 from dataclasses import fields
 from pathlib import Path
+from xml.etree import ElementTree
 
 import cv2
 import numpy as np
@@ -65,6 +67,12 @@ def test_package_exports_only_the_public_names(golden_messages):
     assert [name for name in tp.__all__ if not hasattr(tp, name)] == []
     with golden_messages.raises(AttributeError):
         getattr(tp, 'nothing')  # noqa: B009
+
+
+def test_version_is_the_same_everywhere():
+    package = ElementTree.parse(ROOT / 'package.xml').findtext('version')
+    assert re.findall(r"^    version='(.*)',$", (ROOT / 'setup.py').read_text(), re.M) == [package]
+    assert tp.__version__ == package
 
 
 def test_call_with_one_image_gives_the_detections_of_the_pipeline(model, images):

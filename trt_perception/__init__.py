@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from trt_perception.images.results.depth_map import DepthMap
     from trt_perception.tracking.tracker import Tracker
 
+    __version__: str
+
 __all__ = [
     'ClassMap',
     'ClassScores',
@@ -29,8 +31,6 @@ __all__ = [
     '__version__',
     'load',
 ]
-
-__version__ = '0.1.0'
 
 _MODULES = {
     'ClassMap': 'images.results.class_map',
@@ -45,7 +45,14 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name at its first use, so that importing the package stays fast."""
+    """Import a public name at its first use, so that importing the package stays fast.
+
+    The version is that of the installed package, as ``setup.py`` states it.
+    """
+    if name == '__version__':
+        from importlib.metadata import version
+
+        return version(__name__)
     if name not in _MODULES:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     return getattr(importlib.import_module(f'{__name__}.{_MODULES[name]}'), name)

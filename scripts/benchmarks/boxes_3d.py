@@ -30,9 +30,15 @@ GROUPS = {'visible': 2 / 3, 'covered': 1 / 2}
 MIN_PIXELS = 100
 
 
+def inner_depths(region):
+    """Return the known depths of the inner part of the box, or of the mask."""
+    depths = region.depths if region.is_inner is None else region.depths[region.is_inner]
+    return depths[depths > 0]
+
+
 def percentile_span(region):
     """Return the percentiles 10 and 90 of the inner part."""
-    inner = region.depths if region.is_inner is None else region.depths[region.is_inner]
+    inner = inner_depths(region)
     if not len(inner):
         return None
     near, far = np.percentile(inner, [10, 90])
@@ -41,7 +47,7 @@ def percentile_span(region):
 
 def median_span(region):
     """Return the depths that differ by at most 10 % from the median of the inner part."""
-    inner = region.depths if region.is_inner is None else region.depths[region.is_inner]
+    inner = inner_depths(region)
     return (0.9 * float(np.median(inner)), 1.1 * float(np.median(inner))) if len(inner) else None
 
 

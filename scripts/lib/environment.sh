@@ -72,15 +72,15 @@ env_source() {  # source a ROS set-up file, which reads unset variables and may 
 env_python() {
   local candidate found
   local ask='import os, sys
-if not (3, 10) <= sys.version_info[:2] <= (3, 13): raise SystemExit(1)
+if not (3, 10) <= sys.version_info[:2] <= (3, 14): raise SystemExit(1)
 print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable))'
   if [ -n "${PYTHON:-}" ]; then
     found=$("$PYTHON" -c "$ask" 2>/dev/null) ||
-      env_die "PYTHON must name a CPython 3.10 to 3.13 (got '$PYTHON': $("$PYTHON" --version 2>&1 | head -n 1))"
+      env_die "PYTHON must name a CPython 3.10 to 3.14 (got '$PYTHON': $("$PYTHON" --version 2>&1 | head -n 1))"
     printf '%s\n' "$found"
     return
   fi
-  for candidate in "$ENV_VENV/bin/python" python3 python3.12 python3.11 python3.13 python3.10; do
+  for candidate in "$ENV_VENV/bin/python" python3 python3.12 python3.11 python3.13 python3.14 python3.10; do
     if found=$("$candidate" -c "$ask" 2>/dev/null); then
       printf '%s\n' "$found"
       return
@@ -88,7 +88,7 @@ print(os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     # An installed ROS 2 works only with the Python that it was compiled for.
     [ "$ENV_KIND $candidate" != 'installed python3' ] || break
   done
-  env_die "needs CPython 3.10 to 3.13 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or set PYTHON=/path/to/python3.12"
+  env_die "needs CPython 3.10 to 3.14 (found $(python3 --version 2>&1 | head -n 1)): install one of them, or set PYTHON=/path/to/python3.12"
 }
 
 env_check_pypi() {
@@ -108,7 +108,7 @@ env_check_installed() {
   local missing=() package
   "$1" -c 'import rclpy' 2>/dev/null ||
     env_die "$1 cannot import the rclpy of ROS 2 $ENV_DISTRO: set PYTHON to the Python that it was built for, usually PYTHON=/usr/bin/python3"
-  for package in vision_msgs foxglove_msgs cv_bridge launch_ros launch_testing; do
+  for package in vision_msgs foxglove_msgs bond cv_bridge launch_ros launch_testing; do
     "$1" -c "from ament_index_python import get_package_prefix as g; g('$package')" 2>/dev/null ||
       missing+=("ros-$ENV_DISTRO-${package//_/-}")
   done
@@ -150,7 +150,7 @@ env_key() {
     cd "$ENV_ROOT"
     if [ "$ENV_KIND" = pypi ]; then
       sha256sum requirements/{common,pypi,"$ENV_DISTRO"}.txt
-      find overlay/*_msgs -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+      find overlay/*/ -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
     else
       sha256sum requirements/{common,ros-installed}.txt
     fi
@@ -206,7 +206,7 @@ PY
   # Build outside the checkout, so that colcon does not find it and no build folder of the user changes.
   local build package
   build=$(mktemp -d)
-  for package in vision_msgs foxglove_msgs; do
+  for package in vision_msgs foxglove_msgs bond; do
     AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH \
       cmake -S "$ENV_ROOT/overlay/$package" -B "$build/$package" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
       -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
@@ -228,7 +228,7 @@ env_setup() {
   if [ "$ENV_KIND" = pypi ]; then
     env_step setup.log '[1/3] virtual environment' env_make_venv "$python"
     env_step setup.log "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
-    env_step setup.log '[3/3] vision_msgs and foxglove_msgs' env_overlay
+    env_step setup.log '[3/3] message packages' env_overlay
   else
     env_step setup.log '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
     env_step setup.log '[2/2] Python packages' env_pip_installed

@@ -25,13 +25,17 @@ from trt_perception.gpu import bindings, nvjpeg
 ABSENT = ModuleImport('', "ModuleNotFoundError: No module named 'it'", missing=True)
 CLASH = ModuleImport('', 'ImportError: numpy.core.multiarray failed to import', clash=True)
 ALL = {name: ModuleImport('10.13.3') for name in software.CHECKED_MODULES}
-ROS_PACKAGES = ('rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge', 'foxglove_msgs.msg')
+ROS_PACKAGES = (
+    *('rclpy', 'sensor_msgs.msg', 'vision_msgs.msg', 'cv_bridge'),
+    *('foxglove_msgs.msg', 'bond.msg'),
+)
 NEEDED = ('numpy', 'cv2', *ROS_PACKAGES)
 PACKAGES = {
     'Python 3.9': {'python': (3, 9)},
-    'Python 3.14': {'python': (3, 14)},
+    'Python 3.15': {'python': (3, 15)},
     **{f'{name} absent': {name: ABSENT} for name in NEEDED},
     **{f'{name} clashes': {name: CLASH} for name in NEEDED},
+    'bond absent, bond.enabled': {'bond.msg': ABSENT, 'bond': True},
     'Pillow absent': {'PIL': ABSENT},
     'simplejpeg absent': {'simplejpeg': ABSENT},
     'simplejpeg clashes': {'simplejpeg': CLASH},
@@ -40,9 +44,11 @@ PACKAGES = {
 }
 
 
-def packages(*, onnx=False, python=(3, 12), **changes):
+def packages(*, onnx=False, bond=False, python=(3, 12), **changes):
     modules = {**ALL, **changes}
-    return list(software.package_findings(modules, needs_onnx=onnx, python=python))
+    return list(
+        software.package_findings(modules, needs_onnx=onnx, needs_bond=bond, python=python)
+    )
 
 
 def test_each_fault_of_a_package_gives_its_finding():

@@ -14,12 +14,8 @@ from support.bags import raw_image as raw
 from support.bags import write_typed_folder as write_bag
 from trt_perception.bags.open_bag import open_bag
 from trt_perception.errors import ConfigError, ImageError
-from trt_perception.images.bag_images import (
-    RAW,
-    BagSelection,
-    image_topics,
-    parse_bag_image,
-)
+from trt_perception.images.bag_images import RAW, image_topics, parse_bag_image
+from trt_perception.images.bag_selection import BagSelection
 from trt_perception.images.image_files import read_image_bytes, read_image_file
 from trt_perception.images.image_source import ImageSource, find_images
 from trt_perception.offline.building.calibration.images import select_images

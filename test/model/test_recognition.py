@@ -60,7 +60,7 @@ def test_decoder_yolox_decides_the_preprocessing():
     assert found.preprocessing.scale == 1.0
 
 
-# Outputs and class names. test_recognition_table.py has the refusals of docs/decoders.md.
+# Outputs and class names. test_recognition_table.py has the refusals of docs/recognition.md.
 REFUSED = {
     'no class names': (tensors(output0=(1, 84, 8400)), ()),
     'no class names, anchors in rows': (tensors(output0=(1, 8400, 84)), ()),

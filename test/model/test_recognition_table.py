@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from support.docs_pages import DECODERS_PAGE, ROOT, rows, section
+from support.docs_pages import RECOGNITION_PAGE, ROOT, rows, section
 from support.oracles import family_outputs
 from trt_perception.errors import EngineError, MissingModelInfoError
 from trt_perception.model.decoders.table import PRESETS
@@ -290,7 +290,7 @@ def test_each_row_of_the_table_has_a_case():
 
 
 def test_rows_of_the_page_are_in_the_tested_table():
-    shown = rows(section(DECODERS_PAGE, 'How a model is recognised'))
+    shown = rows(section(RECOGNITION_PAGE, 'How a model is recognised'))
     assert len(shown) > 9
     assert [row for row in shown if row not in ROWS] == []
 
@@ -366,3 +366,91 @@ def test_outputs_of_each_exporter_are_recognised(preset):
         {},
     )
     assert PRESETS[preset].decoder in decoders_that_fit(model)
+
+
+# What docs/recognition.md says that users of each exporter must set. Keys: the first two cells.
+CLASSIFIER = floats(scores=(1, 80))
+CASES_OF_EXPORTERS = {
+    ('Ultralytics 8', 'YOLOv5u to YOLO26, RT-DETR; all tasks'): {
+        'metadata': ULTRALYTICS,
+        'outputs': floats(output0=(1, 84, 8400)),
+    },
+    ("YOLOv5's repository", 'YOLOv5'): {
+        'metadata': YOLOV5,
+        'outputs': floats(output0=(1, 25200, 85)),
+    },
+    ("YOLOv7's repository", 'YOLOv7'): {'outputs': floats(output=(1, 25200, 85))},
+    ("YOLOX's repository", 'YOLOX'): {'outputs': floats(output=(1, 8400, 85))},
+    (
+        'transformers with optimum',
+        'RT-DETR, D-FINE, DETR, YOLOS, ViT, SegFormer, Depth Anything …',
+    ): {'config': huggingface('rt_detr'), 'outputs': PAIR},
+    ('rfdetr', 'RF-DETR, RF-DETR-Seg'): {
+        'outputs': floats(dets=(1, 300, 4), labels=(1, 300, 80)),
+    },
+    ("RT-DETR's, D-FINE's repositories", 'RT-DETR, D-FINE, DEIM'): {
+        'inputs': (IMAGE, SIZES),
+        'outputs': THREE,
+    },
+    ('LibreYOLO', 'YOLOX, D-FINE, RT-DETR …'): None,
+    ('torchvision', 'SSD, RetinaNet, Faster, Mask and Keypoint R-CNN'): {'outputs': TORCHVISION},
+    ('torchvision', 'classifiers'): {'outputs': CLASSIFIER},
+    ('timm', 'classifiers'): None,
+    ("TensorFlow's detection API", 'SSD, EfficientDet …'): {'outputs': TENSORFLOW},
+    ("NanoDet's repository", 'NanoDet-Plus'): {'outputs': floats(output=(1, 8500, 112))},
+    ('any, with EfficientNMS_TRT', 'detectors; engines only'): {'outputs': EFFICIENT},
+    ("any, with ONNX's NonMaxSuppression", 'detectors'): {'outputs': ONNX_NMS},
+    ('Depth Anything 3, MoGe', 'depth'): {
+        'outputs': floats(depth=(1, 1, 640, 640), sky=(1, 1, 640, 640)),
+    },
+    ('another exporter of depth', 'Depth Anything V2, DPT'): {'outputs': DEPTH},
+    ('your own network', 'detectors'): None,
+}
+
+
+def rows_of_exporters():
+    """Return exporter, models and parameters of each row of the page that has a case."""
+    found = {}
+    for exporter, models, _, cell in rows(section(RECOGNITION_PAGE, 'What you must set')):
+        required = cell.partition(';')[0]
+        found[exporter, models] = re.findall(r'`(?:model\.)?(\w+)`', required)
+    return found
+
+
+def test_each_exporter_of_the_page_has_a_case():
+    assert rows_of_exporters().keys() == CASES_OF_EXPORTERS.keys()
+
+
+@pytest.mark.parametrize(
+    'exporter', [key for key, case in CASES_OF_EXPORTERS.items() if case], ids=' '.join
+)
+def test_models_of_an_exporter_need_what_the_page_lists(exporter):
+    case = CASES_OF_EXPORTERS[exporter]
+    named = rows_of_exporters()[exporter]
+    listed = [name for name in named if name not in PRESETS]
+    values = {name: SAID[name] for name in listed if name in SAID}
+    if 'decoder' in listed:
+        values['decoder'] = next(name for name in named if name in PRESETS)
+    if 'class_names' in listed:
+        values['class_names'] = NAMES
+    assert values.keys() == set(listed)
+
+    def recognised(values):
+        preprocessing = {name: value for name, value in values.items() if name in SAID}
+        given = ModelOverrides(
+            preprocessing, values.get('decoder', ''), class_names=values.get('class_names', ())
+        )
+        model = ModelInfo(
+            'x.onnx',
+            case.get('inputs', (IMAGE,)),
+            tuple(case['outputs']),
+            case.get('metadata', {}),
+            case.get('config'),
+        )
+        return recognise(model, given)
+
+    assert recognised(values)
+    for name in listed:
+        with pytest.raises(MissingModelInfoError) as caught:
+            recognised({other: value for other, value in values.items() if other != name})
+        assert name in caught.value.missing

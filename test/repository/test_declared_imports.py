@@ -54,7 +54,7 @@ EXTRAS = {
 }
 PLAN_MODULES = tuple(name for names in LOADERS.values() for name in names)
 # Packages that users install if they want to: package.xml has no optional dependencies.
-OPTIONAL = {'foxglove_msgs'}
+OPTIONAL = {'bond', 'foxglove_msgs'}
 # Files that call `import_module` with a variable, and the packages that the variable may name.
 BY_NAME = {
     '__init__.py': (),

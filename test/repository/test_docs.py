@@ -48,6 +48,7 @@ from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.model.tensors import ModelInfo, TensorSpec
 from trt_perception.parameters.camera import camera_rows
 from trt_perception.parameters.values import PARAMETERS, ParameterValues
+from trt_perception.process.foreign_names import FOREIGN_NAMES
 
 #: The commands of scripts/run that replace commands of ros2.
 ROS2_COMMANDS = {'lifecycle', 'param'}
@@ -154,6 +155,18 @@ def test_parameters_in_commands_exist(page):
     named += re.findall(r'(?<!\w)-p ([\w.]+):=', text)
     named += re.findall(r'`(model\.\w+|image_qos\.\w+|debug_image\.\w+)', text)
     assert set(named) - {'NAME'} <= known
+
+
+def test_names_of_other_packages_have_the_parameters_that_errors_name():
+    page = (ROOT / 'docs' / 'coming_from.md').read_text(encoding='utf-8')
+    known = {name: row.ours for row in FOREIGN_NAMES for name in row.names}
+    checked = 0
+    for cells in rows(page):
+        for name in set(codes(cells[0])) & known.keys():
+            if known[name]:
+                assert known[name] in cells[1], name
+                checked += 1
+    assert checked > 20
 
 
 def test_readme_has_the_number_of_encodings():

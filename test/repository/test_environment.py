@@ -20,7 +20,8 @@ pytestmark = pytest.mark.ros
 ROOT = Path(__file__).resolve().parents[2]
 
 # The type hashes of vision_msgs 4.1.1 and foxglove_msgs 3.4.3. ROS 2 nodes communicate only if the
-# hashes are equal.
+# hashes are equal. The hash of bond is computed from the fields that bond 4.1.2 documents, because
+# it covers only names and types of fields.
 TYPE_HASHES = {
     'vision_msgs/Classification': (
         'RIHS01_f74db28d0eaef3afb78f48bf2161cd709a1383a0309d3454383b25be11345143'
@@ -37,6 +38,7 @@ TYPE_HASHES = {
     'foxglove_msgs/ImageAnnotations': (
         'RIHS01_bc4e578b1ef80953415d6f966a4cab305c8a44c8b64fc405312b6f06a08fc45e'
     ),
+    'bond/Status': ('RIHS01_87eaccffa254ffffadc0b61600452e8251740f06c25659a2dbda4927fdb1f70a'),
 }
 
 

@@ -14,12 +14,21 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 
 from support.docs_pages import ROOT
 from support.programs import Program
-from trt_perception.parameters.launch_arguments import launch_arguments
+from trt_perception.parameters.bond import BondParameters
+from trt_perception.parameters.launch_arguments import NODE_NAME, launch_arguments
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
 EXAMPLES = ROOT / 'examples'
 NAMESPACE = '/examples_test'
+#: Parameters that LifecycleManager declares in Nav2 1.3.13 (Jazzy) and 1.4.2 (Kilted).
+NAV2_MANAGER = {
+    'node_names': list,
+    'autostart': bool,
+    'bond_timeout': float,
+    'bond_respawn_max_duration': float,
+    'attempt_respawn_reconnection': bool,
+}
 
 
 @pytest.fixture
@@ -159,3 +168,25 @@ def test_launch_file_of_rgbd_passes_declared_arguments():
             assert name in text or name in launch_arguments(ROOT)
             passed.add(name)
     assert passed == declared
+
+
+def test_nav2s_manager_and_the_detector_have_values_that_fit():
+    folder = EXAMPLES / 'nav2_manager'
+    launch = ElementTree.parse(folder / 'nav2_manager.launch.xml').getroot()
+    [include], [manager] = launch.iter('include'), launch.iter('node')
+    values = {argument.get('name'): argument.get('value') for argument in include.iter('arg')}
+    declared = [argument.get('name') for argument in launch.findall('arg')]
+    assert values.keys() <= launch_arguments(ROOT).keys()
+    assert values == {
+        **{name: f'$(var {name})' for name in declared},
+        'autostart': 'false',  # the manager makes the transitions
+        'bond.enabled': 'true',
+    }
+    [file] = manager.iter('param')
+    assert file.get('from') == '$(dirname)/lifecycle_manager.yaml'
+    content = yaml.safe_load((folder / 'lifecycle_manager.yaml').read_text())
+    parameters = content[manager.get('name')]['ros__parameters']
+    # ROS 2 refuses a whole number for a parameter that was declared with a fraction.
+    assert {name: type(value) for name, value in parameters.items()} == NAV2_MANAGER
+    assert parameters['node_names'] == [NODE_NAME]
+    assert 4 * BondParameters().bond_heartbeat_period_s <= parameters['bond_timeout']

@@ -18,7 +18,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from support import forked
 from support.programs import DEADLINE_S, Program, executable, script
-from trt_perception.images.bag_images import BagSelection
+from trt_perception.images.bag_selection import BagSelection
 from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.images.image_source import find_images

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from support.source_trees import PACKAGE, ROOT, package_trees
 
+#: The pages of the repository. docs/site has pages of the site only.
 PAGES = [
     ROOT / 'README.md',
-    *sorted((ROOT / 'docs').rglob('*.md')),
+    *sorted((ROOT / 'docs').glob('*.md')),
     *sorted((ROOT / 'examples').rglob('*.md')),
 ]
 README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
@@ -24,12 +25,12 @@ README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
         'docs/transport.md',
     )
 )
-ARCHITECTURE, MANIFEST, DECODERS_PAGE, ERRORS, BENCHMARKS = (
+ARCHITECTURE, MANIFEST, RECOGNITION_PAGE, ERRORS, BENCHMARKS = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
         'docs/architecture.md',
         'docs/manifest.md',
-        'docs/decoders.md',
+        'docs/recognition.md',
         'docs/errors.md',
         'docs/benchmarks.md',
     )

@@ -209,8 +209,9 @@ def serve(socket_number):
     for module in PROGRAMS.values():
         importlib.import_module(module)
     for module in LATE_IMPORTS:
-        with contextlib.suppress(ModuleNotFoundError):
-            importlib.import_module(module)
+        if not _starts_threads(module):
+            with contextlib.suppress(ModuleNotFoundError):
+                importlib.import_module(module)
     importlib.import_module('trt_perception.ros.runtime.process').SIGNAL_LIMIT_S = SIGNAL_LIMIT_S
     gc.collect()
     gc.freeze()
@@ -240,6 +241,22 @@ def serve(socket_number):
                 for number in (process, *outputs):
                     os.close(number)
     _become(given, **json.loads(request))
+
+
+def _starts_threads(module):
+    """Return whether the import of a module starts threads, as ONNX Runtime 1.32 does.
+
+    A fork has no copy of these threads, but would wait for their end at its exit. So each fork
+    must import the module itself.
+    """
+    child = os.fork()
+    if not child:
+        count = len(os.listdir('/proc/self/task'))
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(module)
+        os._exit(len(os.listdir('/proc/self/task')) > count)
+    _, status = os.waitpid(child, 0)
+    return status != 0
 
 
 def _reap(running):

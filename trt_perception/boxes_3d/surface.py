@@ -11,6 +11,8 @@ synthetic scenes.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -45,6 +47,9 @@ _MAX_PIXELS: Final = 2000
 # Other depths count as unknown. No camera measures them.
 _NEAREST_M: Final = 1e-3
 _FARTHEST_M: Final = 1e5
+# Bin 0 is for pixels that have no depth or are not of the object.
+_FIRST_BIN: Final = (int(np.float32(_NEAREST_M).view(np.int32)) >> _BIN_BITS) - 1
+_BINS: Final = (int(np.float32(_FARTHEST_M).view(np.int32)) >> _BIN_BITS) - _FIRST_BIN + 1
 # No image box has larger numbers.
 _LARGEST: Final = 1e6
 
@@ -84,20 +89,38 @@ class Mask(NamedTuple):
 
 
 class _Region(NamedTuple):
-    """The depths of an object's pixels, and the pixels' places.
+    """The depths in the image part that contains an object.
 
     Attributes:
-        depths: float32 (n,), metres, all valid.
-        x, y: float32 (n,), pixels from the centre of the first pixel, as in camera matrices.
-        is_inner: bool (n,), whether a pixel is in the inner part of the box; None with a mask.
+        depths: float32 (rows, columns), metres. 0 for pixels that have no depth or are not of the
+            object.
+        is_inner: bool (rows, columns), whether a pixel is in the inner part of the box; None with
+            a mask.
+        left, top: column and row of the first pixel in the image.
         step: 1 for each pixel, 2 for each second one in both directions, and so on.
     """
 
     depths: _Floats
-    x: _Floats
-    y: _Floats
     is_inner: npt.NDArray[np.bool_] | None
+    left: int
+    top: int
     step: int
+
+
+class _Lines(NamedTuple):
+    """The columns or rows of a surface, along the box's own x or y.
+
+    Attributes:
+        numbers: intp, the line of each pixel. Broadcasts to the pixels of the region.
+        length: number of lines.
+        start: x or y in the middle of the first line, divided by the depth there.
+        pitch: distance of two lines, in the unit of `start`.
+    """
+
+    numbers: npt.NDArray[np.intp]
+    length: int
+    start: float
+    pitch: float
 
 
 def find_surface(
@@ -131,16 +154,12 @@ def find_surface(
     on_surface = (region.depths >= near) & (region.depths < far)
     if np.count_nonzero(on_surface) * region.step**2 < min_points:
         return None
-    z = region.depths[on_surface]
-    x = (region.x[on_surface] - camera.cx) / camera.fx
-    y = (region.y[on_surface] - camera.cy) / camera.fy
+    # The factor keeps the largest depth below `far` in the last bin.
+    parts = (region.depths - near) * ((1 - 1e-6) * _LINE_BINS / (far - near))
+    bins = np.where(on_surface, parts, _LINE_BINS).astype(np.intp)
+    lines = _lines(region, on_surface, camera, box.theta)
+    (left, right), (top, bottom), (nearest, farthest) = _extents(lines, bins, span)
     cos, sin = math.cos(box.theta), math.sin(box.theta)
-    if box.theta:
-        x, y = x * cos + y * sin, y * cos - x * sin
-    bins = ((z - near) * (_LINE_BINS / (far - near))).astype(np.int32)
-    np.minimum(bins, _LINE_BINS - 1, out=bins)
-    pitches = region.step / camera.fx, region.step / camera.fy
-    (left, right), (top, bottom), (nearest, farthest) = _extents((x, y), bins, pitches, span)
     x_middle, y_middle = (left + right) / 2, (top + bottom) / 2
     center = x_middle * cos - y_middle * sin, x_middle * sin + y_middle * cos
     size = right - left, bottom - top, max(farthest - nearest, min_depth_m)
@@ -148,7 +167,7 @@ def find_surface(
 
 
 def _region(box: ImageBox, depth: DepthImage, mask: Mask | None) -> _Region | None:
-    """Return the pixels of an object that have a depth; None if there are none."""
+    """Return the depths around an object; None if the box is outside the image."""
     if not all(-_LARGEST < number < _LARGEST for number in box):  # also False for NaN
         return None
     height, width = depth.values.shape
@@ -163,22 +182,19 @@ def _region(box: ImageBox, depth: DepthImage, mask: Mask | None) -> _Region | No
     rows, columns = slice(top, bottom, step), slice(left, right, step)
     depths = depth.metres(rows, columns)
     is_object = (depths > _NEAREST_M) & (depths < _FARTHEST_M)
-    x = np.arange(left, right, step, dtype=np.float32)
-    y = np.arange(top, bottom, step, dtype=np.float32)
-    along, across = x[None] + 0.5 - box.x, y[:, None] + 0.5 - box.y
+    x = np.arange(left, right, step, dtype=np.float32)[None]
+    y = np.arange(top, bottom, step, dtype=np.float32)[:, None]
+    along, across = x + 0.5 - box.x, y + 0.5 - box.y
     if box.theta:
         along, across = along * cos + across * sin, across * cos - along * sin
         is_object &= (abs(along) <= box.width / 2) & (abs(across) <= box.height / 2)
     if mask is not None:
         is_object &= mask.numbers[rows, columns] == mask.number
-    if not is_object.any():
-        return None
     is_inner = None
     if mask is None:
         inner_x, inner_y = box.width * _INNER / 2, box.height * _INNER / 2
-        is_inner = ((abs(along) <= inner_x) & (abs(across) <= inner_y))[is_object]
-    columns_of, rows_of = (np.broadcast_to(each, depths.shape) for each in (x, y[:, None]))
-    return _Region(depths[is_object], columns_of[is_object], rows_of[is_object], is_inner, step)
+        is_inner = (abs(along) <= inner_x) & (abs(across) <= inner_y)
+    return _Region(np.where(is_object, depths, np.float32(0)), is_inner, left, top, step)
 
 
 def _pixels(low: float, high: float, count: int) -> tuple[int, int]:
@@ -191,30 +207,78 @@ def _surface_span(region: _Region) -> tuple[float, float] | None:
 
     None if no pixel of the inner part has a depth.
     """
-    bins = region.depths.view(np.int32) >> _BIN_BITS
-    first = int(bins.min())
-    counts = inner_counts = np.bincount(bins - first)
+    bins = (region.depths.view(np.int32) >> _BIN_BITS) - _FIRST_BIN
+    np.maximum(bins, 0, out=bins)
     if region.is_inner is not None:
-        if not region.is_inner.any():
-            return None
-        inner_counts = np.bincount(bins[region.is_inner] - first)
-    # Noise spreads a flat surface over neighbouring bins.
-    counts, inner_counts = (np.convolve(each, (1, 1, 1))[1:-1] for each in (counts, inner_counts))
+        bins += region.is_inner * np.int32(_BINS)
+    parts = np.bincount(bins.ravel(), minlength=2 * _BINS).reshape(2, _BINS)
+    parts[:, 0] = 0
+    if region.is_inner is not None and not parts[1].any():
+        return None
+    counts = parts[0] + parts[1]
+    (used,) = counts.nonzero()
+    if not len(used):
+        return None
+    first, last = int(used[0]), int(used[-1])
+    counts = inner_counts = _add_neighbours(counts[first : last + 1])
+    if region.is_inner is not None:
+        inner_counts = _add_neighbours(parts[1, first : last + 1])
     mode = int(inner_counts.argmax())
     min_share = _MIN_SHARE_MASK if region.is_inner is None else _MIN_SHARE_BOX
     is_gap = counts < max(1.0, min_share * counts[mode])
-    before, after = np.flatnonzero(is_gap[:mode]), np.flatnonzero(is_gap[mode:])
+    (before,), (after,) = is_gap[:mode].nonzero(), is_gap[mode:].nonzero()
     low = int(before[-1]) + 1 if len(before) else 0
     high = mode + int(after[0]) if len(after) else len(counts)
-    edges = np.array([first + low, first + high], np.int32) << _BIN_BITS
+    edges = np.array([low, high], np.int32) + (_FIRST_BIN + first) << _BIN_BITS
     near, far = edges.view(np.float32).tolist()
     return near, far
 
 
+def _add_neighbours(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the sum of each bin and its two neighbours.
+
+    Noise spreads a flat surface over neighbouring bins.
+    """
+    sums = counts.copy()
+    sums[1:] += counts[:-1]
+    sums[:-1] += counts[1:]
+    return sums
+
+
+def _lines(
+    region: _Region, on_surface: npt.NDArray[np.bool_], camera: Pinhole, theta: float
+) -> tuple[_Lines, _Lines]:
+    """Return the columns and the rows of a region, along the axes of the box."""
+    rows, columns = region.depths.shape
+    pitch_x, pitch_y = region.step / camera.fx, region.step / camera.fy
+    start_x, start_y = (region.left - camera.cx) / camera.fx, (region.top - camera.cy) / camera.fy
+    in_row, in_column = np.arange(columns)[None], np.arange(rows)[:, None]
+    if not theta:
+        return (
+            _Lines(in_row, columns, start_x, pitch_x),
+            _Lines(in_column, rows, start_y, pitch_y),
+        )
+    x, y = start_x + pitch_x * in_row, start_y + pitch_y * in_column
+    cos, sin = math.cos(theta), math.sin(theta)
+    return (
+        _turned_lines(x * cos + y * sin, on_surface, pitch_x),
+        _turned_lines(y * cos - x * sin, on_surface, pitch_y),
+    )
+
+
+def _turned_lines(
+    tangents: npt.NDArray[np.float64], on_surface: npt.NDArray[np.bool_], pitch: float
+) -> _Lines:
+    """Return lines that begin at the first pixel of the surface."""
+    start = float(tangents[on_surface].min())
+    # Pixels before the first line are not on the surface, so they may be in any line.
+    numbers = np.maximum((tangents - start) * (1 / pitch) + 0.5, 0).astype(np.intp)
+    return _Lines(numbers, int(numbers.max()) + 1, start, pitch)
+
+
 def _extents(
-    tangents: tuple[_Floats, _Floats],
-    bins: npt.NDArray[np.int32],
-    pitches: tuple[float, float],
+    both_lines: tuple[_Lines, _Lines],
+    bins: npt.NDArray[np.intp],
     span: tuple[float, float],
 ) -> list[tuple[float, float]]:
     """Return the least and the largest x, y and z of a surface, in metres.
@@ -224,60 +288,64 @@ def _extents(
     not count; far from the image's centre, a wrong depth would also move a point sideways.
 
     Args:
-        tangents: x and y of each point, divided by its depth.
-        bins: the depth of each point, as one of _LINE_BINS equal parts of `span`.
-        pitches: distance of two columns and of two rows, in the unit of `tangents`.
-        span: the depths between which all points are.
+        both_lines: columns and rows.
+        bins: the depth of each pixel, as one of _LINE_BINS equal parts of `span`; _LINE_BINS for
+            pixels that are not on the surface.
+        span: the depths between which the surface is.
     """
     near, far = span
     bin_m = (far - near) / _LINE_BINS
-    starts = [float(each.min()) for each in tangents]
-    places = np.empty((2, len(bins)), np.int64)
-    for place, each, start, pitch in zip(places, tangents, starts, pitches, strict=True):
-        place[:] = (each - (start - pitch / 2)) * (1 / pitch)
-    columns, rows = (places.max(1) + 1).tolist()
-    places[1] += columns
-    places *= _LINE_BINS
-    places += bins
-    table = np.bincount(places.ravel(), minlength=(columns + rows) * _LINE_BINS)
-    table = table.reshape(-1, _LINE_BINS)
-    points = table.sum(1)
-    smooth = table.copy()
-    smooth[:, 1:] += table[:, :-1]
-    smooth[:, :-1] += table[:, 1:]
-    modes = smooth.argmax(1)
+    width = _LINE_BINS + 1
+    table = np.concatenate(
+        [
+            np.bincount((lines.numbers * width + bins).ravel(), minlength=lines.length * width)
+            for lines in both_lines
+        ]
+    )
+    table[_LINE_BINS::width] = 0
+    sums = _add_neighbours(table).reshape(-1, width)[:, :_LINE_BINS]
+    table = table.reshape(-1, width)
+    # `reduce`, `nonzero` and `sort` of arrays are in C. NumPy's functions of the same purpose are
+    # in Python, and take a tenth of the time of this function.
+    points = np.add.reduce(table, 1)
+    modes = sums.argmax(1)
     # A line along the floor has no clear mode. Neither have lines along a turned side.
-    is_clear = smooth.max(1) >= _MIN_MODE * points
+    is_clear = np.maximum.reduce(sums, 1) >= _MIN_MODE * points
     extents, depths = [], []
-    for axis, lines in enumerate((slice(columns), slice(columns, None))):
-        own_points = points[lines]
-        long_line = int(np.sort(own_points)[-1 - len(own_points) // 4])
+    first_line = 0
+    for lines in both_lines:
+        own = slice(first_line, first_line + lines.length)
+        first_line += lines.length
+        own_points, own_table = points[own], table[own]
+        (used,) = own_points.nonzero()
+        ordered = own_points.copy()
+        ordered.sort()
+        long_line = int(ordered[-1 - int(used[-1] - used[0] + 1) // 4])
         is_full = own_points >= max(1.0, _MIN_LINE * long_line)
-        clear, full = np.flatnonzero(is_full & is_clear[lines]), np.flatnonzero(is_full)
+        (full,), (clear,) = is_full.nonzero(), (is_full & is_clear[own]).nonzero()
         surface = clear if 2 * len(clear) >= len(full) else full
         first, last = int(surface[0]), int(surface[-1])
         reach = max(1, (last - first + 1) // _EDGE_LINES)
-        own_table, start, pitch = table[lines], starts[axis], pitches[axis]
         # A pixel reaches half a pitch beyond its centre.
         ends = [
-            (start + (first - 0.5) * pitch)
-            * (near + bin_m * _median(own_table[first : first + reach].sum(0))),
-            (start + (last + 0.5) * pitch)
-            * (near + bin_m * _median(own_table[last - reach + 1 : last + 1].sum(0))),
+            (lines.start + (first - 0.5) * lines.pitch)
+            * (near + bin_m * _median(own_table[first : first + reach])),
+            (lines.start + (last + 0.5) * lines.pitch)
+            * (near + bin_m * _median(own_table[last - reach + 1 : last + 1])),
         ]
         # Far from the image's centre, the left end of a surface that comes nearer to the right is
         # farther to the right in space. No extent is smaller than a pixel.
         low, high = sorted(ends)
-        extents.append((low, max(high, low + pitch * near)))
-        own_modes = modes[lines][clear if len(clear) else surface]
-        depths += [int(own_modes.min()), int(own_modes.max())]
+        extents.append((low, max(high, low + lines.pitch * near)))
+        depths += modes[own][clear if len(clear) else surface].tolist()
     extents.append((near + bin_m * (min(depths) + 0.5), near + bin_m * (max(depths) + 0.5)))
     return extents
 
 
-def _median(counts: npt.NDArray[np.int64]) -> float:
-    """Return the median of a histogram in bins; the first bin begins at 0."""
-    sums = counts.cumsum()
+def _median(lines: npt.NDArray[np.int64]) -> float:
+    """Return the median of the points of some lines in bins; the first bin begins at 0."""
+    counts = np.add.reduce(lines, 0).tolist()
+    sums = list(itertools.accumulate(counts))
     half = sums[-1] / 2
-    index = int(np.searchsorted(sums, half))
-    return index + float((half - sums[index] + counts[index]) / counts[index])
+    index = bisect.bisect_left(sums, half)
+    return float(index + (half - sums[index] + counts[index]) / counts[index])

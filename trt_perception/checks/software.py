@@ -30,12 +30,13 @@ CHECKED_MODULES: Final = (
     'vision_msgs.msg',
     'cv_bridge',
     'foxglove_msgs.msg',
+    'bond.msg',
     'onnxruntime',
     'tensorrt',
     'tensorrt_lean',
     'tensorrt_rtx',
 )
-_PYTHON_VERSIONS: Final = ((3, 10), (3, 13))
+_PYTHON_VERSIONS: Final = ((3, 10), (3, 14))
 _OLDEST_TENSORRT: Final = (10, 3)
 # Prints the fields of ModuleImport as the last line, after any output of the imported module.
 _IMPORT_SCRIPT: Final = """
@@ -130,12 +131,14 @@ def package_findings(
     modules: Mapping[str, ModuleImport],
     *,
     needs_onnx: bool,
+    needs_bond: bool = False,
     has_ros: bool = True,
     python: tuple[int, int] = sys.version_info[:2],
 ) -> Iterator[Finding]:
     """Check Python and the packages that are imported on every machine.
 
     Args:
+        needs_bond: whether the parameter bond.enabled is true.
         has_ros: whether ROS 2 is sourced or installed; False skips its packages.
     """
     low, high = _PYTHON_VERSIONS
@@ -165,6 +168,7 @@ def package_findings(
     if has_ros:
         yield _cv_bridge_finding(modules['cv_bridge'])
         yield _foxglove_msgs_finding(modules['foxglove_msgs.msg'])
+        yield _bond_finding(modules['bond.msg'], is_needed=needs_bond)
     yield _pillow_finding(modules['PIL'])
     yield _simplejpeg_finding(modules['simplejpeg'])
     runtime = modules['onnxruntime']
@@ -194,6 +198,18 @@ def _foxglove_msgs_finding(module: ModuleImport) -> Finding:
     found = f'{module.error}; the topic annotations is not published'
     fix = 'sudo apt install --reinstall ros-$ROS_DISTRO-foxglove-msgs'
     return Finding(_AREA, 'foxglove_msgs', 'yellow', found, fix)
+
+
+def _bond_finding(module: ModuleImport, *, is_needed: bool) -> Finding:
+    if module.version:
+        return Finding(_AREA, 'bond', 'green', module.version)
+    found = 'not installed' if module.missing else module.error
+    if not is_needed:
+        found = f'{found}; only the parameter bond.enabled needs it'
+        return Finding(_AREA, 'bond', 'green', found)
+    found = f'{found}, but the parameter bond.enabled is true'
+    fix = 'sudo apt install --reinstall ros-$ROS_DISTRO-bond, or set bond.enabled to false'
+    return Finding(_AREA, 'bond', 'red', found, fix)
 
 
 def _pillow_finding(module: ModuleImport) -> Finding:

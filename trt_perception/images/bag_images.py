@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -24,6 +23,7 @@ from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.open_bag import is_bag, open_bag
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.plain_text import join_first_items
+from trt_perception.images.bag_selection import BagSelection
 from trt_perception.images.encodings import check_has_colors, read_compressed_format
 from trt_perception.images.frame_pixels import frame_to_bgr
 from trt_perception.wire.cdr import read_compressed, read_image
@@ -36,23 +36,6 @@ COMPRESSED: Final = 'sensor_msgs/msg/CompressedImage'
 _NAME: Final = re.compile(r'(?s)(.+)#([^#]+)@([0-9]{1,20})(?:\+([0-9]{1,9}))?\.png')
 # 19 digits reach to the year 2286, so that names of this length also sort as texts.
 _TIME_DIGITS: Final = 19
-
-
-@dataclass(frozen=True)
-class BagSelection:
-    """Which images of bags are used.
-
-    Attributes:
-        topic: name of the topic; empty for the only topic with colour images.
-        every: use each N-th image of the topic, from the first on.
-    """
-
-    topic: str = ''
-    every: int = 1
-
-
-#: All images of the only topic with colour images.
-ALL_IMAGES: Final = BagSelection()
 
 
 class BagImageName(NamedTuple):

@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import short_repr
-from trt_perception.images.bag_images import BagSelection, is_bag_source
-
-#: Largest value of --every.
-MAX_EVERY: Final = 1_000_000
+from trt_perception.images.bag_images import is_bag_source
+from trt_perception.images.bag_selection import MAX_EVERY, BagSelection
 
 
 def add_bag_options(parser: argparse.ArgumentParser) -> None:

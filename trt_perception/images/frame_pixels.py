@@ -57,8 +57,8 @@ def pixels_and_bgr_order(frame: Frame) -> tuple[npt.NDArray[np.uint8], tuple[int
         return wide.astype(np.uint8)[..., None], _GRAY_CHANNELS
     if name in ('uyvy', 'yuyv'):
         plane = plane.reshape(frame.height, frame.width, 2)
-    bgr: npt.NDArray[np.uint8] = cv2.cvtColor(plane, _OPENCV_CONVERSIONS[name])  # type: ignore[assignment]
-    return bgr, _BGR_CHANNELS
+    bgr = cv2.cvtColor(plane, _OPENCV_CONVERSIONS[name])
+    return bgr, _BGR_CHANNELS  # type: ignore[return-value]
 
 
 def frame_to_bgr(frame: Frame, out: npt.NDArray[np.uint8] | None = None) -> npt.NDArray[np.uint8]:

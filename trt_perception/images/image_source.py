@@ -18,9 +18,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.natural_order import natural_key
 from trt_perception.images.bag_images import (
-    ALL_IMAGES,
     IMAGE_SUFFIXES,
-    BagSelection,
     bag_losses,
     check_bag_images,
     decode_bag_images,
@@ -28,6 +26,7 @@ from trt_perception.images.bag_images import (
     is_bag_source,
     is_image_name,
 )
+from trt_perception.images.bag_selection import ALL_IMAGES, BagSelection
 from trt_perception.images.compressed import check_image_size
 from trt_perception.images.image_files import read_image_file
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trt_perception.parameters.bond import BondParameters
 from trt_perception.parameters.row import parameter_field, read_value, table_rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxParameters:
+class BoxParameters(BondParameters):
     """The values of all parameters. The constructor does not check them."""
 
     sync_tolerance_ms: float = parameter_field(
@@ -82,5 +83,9 @@ class BoxParameters:
         return dataclasses.replace(self, **fields)
 
 
+# Inherited fields come first in a dataclass, but the table ends with the bond.
+_FIELDS: Final = sorted(
+    dataclasses.fields(BoxParameters), key=lambda field: field.name.startswith('bond_')
+)
 #: The table.
-BOX_PARAMETERS: Final = table_rows(dataclasses.fields(BoxParameters))
+BOX_PARAMETERS: Final = table_rows(_FIELDS)

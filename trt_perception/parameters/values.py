@@ -30,6 +30,7 @@ from trt_perception.model.pipeline_options import (
 from trt_perception.model.tasks.table import TASK_KEYS
 from trt_perception.model.tasks.task import PARAMETERS_OF_TRACKER, Task
 from trt_perception.model.thresholds import FrameParameters, Thresholds
+from trt_perception.parameters.bond import BondParameters
 from trt_perception.parameters.model import ModelParameters
 from trt_perception.parameters.row import (
     parameter_field,
@@ -56,6 +57,8 @@ NODE_ONLY_PARAMETERS: Final = frozenset(
     {
         'autostart',
         'batch_max_delay_ms',
+        'bond.enabled',
+        'bond.heartbeat_period_s',
         'cameras',
         'cameras_of_other_nodes',
         'classification.top_k',
@@ -90,7 +93,9 @@ def closest_parameters(word: str, known: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterValues(FrameParameters, TrackerParameters, ModelParameters, TritonParameters):
+class ParameterValues(
+    FrameParameters, TrackerParameters, ModelParameters, TritonParameters, BondParameters
+):
     """The values of all parameters. The constructor checks only rules between parameters.
 
     Raises:
@@ -432,10 +437,10 @@ def _unknown_name_fix(name: str) -> str:
 
 
 def _group(field: str) -> int:
-    """Return the group of a row: engine_path, no base class, tracker, model, Triton."""
+    """Return the group of a row: engine_path, no base class, tracker, model, Triton, bond."""
     if field == 'engine_path':
         return 0
-    return {'tracker': 2, 'model': 3, 'triton': 4}.get(field.partition('_')[0], 1)
+    return {'tracker': 2, 'model': 3, 'triton': 4, 'bond': 5}.get(field.partition('_')[0], 1)
 
 
 # Inherited fields come first in a dataclass, but the table begins with the model.

@@ -34,6 +34,7 @@ from trt_perception.ros.intake.shared_intake import SharedIntake
 from trt_perception.ros.keypoint_parameters import KeypointParameters
 from trt_perception.ros.node_monitor import NodeMonitor
 from trt_perception.ros.parameters import DeclaredParameters
+from trt_perception.ros.runtime.bond import Bond, check_bond
 from trt_perception.ros.runtime.log import NodeLog, log_text
 from trt_perception.ros.topics import check_topics
 from trt_perception.scheduling.worker_pool import WorkerPool
@@ -99,8 +100,9 @@ class DetectorNode(LifecycleNode):
         # By name of the camera. They are never removed, so that no id is given twice.
         self._tracks: dict[str, CameraTracks] = {}
         self._participants = ImageParticipants(self)
-        # on_activate creates the pool; _stop frees it.
+        # on_activate creates the pool and the bond; _stop frees them.
         self._pool: WorkerPool[Any] | None = None
+        self._bond: Bond | None = None
         self._monitor = NodeMonitor(self, self._log, self)
         self._fault: BaseException | None = None
         self.needs_parameter = False
@@ -154,6 +156,7 @@ class DetectorNode(LifecycleNode):
         names = self._camera_names
         check_topics(self, names)
         self._monitor.start_publishing(self.parameters.diagnostics_period_s)
+        check_bond(self.parameters, autostart=self.parameters.autostart)
         model = self._autostart.pop_opened_model() or self.open_model(self.node_parameters)
         self._pipelines, self._frame_time_s = model.pipelines, model.frame_time_s
         self._participants.start(self.node_parameters)
@@ -197,6 +200,8 @@ class DetectorNode(LifecycleNode):
         )
         self._pool.start()
         self._subscribe(self._pool)
+        if self.parameters.bond_enabled:
+            self._bond = Bond(self, self.parameters.bond_heartbeat_period_s)
         return super().on_activate(state)
 
     def _subscribe(self, pool: WorkerPool[Any]) -> None:
@@ -361,7 +366,7 @@ class DetectorNode(LifecycleNode):
     def _stop(self) -> bool:
         """Undo activate. Return whether all steps succeeded. May be called again."""
         return self._call_each(
-            *(camera.close_input for camera in self._cameras), self._stop_workers
+            *(camera.close_input for camera in self._cameras), self._stop_workers, self._end_bond
         )
 
     def _release(self) -> bool:
@@ -383,6 +388,11 @@ class DetectorNode(LifecycleNode):
             self._pool.stop()
             self._monitor.stop_watching()
             self._pool = None
+
+    def _end_bond(self) -> None:
+        bond, self._bond = self._bond, None
+        if bond is not None:
+            bond.close()
 
     # Changes of parameters.
 

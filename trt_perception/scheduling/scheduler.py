@@ -15,7 +15,8 @@ serves some cameras fifty times as often as others.
 from __future__ import annotations
 
 from collections.abc import KeysView
-from typing import Final, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 Item = TypeVar('Item')
 
@@ -23,7 +24,8 @@ Item = TypeVar('Item')
 _MAX_EARLY_SHARE: Final = 0.5
 
 
-class _WaitingItem(NamedTuple, Generic[Item]):
+@dataclass(slots=True)  # a NamedTuple cannot be generic in Python 3.10
+class _WaitingItem(Generic[Item]):
     """The mailbox of one camera.
 
     Attributes:

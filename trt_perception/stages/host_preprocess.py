@@ -27,7 +27,7 @@ def resize(
     *,
     antialias: bool,
     round_pixels: bool,
-    filter: ResizeFilter = 'bilinear',
+    resize_filter: ResizeFilter = 'bilinear',
     window_xyxy: tuple[int, int, int, int] | None = None,
 ) -> npt.NDArray[Any]:
     """Resize an image with half-pixel centres.
@@ -39,7 +39,7 @@ def resize(
             horizontally, then vertically. If False, each pixel comes from 4 (bicubic: 16) pixels.
         round_pixels: if True, the result is rounded to bytes. If False, to float32, and bicubic
             values may lie outside 0…255.
-        filter: ``bilinear`` or ``bicubic``.
+        resize_filter: ``bilinear`` or ``bicubic``.
         window_xyxy: the part of the resized image to return, in its pixels. None: all of it.
 
     Returns:
@@ -55,14 +55,14 @@ def resize(
     most_pixels = 4 * max(width * height, (right - left) * (bottom - top), 2**22)
     is_huge = math.prod(size_wh) > most_pixels
     if is_huge or not (antialias or round_pixels):
-        columns = _taps(width, size_wh[0], (left, right), filter, antialias)
-        rows = _taps(height, size_wh[1], (top, bottom), filter, antialias)
+        columns = _taps(width, size_wh[0], (left, right), resize_filter, antialias)
+        rows = _taps(height, size_wh[1], (top, bottom), resize_filter, antialias)
         exact = _interpolate(image, columns, rows)
         return exact.round().clip(0, 255).astype(np.uint8) if round_pixels else exact
     window = left, top, right, bottom
     if antialias:
-        return _resize_with_pillow(image, size_wh, round_pixels, filter, window)
-    kind = cv2.INTER_CUBIC if filter == 'bicubic' else cv2.INTER_LINEAR
+        return _resize_with_pillow(image, size_wh, round_pixels, resize_filter, window)
+    kind = cv2.INTER_CUBIC if resize_filter == 'bicubic' else cv2.INTER_LINEAR
     resized = cv2.resize(image, size_wh, interpolation=kind)
     return resized.reshape(*size_wh[::-1], channels)[top:bottom, left:right]
 
@@ -71,7 +71,7 @@ def _resize_with_pillow(
     image: npt.NDArray[np.uint8],
     size_wh: tuple[int, int],
     round_pixels: bool,
-    filter: ResizeFilter,
+    resize_filter: ResizeFilter,
     window_xyxy: tuple[int, int, int, int],
 ) -> npt.NDArray[Any]:
     """Resize with antialiasing. Arguments and result are those of ``resize``."""
@@ -86,7 +86,7 @@ def _resize_with_pillow(
     else:  # float images of Pillow have one channel
         planes = image.transpose(2, 0, 1).astype(np.float32)
         pictures = [pil.fromarray(plane) for plane in planes]
-    kind = pil.Resampling.BICUBIC if filter == 'bicubic' else pil.Resampling.BILINEAR
+    kind = pil.Resampling.BICUBIC if resize_filter == 'bicubic' else pil.Resampling.BILINEAR
     # Resize one axis at a time. From release 13 on, Pillow chooses the order of the axes itself,
     # which rounds differently.
     window_width = right - left
@@ -119,7 +119,7 @@ def _interpolate(
 
 
 def _taps(
-    size: int, resized: int, window: tuple[int, int], filter: ResizeFilter, antialias: bool
+    size: int, resized: int, window: tuple[int, int], resize_filter: ResizeFilter, antialias: bool
 ) -> list[_Tap]:
     """Return the source pixels of each resized pixel on one axis, with their weights.
 
@@ -127,18 +127,18 @@ def _taps(
         size: pixels of the image on this axis.
         resized: pixels of the resized image.
         window: first and last pixel of the result, the last not included.
-        filter: ``bilinear`` with two taps, or ``bicubic`` with four.
+        resize_filter: ``bilinear`` with two taps, or ``bicubic`` with four.
         antialias: choose Pillow's bicubic filter for enlarging, which repeats no border pixels.
     """
     # torch rounds the ratio and the position to float32, but not the product in between (FMA).
     ratio = np.float32(size / resized)
     positions = ((np.arange(*window) + 0.5) * ratio - 0.5).astype(np.float32)
-    if filter == 'bilinear':
+    if resize_filter == 'bilinear':
         positions = positions.clip(0, size - 1)
     first = np.floor(positions)
     share = positions - first
     start = first.astype(np.intp)
-    if filter == 'bilinear':
+    if resize_filter == 'bilinear':
         return [(start, 1 - share), (np.minimum(start + 1, size - 1), share)]
     weights = _cubic_weights(share, -0.5 if antialias else -0.75)
     places = [start + step for step in (-1, 0, 1, 2)]
@@ -222,7 +222,7 @@ class HostPreprocessor:
             letterbox.resized_wh,
             antialias=self._preprocessing.antialias,
             round_pixels=self._preprocessing.round_pixels or self._tensor.dtype == np.uint8,
-            filter=self._preprocessing.filter,
+            resize_filter=self._preprocessing.filter,
             window_xyxy=letterbox.visible_xyxy,
         )
         channels = bgr_order if self._preprocessing.color_order == 'bgr' else bgr_order[::-1]

@@ -68,11 +68,13 @@ def test_missing_files_are_refused(tmp_path, golden_messages):
     golden_messages.add(refusal(tmp_path / 'no' / 'folder.onnx'))
     golden_messages.add(refusal(Path('/dev/null/tiny.onnx')))
     golden_messages.add(refusal('~nobody-of-this-name/tiny.onnx'))
-    golden_messages.add(refusal('tiny\0.onnx'))
     golden_messages.add(refusal('x' * 5000 + '.onnx'))
     loop = tmp_path / 'loop.onnx'
     loop.symlink_to(loop)
-    golden_messages.add(refusal(loop))
+    for path in (loop, 'tiny\0.onnx'):  # each version of Python words the reason differently
+        with pytest.raises(EngineError) as caught:
+            read_model_file(path)
+        assert caught.value.subject == str(path)
     dangling = tmp_path / 'dangling.onnx'
     dangling.symlink_to(tmp_path / 'gone.onnx')
     golden_messages.add(refusal(dangling))

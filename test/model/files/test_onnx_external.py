@@ -193,15 +193,19 @@ def test_deeply_nested_graphs_are_refused(golden_messages):
 def test_model_with_external_weights_is_refused_when_it_opens(
     location, tmp_path, monkeypatch, golden_messages
 ):
-    """ONNX Runtime itself reads files in the working folder, outside it, and at any path."""
+    """ONNX Runtime itself reads files in the working folder; 1.23 also outside it, 1.32 not."""
     work = tmp_path / 'work'
     work.mkdir()
     monkeypatch.chdir(work)
     for folder in (tmp_path, work):
         np.ones((SIDE, SIDE), np.float32).tofile(folder / 'weights.bin')
     content = make_model(external_tensor(location.format(folder=tmp_path))).SerializeToString()
-    session = onnxruntime.InferenceSession(content)
-    assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
+    try:
+        session = onnxruntime.InferenceSession(content)
+    except Exception:
+        assert location != 'weights.bin'
+    else:
+        assert session.run(None, {'x': np.ones((1, SIDE), np.float32)})[0][0, 0] == SIDE
     path = tmp_path / 'tiny.onnx'
     path.write_bytes(content)
     with golden_messages.raises(EngineError):

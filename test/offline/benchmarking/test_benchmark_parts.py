@@ -74,6 +74,28 @@ def test_measurement_fills_all_slots_and_keeps_the_order_of_frames(depth):
     assert report.frames_per_s > 0
 
 
+@pytest.mark.parametrize(('depth', 'count'), [(1, 5), (3, 40)])
+def test_time_line_has_the_last_batches_in_order(depth, count):
+    frames = [load_frames('', (width, 8), 'mono8', 1)[0] for width in (10, 20, 30)]
+    pipeline, control = RecordingPipeline(depth), MeasurementControl(count)
+    report = measure_pipeline(pipeline, frames, Thresholds(), [], control)
+    batches = report.last_batches
+    assert len(batches) == min(12, count)
+    first = (count - len(batches)) % depth
+    assert [one.slot for one in batches] == [
+        (first + number) % depth for number in range(len(batches))
+    ]
+    assert min(one.enqueue_start for one in batches) == 0
+    for one in batches:
+        assert one.enqueue_start <= one.enqueue_end <= one.collect_start <= one.collect_end
+    # Only one thread works: it collects one batch after the other.
+    for one, following in itertools.pairwise(batches):
+        assert one.collect_end <= following.collect_start
+    longest = max(report.busy_latency_percentiles_ms)
+    assert longest == pytest.approx(report.busy_latency_ms.max)
+    assert max(one.collect_end - one.enqueue_start for one in batches) <= longest * 1.000001
+
+
 @pytest.mark.parametrize(('batch', 'depth'), [(2, 1), (2, 3), (4, 2)])
 def test_batches_repeat_the_frames_in_the_same_order(batch, depth):
     widths = [8 + 2 * number for number in range(12)]

@@ -14,7 +14,7 @@ from support.models.scaled_models import SMALL_PREPROCESSING
 from support.models.tiny_model import write_tiny_model
 from support.optional_packages import needs
 from trt_perception.errors import ConfigError
-from trt_perception.images.bag_images import BagSelection
+from trt_perception.images.bag_selection import BagSelection
 from trt_perception.images.image_source import find_images
 from trt_perception.offline.building.calibration.images import CalibrationImages, select_images
 from trt_perception.offline.building.options.sources import load_options

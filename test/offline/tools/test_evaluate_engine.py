@@ -167,6 +167,53 @@ def test_models_with_different_class_names_share_a_class_map(
     golden_messages.add(capsys.readouterr().err)
 
 
+@needs('pycocotools')
+@pytest.mark.parametrize(('limit', 'code'), [('0.5', 1), ('0.7', 0), (None, 0)])
+def test_loss_above_the_limit_is_exit_code_1(
+    evaluation_inputs, capsys, golden_messages, limit, code
+):
+    other = write_tiny_model(evaluation_inputs['folder'] / 'other.onnx')
+    path = other.with_name('other.onnx.json')
+    described = json.loads(path.read_text())
+    # Two of three names are exchanged, so that the second model has many wrong classes.
+    path.write_text(json.dumps({**described, 'class_names': ['red', 'blue', 'green']}))
+    saved = evaluation_inputs['folder'] / 'r.json'
+    arguments = [other, '--json', saved, *(['--max-accuracy-drop', limit] if limit else [])]
+    assert run_usual(evaluation_inputs, '--engine', *arguments) == code
+    report = json.loads(saved.read_text())  # also written if a model fails
+    assert ('verdicts' in report) == (limit is not None)
+    if limit:
+        verdict = report['verdicts']['other.onnx']
+        assert verdict['loss'] == report['models']['other.onnx']['drop']
+        assert (verdict['of'], verdict['within']) == ('mAP50', code == 0)
+        assert verdict['loss'] == pytest.approx(2 / 3)
+    error = capsys.readouterr().err
+    assert bool(error) == bool(code)
+    if error:
+        golden_messages.add(error)
+
+
+def test_unknown_loss_is_not_within_a_limit(evaluation_inputs, capsys, golden_messages):
+    other = write_tiny_model(evaluation_inputs['folder'] / 'other.onnx')
+    path = other.with_name('other.onnx.json')
+    described = json.loads(path.read_text())
+    path.write_text(json.dumps({**described, 'class_names': ['rouge', 'vert', 'bleu']}))
+    arguments = ['--images', evaluation_inputs['images'], '--max-accuracy-drop', '1']
+    assert run_evaluate_engine(evaluation_inputs['model'], other, *arguments) == 1
+    golden_messages.add(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize('value', ['2', '-0.1', 'nan', 'x'])
+def test_limit_of_the_loss_is_a_share(evaluation_inputs, capsys, golden_messages, value):
+    assert run_usual(evaluation_inputs, f'--max-accuracy-drop={value}') == 2
+    golden_messages.add(capsys.readouterr().err)
+
+
+def test_limit_of_the_loss_needs_a_second_model(evaluation_inputs, capsys, golden_messages):
+    assert run_usual(evaluation_inputs, '--max-accuracy-drop', '0.1') == 2
+    golden_messages.add(capsys.readouterr().err)
+
+
 def test_two_models_are_compared_without_annotations(evaluation_inputs, capsys):
     (evaluation_inputs['folder'] / 'other').mkdir()
     other = write_tiny_model(evaluation_inputs['folder'] / 'other' / 'second.onnx')

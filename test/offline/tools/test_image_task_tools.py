@@ -144,6 +144,22 @@ def test_relative_depth_is_evaluated_after_alignment(scenes):
     assert figures == pytest.approx({'AbsRel': 0, 'delta1': 1}, abs=1e-3)
 
 
+@pytest.mark.parametrize('limit', [0.5, 0.7])
+@pytest.mark.parametrize('labelled', [True, False])
+def test_loss_of_a_classifier_has_a_limit(scenes, labelled, limit):
+    other = tool_arguments('classify', scenes / 'other.onnx')[0]
+    change_weights(other, [-1, -1, 1, 1])
+    if not labelled:
+        for folder in COLORS:
+            (scenes / 'images' / folder).rename(scenes / 'images' / f'camera {folder}')
+    code, report = evaluate(scenes, 'classify', other, '--max-accuracy-drop', limit)
+    verdict = report['verdicts']['other.onnx']
+    assert verdict['of'] == ('top1' if labelled else 'agreement')
+    # Only the blue images keep their best class.
+    assert verdict['loss'] == pytest.approx(2 / 3)
+    assert (verdict['within'], code) == ((True, 0) if limit > 2 / 3 else (False, 1))
+
+
 @pytest.mark.parametrize('task', IMAGE_TASKS)
 def test_evaluation_compares_models_without_labels(task, scenes, capsys):
     other = tool_arguments(task, scenes / 'other.onnx')[0]

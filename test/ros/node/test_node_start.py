@@ -323,7 +323,7 @@ def test_launched_node_prints_launch_arguments_that_complete_its_model(
         line = detector.program.wait_for_line(f'.*{re.escape(start)}(.*?){re.escape(end)}')
         return line[1]
 
-    missing = pasted(start_with(''), ' add ', ' (docs/decoders.md)')
+    missing = pasted(start_with(''), ' add ', ' (docs/recognition.md)')
     missing = missing.replace('NAME, NAME', ', '.join(NAMES))
     assumed = pasted(start_with(missing), ' and add ', ' with the right values')
     complete = start_with(f'{missing} {assumed}')

@@ -14,6 +14,8 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from support.programs import DEADLINE_S
+from trt_perception.ros.wire import unlocked_publish
+from trt_perception.ros.wire.rcl import RclError
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -31,6 +33,28 @@ def test_published_bytes_equal_those_of_rclpy(client, node):
     publish_unlocked(publisher, bytearray(data))
     client.spin_until(lambda: words, 'the message')
     assert deserialize_message(words[0], String).data == 'größer'
+    node.destroy_publisher(publisher)
+    client.node.destroy_subscription(subscription)
+
+
+def test_rclpy_publishes_if_rcl_differs(client, node, monkeypatch, caplog):
+    def refuse():
+        raise RclError('rcutils_uint8_array_t', 'another layout')
+
+    monkeypatch.setattr(unlocked_publish, 'load_rcl', refuse)
+    publisher = node.create_publisher(String, 'words', 1)
+    words = []
+    subscription = client.node.create_subscription(String, 'words', words.append, 10)
+    client.spin_until(publisher.get_subscription_count, 'a subscriber')
+    unlocked_publish._libraries.cache_clear()
+    try:
+        for text in ('first', 'second'):
+            publish_unlocked(publisher, bytearray(serialize_message(String(data=text))))
+    finally:
+        unlocked_publish._libraries.cache_clear()
+    client.spin_until(lambda: len(words) == 2, 'the messages')
+    assert [word.data for word in words] == ['first', 'second']
+    assert len(caplog.records) == 1
     node.destroy_publisher(publisher)
     client.node.destroy_subscription(subscription)
 

@@ -183,7 +183,11 @@ def test_window_is_a_part_of_the_resized_image():
     rgb = picture((61, 47))
     for name, antialias in FILTERS:
         for round_pixels in (True, False):
-            settings = {'antialias': antialias, 'round_pixels': round_pixels, 'filter': name}
+            settings = {
+                'antialias': antialias,
+                'round_pixels': round_pixels,
+                'resize_filter': name,
+            }
             whole = resize(rgb, (40, 50), **settings)
             part = resize(rgb, (40, 50), **settings, window_xyxy=(3, 5, 33, 48))
             np.testing.assert_array_equal(part, whole[5:48, 3:33])

@@ -69,7 +69,7 @@ def reuse_equal_results(tmp_path_factory):
 
 #: Options that TensorRT receives only if it calibrates itself.
 OPTIONS_NOT_FOR_TENSORRT = {
-    *('onnx', 'output', 'json', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
+    *('onnx', 'output', 'json', 'report', 'store', 'store_keep_days', 'qdq_onnx', 'compare_fp16'),
     *('calibration_images', 'calibration_count', 'calibration_seed', 'calibration_cache'),
     *('calibration_method', 'validate', 'annotations'),
     *('max_accuracy_drop', 'accept_disagreement', 'decoder', 'class_names', 'class_names_file'),

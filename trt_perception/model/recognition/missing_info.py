@@ -150,7 +150,7 @@ def check_nothing_is_missing(
     raise MissingModelInfoError(
         name,
         _found_text(model, choices, seen, other),
-        fix=f'add {arguments} (docs/decoders.md), or '
+        fix=f'add {arguments} (docs/recognition.md), or '
         + _manifest_advice(model, state.task, values),
         arguments=arguments,
         missing=missing,

@@ -257,7 +257,8 @@ def _stretch(processor: Mapping[str, Any], prefix: str, size_wh: tuple[int, int]
             return _problem(processor, 'ensure_multiple_of')
     if not derives:
         # DPT's processor rounds each side to the multiple.
-        size_wh = tuple(max(1, round(side / multiple)) * multiple for side in size_wh)  # type: ignore[assignment]
+        width, height = (max(1, round(side / multiple)) * multiple for side in size_wh)
+        size_wh = (width, height)
     if processor.get('do_pad') is True:
         divisor, pad_size = processor.get('size_divisor') or 1, processor.get('pad_size')
         is_padded = not _is_side(divisor) or (

@@ -5,7 +5,7 @@ file, and the names and shapes of tensors. Each finding becomes a sentence of ev
 decoder or several decoders fit, the error lists the evidence, the possible values and the
 parameters to set.
 
-Page: docs/decoders.md.
+Page: docs/recognition.md.
 """
 
 from __future__ import annotations

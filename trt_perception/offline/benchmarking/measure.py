@@ -32,6 +32,10 @@ _MAX_KEPT_BYTES: Final = 128 * 2**20
 _RESULT_BYTES: Final = 1024
 
 
+# Batches whose times are kept for a time line.
+_MAX_LAST_BATCHES: Final = 12
+
+
 @dataclass(frozen=True)
 class TimeStatistics:
     """Distribution of a time, in milliseconds.
@@ -54,6 +58,24 @@ class TimeStatistics:
         values = np.array(seconds) * 1e3
         p50, p95, p99, p999, most = map(float, np.percentile(values, (50, 95, 99, 99.9, 100)))
         return cls(float(values.mean()), p50, p95, p99, p999, most, len(values))
+
+
+@dataclass(frozen=True)
+class BatchTimes:
+    """When a batch was enqueued and collected, in milliseconds since the first batch shown.
+
+    Attributes:
+        slot: the slot of the pipeline, from 0 on.
+        enqueue_start: the calling thread begins to enqueue the batch.
+        collect_start: the calling thread begins to wait for the results.
+        collect_end: the results and maps are complete.
+    """
+
+    slot: int
+    enqueue_start: float
+    enqueue_end: float
+    collect_start: float
+    collect_end: float
 
 
 @dataclass(frozen=True)
@@ -102,6 +124,9 @@ class PipelineReport:
             Only the first 128 MiB of results are compared.
         load_s: time to open the pipeline, set by the caller.
         device_memory_bytes: GPU memory of the pipeline, set by the caller; None on the CPU.
+        latency_percentiles_ms: percentiles 0 to 100 of ``latency_ms``.
+        busy_latency_percentiles_ms: percentiles 0 to 100 of ``busy_latency_ms``.
+        last_batches: the last batches at full load, at most 12, in the order of their results.
     """
 
     depth: int
@@ -116,6 +141,9 @@ class PipelineReport:
     load_s: float = 0.0
     device_memory_bytes: int | None = None
     batch: int = 1
+    latency_percentiles_ms: tuple[float, ...] = ()
+    busy_latency_percentiles_ms: tuple[float, ...] = ()
+    last_batches: tuple[BatchTimes, ...] = ()
 
     @property
     def name(self) -> str:
@@ -169,6 +197,24 @@ def measure_pipeline(
         detections=_mean_detections(expected),
         unequal=unequal,
         batch=batch,
+        latency_percentiles_ms=_percentiles_ms(latencies),
+        busy_latency_percentiles_ms=_percentiles_ms(busy.latency_s),
+        last_batches=_since_first(busy.last_batches),
+    )
+
+
+def _percentiles_ms(seconds: Sequence[float]) -> tuple[float, ...]:
+    return tuple((np.percentile(seconds, range(101)) * 1e3).tolist())
+
+
+def _since_first(
+    batches: Iterable[tuple[int, float, float, float, float]],
+) -> tuple[BatchTimes, ...]:
+    """Return times in milliseconds since the first enqueue, from clock times in seconds."""
+    rows = list(batches)
+    first = min((row[1] for row in rows), default=0.0)
+    return tuple(
+        BatchTimes(slot, *((one - first) * 1e3 for one in times)) for slot, *times in rows
     )
 
 
@@ -294,6 +340,7 @@ class _SaturatedRun:
 
     Attributes:
         results: the kept results, in the order of the frames.
+        last_batches: slot, and the clock in seconds at the four times of ``BatchTimes``.
     """
 
     wall_s: float = 0.0
@@ -303,6 +350,9 @@ class _SaturatedRun:
     enqueue_s: list[float] = field(default_factory=list)
     collect_s: list[float] = field(default_factory=list)
     results: list[TaskResult] = field(default_factory=list)
+    last_batches: deque[tuple[int, float, float, float, float]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_LAST_BATCHES)
+    )
 
 
 def _run_saturated(
@@ -311,7 +361,7 @@ def _run_saturated(
     """Enqueue if a slot is free, else collect the oldest batch, as scheduling/worker.py does."""
     run, kept = _SaturatedRun(), _KeptResults()
     free = deque(range(feeder.pipeline.depth))
-    in_flight: deque[tuple[int, float]] = deque()
+    in_flight: deque[tuple[int, float, float]] = deque()
     submitted = 0
     cpu = time.process_time()
     start = time.perf_counter()
@@ -321,18 +371,20 @@ def _run_saturated(
         before = time.perf_counter()
         if free and more:
             feeder.enqueue(free[0], submitted)
-            in_flight.append((free.popleft(), before))
+            now = time.perf_counter()
+            in_flight.append((free.popleft(), before, now))
             submitted += feeder.batch
-            run.enqueue_s.append(time.perf_counter() - before)
+            run.enqueue_s.append(now - before)
         elif not in_flight:
             break
         else:
-            slot, enqueued_s = in_flight.popleft()
+            slot, enqueue_start, enqueue_end = in_flight.popleft()
             found = feeder.collect(slot)
             free.append(slot)
             now = time.perf_counter()
             run.collect_s.append(now - before)
-            run.latency_s.append(now - enqueued_s)
+            run.latency_s.append(now - enqueue_start)
+            run.last_batches.append((slot, enqueue_start, enqueue_end, before, now))
             kept.add(found)
             run.frames += len(found)
     run.wall_s = time.perf_counter() - start

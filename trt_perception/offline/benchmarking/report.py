@@ -189,13 +189,18 @@ def _stage_table(report: ModelReport) -> str:
         alone = stage.alone_ms
         rows.append(
             [
-                _STEP_TITLES.get(name, name) if 'engine_enqueue' in report.stages else name,
+                step_title(name, report),
                 _format_ms(stage.mean_ms),
                 _format_ms(alone.p50 if alone else None),
                 _format_ms(alone.p99 if alone else None),
             ]
         )
     return format_table(rows)
+
+
+def step_title(name: str, report: ModelReport) -> str:
+    """Return the title of a step in tables and charts."""
+    return _STEP_TITLES.get(name, name) if 'engine_enqueue' in report.stages else name
 
 
 def _encoding_table(report: ModelReport) -> str:

@@ -49,6 +49,8 @@ class ModelAccuracy:
     Attributes:
         class_names: names of the model's classes, in the model's order.
         detections: detections at the thresholds of the node, one entry for each image.
+        all_detections: detections above ``MIN_SCORE``; empty without annotations.
+        classes: categories of the model's classes; None without annotations.
         metrics: COCO metrics of the task's shapes; None without annotations.
         image_matches: detections of each image matched with its objects; empty without
             annotations.
@@ -66,6 +68,8 @@ class ModelAccuracy:
     mistakes: DetectionCounts | None
     rows: Sequence[Mapping[str, Any]] = field(repr=False)
     box_metrics: Metrics | None = None
+    all_detections: Sequence[Detections] = field(default=(), repr=False)
+    classes: ClassMap | None = None
 
 
 @dataclass(frozen=True)
@@ -262,6 +266,8 @@ def evaluate_model(
         count_mistakes(list(zip(errors, confident, truths, strict=True)), classes),
         rows,
         measured[1] if len(measured) > 1 else None,
+        run.detections,
+        classes,
     )
 
 

@@ -20,6 +20,7 @@ from trt_perception.model.files.model_file import ModelFile, read_model_file
 from trt_perception.model.input_layout import MAX_BATCH
 from trt_perception.model.pipeline_options import ONNX_PROVIDERS
 from trt_perception.model.tasks.task import TaskResult, detections_of
+from trt_perception.offline.benchmarking.benchmark_page import benchmark_page
 from trt_perception.offline.benchmarking.control import (
     BenchmarkProgress,
     MeasurementControl,
@@ -41,7 +42,9 @@ from trt_perception.offline.evaluation.report.plot_files import check_plot
 from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
     check_output_file,
+    check_output_folder,
     integer_at_least,
+    parse_path,
 )
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
 from trt_perception.offline.tools.parts.model_arguments import (
@@ -64,7 +67,7 @@ _DEFAULT_SECONDS: Final = 10.0
 _HELP_END: Final = """\
 examples:
   benchmark_engine yolo.engine
-  benchmark_engine fp32.engine fp16.engine --json result.json
+  benchmark_engine fp32.engine fp16.engine --json result.json --report report
   benchmark_engine model.onnx --image photo.jpg --seconds 30
   benchmark_engine yolo.engine --encoding nv12 --size 1280x720 --depth 1,3
   benchmark_engine yolo.engine --encoding all --steps-only
@@ -151,6 +154,7 @@ def _prepare(options: argparse.Namespace) -> _Job:
     """
     for path in (options.json, options.plot):
         check_output_file(path)
+    check_output_folder(options.report)
     if options.plot:
         check_plot(options.plot)
     seconds = options.seconds
@@ -203,13 +207,11 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
     report = _measure(job)
     saver = ResultSaver('benchmark_engine')
     if report.models and options.json:
-        agreement = [one and one.as_dict() for one in report.agreement]
-        content = {'command': options.command, **asdict(report), 'agreement': agreement}
-        measured = content['options']
-        for name in ('pipeline', 'thresholds'):
-            del measured[name]
-        measured['parameters'] = asdict(values_from_options(options, ''))
-        saver.save(options.json, write_json, content, 2)
+        saver.save(options.json, write_json, _json_content(report, options), 2)
+    if report.models and options.report:
+        content = _json_content(report, options)
+        page = benchmark_page(content, report.models, report.agreement)
+        saver.save(options.report, page.write)
     if report.models and options.plot:
         saver.save(options.plot, plot_reports, report.models)
     if report.partial:
@@ -217,6 +219,16 @@ def _run(job: _Job, options: argparse.Namespace) -> int:
         print_message('benchmark_engine', f'interrupted; {outcome}')
         return 130
     return int(saver.failed)
+
+
+def _json_content(report: BenchmarkReport, options: argparse.Namespace) -> dict[str, Any]:
+    agreement = [one and one.as_dict() for one in report.agreement]
+    content = {'command': options.command, **asdict(report), 'agreement': agreement}
+    measured = content['options']
+    for name in ('pipeline', 'thresholds'):
+        del measured[name]
+    measured['parameters'] = asdict(values_from_options(options, ''))
+    return content
 
 
 def _measure(job: _Job) -> BenchmarkReport:
@@ -319,6 +331,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_measurement_options(parser)
     add_file_option(parser, '--json', 'write all figures and the description of the machine')
     add_file_option(parser, '--plot', 'draw the figures (.png, .svg, .pdf; needs matplotlib)')
+    add('--report', type=parse_path, metavar='DIR', help='write a page for a browser: index.html')
     add('--steps-only', action='store_true', help='measure single steps only')
     add_model_arguments(parser)
     return parser

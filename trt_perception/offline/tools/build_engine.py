@@ -18,6 +18,7 @@ from tqdm import tqdm
 from trt_perception.errors import ConfigError, EngineError, MissingFileError, TrtPerceptionError
 from trt_perception.files.atomic_files import write_atomically
 from trt_perception.files.plain_text import escape_controls
+from trt_perception.offline.tools.parts.arguments import check_output_folder
 from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message
 from trt_perception.process.foreign_names import foreign_names
 from trt_perception.process.interruption import Interruption, ending_signals
@@ -32,7 +33,7 @@ examples:
   build_engine dynamic.onnx \\
       --shapes 1x3x320x320:1x3x640x640:1x3x1280x1280
   build_engine yolo.onnx --runtime tensorrt_rtx \\
-      --compute-capabilities 8.6 8.9 --json report.json
+      --compute-capabilities 8.6 8.9 --json report.json --report report
   build_engine --config build.yaml --workspace-mib 4096
 
 The tool writes yolo.engine and its manifest yolo.engine.json next to the ONNX file. It replaces an
@@ -90,17 +91,19 @@ def _check_packages() -> None:
 
 def _run(arguments_given: Sequence[str]) -> int:
     _check_packages()
+    from trt_perception.offline.building.build_page import build_page
     from trt_perception.offline.building.options.sources import given_options, load_options
     from trt_perception.offline.building.output_files import check_report_path
     from trt_perception.offline.building.report import BuildReport
 
     parsed = _parser().parse_args(arguments_given)
     report = BuildReport()
-    json_file = None
+    json_file = page_folder = None
     try:
         options = load_options(parsed.config, given_options(parsed))
         check_report_path(options)
-        json_file = options.json
+        check_output_folder(options.report)
+        json_file, page_folder = options.json, options.report
         report.configuration['command'] = shlex.join(['build_engine', *arguments_given])
         _build_with_progress(options, report)
     except BaseException as error:
@@ -120,6 +123,8 @@ def _run(arguments_given: Sequence[str]) -> int:
         saver = ResultSaver('build_engine')
         if json_file is not None:
             saver.save(json_file, lambda path: write_atomically({path: report.json_text()}))
+        if page_folder is not None:
+            saver.save(page_folder, lambda folder: build_page(report.as_dict()).write(folder))
     return int(saver.failed)
 
 

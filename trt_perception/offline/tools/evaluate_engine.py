@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import make_folder, write_json
-from trt_perception.files.plain_text import escape_controls, join_first_items
+from trt_perception.files.plain_text import escape_controls, join_first_items, short_repr
 from trt_perception.images.bag_images import bag_losses
 from trt_perception.images.bag_options import add_bag_options, read_bag_options
 from trt_perception.images.image_source import find_images
@@ -33,8 +33,14 @@ from trt_perception.offline.evaluation.metrics.keypoints import OKS_SIGMA
 from trt_perception.offline.evaluation.metrics.measure import Measure
 from trt_perception.offline.evaluation.metrics.task_measures import common_measure
 from trt_perception.offline.evaluation.offline_detection import open_for_evaluation
+from trt_perception.offline.evaluation.report.accuracy_page import accuracy_page
 from trt_perception.offline.evaluation.report.plot_files import check_plot
 from trt_perception.offline.evaluation.report.plots import plot_accuracy
+from trt_perception.offline.evaluation.report.verdicts import (
+    Verdict,
+    read_verdicts,
+    verdicts_dict,
+)
 from trt_perception.offline.evaluation.report.worst_images import write_worst_images
 from trt_perception.offline.tools.parts.arguments import (
     add_file_option,
@@ -49,7 +55,7 @@ from trt_perception.offline.tools.parts.command_line import (
     progress_bar,
     run_tool,
 )
-from trt_perception.offline.tools.parts.evaluation_text import report_text
+from trt_perception.offline.tools.parts.evaluation_text import print_excess_losses, report_text
 from trt_perception.offline.tools.parts.image_task_evaluation import (
     evaluate_image_models,
     label_images,
@@ -72,6 +78,8 @@ examples:
   evaluate_engine yolo.engine --images val2017 --annotations instances_val2017.json
   evaluate_engine fp32.engine int8.engine --images val --annotations val.json \\
       --json accuracy.json --plot accuracy.png --worst mistakes
+  evaluate_engine fp32.engine int8.engine --images val --annotations val.json \\
+      --report report --max-accuracy-drop 0.01
   evaluate_engine model.onnx --images val --annotations val.json --allow-subset
   evaluate_engine fp32.engine fp16.engine --images photos
   evaluate_engine fp32.engine int8.engine --images drive --topic /front/image_raw --every 10
@@ -87,6 +95,8 @@ and keypoints by the similarity OKS (--oks-sigma).
 Latency is the time of one image from preprocessing to boxes. For a batch, it is the time of the
 batch divided by its size. For mAP, the host decodes boxes from a score of 0.001 on, so use
 benchmark_engine to measure the latency of the node.
+--report writes a page for a browser: figures, curves, confusion matrix, and pictures of mistakes
+at each threshold. It has at most 3 MB unless --report-images gives the number of pictures.
 Without --annotations, the tool only compares each model with the first. Annotations for masks,
 keypoints or oriented boxes need "segmentation", "keypoints" or "oriented_bbox".
 Classes and categories are matched by name, images by file_name.
@@ -131,8 +141,9 @@ def _prepare(options: argparse.Namespace) -> _Job:
         check_output_file(path)
     if options.plot:
         check_plot(options.plot)
-    for folder in (options.worst, options.results):
+    for folder in (options.worst, options.results, options.report):
         check_output_folder(folder)
+    _check_comparison_options(options)
     class_map = read_class_map(options.class_map) if options.class_map else {}
     selection = read_bag_options(options, [options.images])
     images = find_images(options.images, subfolders=True, selection=selection)
@@ -154,6 +165,18 @@ def _prepare(options: argparse.Namespace) -> _Job:
         found = f'skipped {len(missing)} annotated images without a file'
         print_message('evaluate_engine', f'{found}: {join_first_items(missing)}')
     return replace(job, dataset=dataset)
+
+
+def _check_comparison_options(options: argparse.Namespace) -> None:
+    """Check options that need another option or a second model."""
+    if options.report_images is not None and options.report is None:
+        raise ConfigError('--report-images', 'needs --report', fix='give both options, or neither')
+    if options.max_accuracy_drop is not None and len(options.models) == 1:
+        raise ConfigError(
+            '--max-accuracy-drop',
+            'one model has nothing to lose accuracy against',
+            fix='give the reference first, then the models to compare with it',
+        )
 
 
 def _check_object_options(options: argparse.Namespace) -> None:
@@ -290,13 +313,17 @@ def _match_classes(
 def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int:
     """Write the requested files, print their paths, and return the exit code."""
     saver = ResultSaver('evaluate_engine')
+    verdicts = read_verdicts(report, options.max_accuracy_drop)
     if options.json:
         content = {
             **_facts(job, options),
             'missing_images': list(job.dataset.missing_file_names),
             **report.as_dict(),
+            **verdicts_dict(verdicts),
         }
         saver.save(options.json, write_json, content, 2)
+    if options.report:
+        saver.save(options.report, _save_page, report, job, verdicts, options)
     if options.plot:
         saver.save(options.plot, plot_accuracy, {m.name: m.metrics for m in report.models})
     for model in report.models:
@@ -306,7 +333,20 @@ def _save(report: AccuracyReport, job: _Job, options: argparse.Namespace) -> int
         if options.worst:
             folder = options.worst / name
             saver.save(folder, _save_worst_images, model, job.dataset, options.worst_count)
-    return int(saver.failed)
+    return int(saver.failed or print_excess_losses(verdicts))
+
+
+def _save_page(
+    folder: Path,
+    report: AccuracyReport,
+    job: _Job,
+    verdicts: Mapping[str, Verdict],
+    options: argparse.Namespace,
+) -> str:
+    with progress_bar(desc='report', unit='img') as progress:
+        facts, count = _facts(job, options), options.report_images
+        page = accuracy_page(report, job.dataset, verdicts, facts, count, progress)
+    return page.write(folder)
 
 
 def _save_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -406,7 +446,28 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help='maximum number of images of --worst (default: 12)',
     )
     add('--results', type=parse_path, metavar='DIR', help='write detections as COCO results')
+    add('--report', type=parse_path, metavar='DIR', help='write a page for a browser: index.html')
+    add(
+        '--report-images',
+        type=integer_at_least(1),
+        metavar='N',
+        help='maximum number of pictures in --report (default: as many as fit into 3 MB)',
+    )
+    add(
+        '--max-accuracy-drop',
+        type=_parse_share,
+        metavar='X',
+        help='exit with 1 if a model loses more than X against the first: of mAP50, top1, mIoU or '
+        'delta1; without labels, of their agreement',
+    )
     add('--all-classes', action='store_true', help='show all categories instead of the 20 worst')
+
+
+def _parse_share(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise argparse.ArgumentTypeError(f'expected a number from 0 to 1 (got {short_repr(text)})')
 
 
 if __name__ == '__main__':

@@ -33,6 +33,7 @@ from trt_perception.ros.boxes_3d.messages import detections_3d_message, keypoint
 from trt_perception.ros.boxes_3d.monitor import BoxMonitor
 from trt_perception.ros.boxes_3d.parameters import NodeBoxParameters
 from trt_perception.ros.boxes_3d.worker import BoxWorker
+from trt_perception.ros.runtime.bond import Bond, check_bond
 from trt_perception.ros.runtime.log import log_text
 from trt_perception.ros.runtime.timers import steady_timer
 from trt_perception.ros.topics import topic_qos
@@ -62,7 +63,10 @@ def _guarded(transition: _Transition) -> _Transition:
             return transition(self, state)
         except Exception as error:
             self._monitor.error = escape_controls(f'{transition.__name__} failed: {error}')
-            self.get_logger().error(log_text(traceback.format_exc()))
+            is_expected = isinstance(error, ConfigError)
+            self.get_logger().error(
+                log_text(str(error) if is_expected else traceback.format_exc())
+            )
             self._release()
             return TransitionCallbackReturn.ERROR
 
@@ -79,13 +83,14 @@ class Boxes3DNode(LifecycleNode):
     def __init__(self, **options: Any) -> None:
         super().__init__('detections_3d', **options)
         # on_configure creates the publishers and the subscription of the class names; on_activate
-        # the worker and the inputs.
+        # the worker, the inputs and the bond.
         self._outputs: dict[Topic, Publisher] = {}
         self._label_info: Subscription | None = None
         # Replaced by the executor, and read by the worker's thread.
         self._class_ids: dict[str, int] = {}
         self._worker: BoxWorker | None = None
         self._inputs: Inputs | None = None
+        self._bond: Bond | None = None
         self._monitor = BoxMonitor(self)
         self._node_parameters = NodeBoxParameters(
             self, is_configured=lambda: bool(self._outputs), apply=self._apply_parameters
@@ -113,6 +118,7 @@ class Boxes3DNode(LifecycleNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Create the publishers, and subscribe to the names of the classes."""
         self._monitor.start_publishing(self.values.diagnostics_period_s)
+        check_bond(self.values, autostart=self.values.autostart)
         for topic, kind in _MESSAGE_TYPES.items():
             self._outputs[topic] = self.create_lifecycle_publisher(
                 kind, topic.name, topic_qos(topic)
@@ -137,6 +143,8 @@ class Boxes3DNode(LifecycleNode):
         self._monitor.start_watching(self._worker, self._inputs.topics, values)
         topics = ', '.join(topic.topic for topic in self._inputs.topics.values())
         self.get_logger().info(f'active, subscribed to {topics}')
+        if values.bond_enabled:
+            self._bond = Bond(self, values.bond_heartbeat_period_s)
         return result
 
     @_guarded
@@ -176,6 +184,9 @@ class Boxes3DNode(LifecycleNode):
             self._worker.stop()
             self._monitor.stop_watching()
             self._worker = None
+        bond, self._bond = self._bond, None
+        if bond is not None:
+            bond.close()
 
     def _release(self) -> None:
         self._stop()
@@ -210,12 +221,16 @@ class Boxes3DNode(LifecycleNode):
         if self._worker is not None:
             self._worker.set_parameters(self.values)
 
+    def set_parameters(self, parameter_list: list[Parameter]) -> list[SetParametersResult]:
+        """Set each parameter alone, like the service of this name."""
+        return [self.set_parameters_atomically([parameter]) for parameter in parameter_list]
+
     def set_parameters_atomically(self, parameter_list: list[Parameter]) -> SetParametersResult:
         """Set parameters. Services call this method. A refusal names parameter, rule and value."""
         # rclpy's messages for a wrong type or an unknown name do not name the parameter.
         try:
-            self._node_parameters.check_changes(parameter_list)
+            changes = self._node_parameters.read_changes(parameter_list)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        result: SetParametersResult = super().set_parameters_atomically(parameter_list)
+        result: SetParametersResult = super().set_parameters_atomically(changes)
         return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Final
 
@@ -14,7 +14,7 @@ from trt_perception.errors import ConfigError, ValuesError
 from trt_perception.files.plain_text import closest_words, short_repr
 from trt_perception.parameters.boxes_3d import BOX_PARAMETERS, BoxParameters
 from trt_perception.parameters.row import read_value
-from trt_perception.ros.parameters import descriptor, ros_parameter, ros_type
+from trt_perception.ros.parameters import descriptor, ros_parameter
 
 _ROWS: Final = {row.name: row for row in BOX_PARAMETERS}
 # rclpy declares or reads these.
@@ -48,29 +48,37 @@ class NodeBoxParameters:
         self._node = node
         self._is_configured = is_configured
         self._apply = apply
-        self.values = _read_start_values(node)
+        self.values = self._accepted = _read_start_values(node)
         for name, row in _ROWS.items():
             value = getattr(self.values, row.field)
             node.declare_parameter(name, value, descriptor(row), ignore_override=True)
-        node.add_pre_set_parameters_callback(_convert_types)
         node.add_on_set_parameters_callback(self._on_set)
         node.add_post_set_parameters_callback(self._post_set)
 
-    def check_changes(self, changes: list[RosParameter]) -> None:
-        """Check names, types and limits, before rclpy checks them.
+    def read_changes(self, changes: list[RosParameter]) -> list[RosParameter]:
+        """Return changes in the types of their parameters, before rclpy checks the types.
+
+        Each change of a parameter must pass through this method once.
 
         Raises:
             ConfigError: a parameter is unknown, or its value has the wrong type or is out of
                 range.
         """
-        for change in changes:
-            if not self._node.has_parameter(change.name):
-                raise _unknown_parameter(change.name)
-        self._changed(changes)
+        return [self._read_change(change) for change in changes]
+
+    def _read_change(self, change: RosParameter) -> RosParameter:
+        if not self._node.has_parameter(change.name):
+            raise _unknown_parameter(change.name)
+        row = _ROWS.get(change.name)
+        return change if row is None else ros_parameter(row, read_value(row, change.value))
 
     def _on_set(self, changes: list[RosParameter]) -> SetParametersResult:
+        """Check the rules that depend on the state of the node."""
+        fields = {
+            _ROWS[change.name].field: change.value for change in changes if change.name in _ROWS
+        }
+        changed = dataclasses.replace(self.values, **fields)
         try:
-            changed = self._changed(changes)
             for name, row in _ROWS.items():
                 if getattr(changed, row.field) == getattr(self.values, row.field) or row.live:
                     continue
@@ -79,27 +87,12 @@ class NodeBoxParameters:
                     raise ConfigError(f"parameter '{name}'", f'cannot change {when}')
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
+        self._accepted = changed
         return SetParametersResult(successful=True)
 
-    def _post_set(self, changes: list[RosParameter]) -> None:
-        self.values = self._changed(changes)
+    def _post_set(self, changes: list[RosParameter]) -> None:  # noqa: ARG002
+        self.values = self._accepted
         self._apply()
-
-    def _changed(self, changes: list[RosParameter]) -> BoxParameters:
-        return self.values.with_changes(
-            {change.name: change.value for change in changes if change.name in _ROWS}
-        )
-
-
-def _convert_types(changes: list[RosParameter]) -> list[RosParameter]:
-    """Convert integers to doubles before rclpy checks types."""
-    own = list(changes)
-    for index, change in enumerate(changes):
-        row = _ROWS.get(change.name)
-        with contextlib.suppress(ConfigError):  # rclpy or _on_set reports the error
-            if row is not None and change.type_ != ros_type(row):
-                own[index] = ros_parameter(row, read_value(row, change.value))
-    return own
 
 
 def _unknown_parameter(name: str) -> ConfigError:

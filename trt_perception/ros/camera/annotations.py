@@ -6,14 +6,12 @@ left corner of the first pixel.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from rclpy.type_support import check_for_type_support
 from std_msgs.msg import Header
 
 from trt_perception.images.detections import Detections, oriented_corners
@@ -25,6 +23,7 @@ from trt_perception.images.drawing import (
 )
 from trt_perception.images.outlines import mask_outlines
 from trt_perception.ros.camera.messages import header_message
+from trt_perception.ros.runtime.optional_messages import is_usable
 from trt_perception.wire.cdr import HeaderFields
 
 try:
@@ -48,13 +47,7 @@ _FONT_SIZE: Final = 14.0
 
 def can_publish_annotations() -> bool:
     """Return whether foxglove_msgs is installed, and works with this Python and ROS 2."""
-    if ImageAnnotations is None:
-        return False
-    # rclpy raises several types of errors for a package that was built for another distribution.
-    with contextlib.suppress(Exception):
-        check_for_type_support(ImageAnnotations)
-        return True
-    return False
+    return is_usable(ImageAnnotations)
 
 
 def annotations_message(

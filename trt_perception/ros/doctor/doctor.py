@@ -31,6 +31,7 @@ from trt_perception.checks.software import (
 )
 from trt_perception.checks.trial import run_model_once
 from trt_perception.errors import ConfigError
+from trt_perception.parameters.bond import bond_with_autostart
 from trt_perception.parameters.camera import CameraPlan, NodeParameters, suggest_assignment
 from trt_perception.parameters.spelling import split_assignment
 from trt_perception.parameters.values import PARAMETERS
@@ -191,7 +192,7 @@ def _parameter_findings(inputs: _Inputs) -> Iterator[Finding]:
 
 
 def _start_value_findings(values: Mapping[str, Any]) -> Iterator[Finding]:
-    """Say which values only a new start can change, and whether secrets are sent unencrypted."""
+    """Report values that are fixed at the start, and values that need other values."""
     fixed = [row.name for row in PARAMETERS if row.start_only and row.name in values]
     if fixed:
         found = f'{", ".join(fixed)}: only a new start of the node can change them'
@@ -200,11 +201,17 @@ def _start_value_findings(values: Mapping[str, Any]) -> Iterator[Finding]:
         found = 'the connection sends the headers of triton.headers without encryption'
         fix = 'set triton.tls, or use only a network that you trust'
         yield Finding('parameters', 'triton.headers', 'yellow', found, fix)
+    if values.get('bond.enabled') and values.get('autostart'):
+        error = bond_with_autostart()
+        yield Finding('parameters', 'bond.enabled', 'red', error.found, error.fix)
 
 
 def _package_findings(inputs: _Inputs) -> Iterable[Finding]:
     return package_findings(
-        inputs.modules, needs_onnx=is_onnx(inputs.model), has_ros=inputs.has_ros
+        inputs.modules,
+        needs_onnx=is_onnx(inputs.model),
+        needs_bond=inputs.node_values.get('bond.enabled', False),
+        has_ros=inputs.has_ros,
     )
 
 

@@ -26,6 +26,7 @@ from trt_perception.ros.wire.rcl import (
     MessageTaker,
     RclError,
     WaitSet,
+    expected_handles,
     load_rcl,
 )
 
@@ -138,7 +139,8 @@ class Intake:
         self._lease: Lease | None = None
         self._requested_bytes = 0
         self._allocation_error: Exception | None = None
-        self._wake_up = _rclpy.GuardCondition(self._context)
+        with expected_handles():
+            self._wake_up = _rclpy.GuardCondition(self._context)
         # Protects the following attributes. Notified after each change.
         self._changed = threading.Condition()
         self._sources: tuple[Source, ...] = ()
@@ -233,13 +235,14 @@ class Intake:
                 resources.enter_context(each)
             for each in (*(source.subscription for source in sources), *(e for e, *_ in events)):
                 resources.enter_context(each)
-            wait_set = WaitSet(
-                self._rcl,
-                self._context.pointer,
-                [source.subscription.pointer for source in sources],
-                [self._wake_up.pointer],
-                [event.pointer for event, *_ in events],
-            )
+            with expected_handles():
+                addresses = (
+                    self._context.pointer,
+                    [source.subscription.pointer for source in sources],
+                    [self._wake_up.pointer],
+                    [event.pointer for event, *_ in events],
+                )
+            wait_set = WaitSet(self._rcl, *addresses)
             resources.callback(wait_set.close)
             taker = MessageTaker(self._rcl, self._allocate_for_take)
             with self._changed:
@@ -261,8 +264,10 @@ class Intake:
         self, event: Any, handle_event: Callable[[Any], None], source: Source
     ) -> None:
         """Take a QoS event and call the receiver's method for it."""
+        with expected_handles():
+            take_event = event.take_event
         try:
-            if (status := event.take_event()) is not None:
+            if (status := take_event()) is not None:
                 handle_event(status)
         except Exception as error:
             self._remove_failed_source(source, error)
@@ -334,4 +339,6 @@ def check_intake(context: Context) -> None:
     """
     handle: Any = context.handle
     with handle:
-        WaitSet(load_rcl(), handle.pointer, [0], [0], [0]).close()
+        with expected_handles():
+            address = handle.pointer
+        WaitSet(load_rcl(), address, [0], [0], [0]).close()

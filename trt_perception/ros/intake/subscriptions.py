@@ -16,6 +16,7 @@ from rclpy.type_support import check_for_type_support
 
 from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.intake import ImageReceiver, Intake, Source
+from trt_perception.ros.wire.rcl import expected_handles
 
 #: Maps names in SubscriptionEventCallbacks to the QoS events that each subscription handles.
 EVENTS: Final = {
@@ -135,18 +136,20 @@ def make_source(
         receiver: its methods are called in the intake's thread.
         buffers: provide the memory for the messages.
         resources: the caller must close it after the intake has removed the source.
+
+    Raises:
+        RclError: rclpy's handles differ from the expected ones.
     """
     resources.callback(buffers.close)
     check_for_type_support(options.message_type)
     node: Any = options.node.handle
-    with node:
-        subscription = _rclpy.Subscription(
-            node, options.message_type, options.topic, options.qos.get_c_qos_profile()
-        )
+    qos = options.qos.get_c_qos_profile()
+    with node, expected_handles():
+        subscription = _rclpy.Subscription(node, options.message_type, options.topic, qos)
     resources.callback(subscription.destroy_when_not_in_use)
     handles: list[tuple[Any, Callable[[Any], None]]] = []
     for name, method in _event_methods(receiver).items():
-        with subscription:
+        with subscription, expected_handles():
             event: Any = _rclpy.EventHandle(subscription, EVENTS[name])
         resources.callback(event.destroy_when_not_in_use)
         handles.append((event, method))

@@ -4,13 +4,17 @@ The module calls the library that rclpy has loaded, by ctypes. The struct layout
 of Jazzy and Kilted (rcl/wait.h, rcutils/types/uint8_array.h, rmw/types.h). Known bytes behind each
 struct show whether rcl writes a larger struct. So a library with another layout raises RclError
 and does not corrupt memory.
+
+The handles of rclpy that provide the addresses are not part of rclpy's public interface either.
+`expected_handles` turns a difference in them into the same error.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
 from trt_perception.errors import TrtPerceptionError
@@ -25,7 +29,20 @@ _GUARD_BYTES: Final = b'\xa5' * 64
 
 
 class RclError(TrtPerceptionError):
-    """A call of rcl failed, or rcl's interface differs from the expected one."""
+    """A call of rcl failed, or the interface of rcl or rclpy differs from the expected one."""
+
+
+@contextmanager
+def expected_handles() -> Iterator[None]:
+    """Raise RclError if rclpy's handles have another interface than in Jazzy and Kilted.
+
+    Raises:
+        RclError: an attribute is missing, or a call has other arguments.
+    """
+    try:
+        yield
+    except (AttributeError, TypeError) as error:
+        raise RclError("rclpy's handles", str(error), expected='the interface of Jazzy') from error
 
 
 class Allocator(ctypes.Structure):
@@ -38,6 +55,12 @@ class Allocator(ctypes.Structure):
         ('zero_allocate', ctypes.c_void_p),
         ('state', ctypes.c_void_p),
     ]
+
+
+class _ReturnedAllocator(ctypes.Structure):
+    """An allocator with room behind it, because a function that returns it writes all of it."""
+
+    _fields_ = [('allocator', Allocator), ('room', ctypes.c_uint8 * len(_GUARD_BYTES))]
 
 
 class SerializedArray(ctypes.Structure):
@@ -101,9 +124,12 @@ class _CheckedStruct(Generic[_Struct]):
 
 
 class ErrorString(ctypes.Structure):
-    """rcutils_error_string_t, the message of the last error in this thread."""
+    """rcutils_error_string_t, the message of the last error in this thread.
 
-    _fields_ = [('text', ctypes.c_char * 1024)]
+    The struct has 1024 bytes. The rest is room, as in _ReturnedAllocator.
+    """
+
+    _fields_ = [('text', ctypes.c_char * 1024), ('room', ctypes.c_char * 1024)]
 
 
 _POINTER: Final = ctypes.c_void_p
@@ -157,7 +183,7 @@ class Rcl:
             raise RclError(
                 "rcl's C interface", str(error), expected='the interface of Jazzy'
             ) from error
-        self._default_allocator.restype = Allocator
+        self._default_allocator.restype = _ReturnedAllocator
         self._error_string.restype = ErrorString
         self._init_array.argtypes = (_POINTER, _SIZE, _POINTER)
         self._free_array.argtypes = (_POINTER,)
@@ -194,7 +220,7 @@ class Rcl:
 
     def allocator(self) -> Allocator:
         """Return the default allocator of rcutils."""
-        allocator: Allocator = self._default_allocator()
+        allocator: Allocator = self._default_allocator().allocator
         return allocator
 
 

@@ -162,7 +162,7 @@ class TensorRtEngine:
             self._check_fixed_shapes(outputs)
         except BaseException:
             # The exception's traceback keeps this Python frame, and would keep the context alive.
-            del context
+            context = None
             if memory is not None:
                 memory.close()
             raise
@@ -171,7 +171,7 @@ class TensorRtEngine:
 
     @property
     def native(self) -> Any:
-        """TensorRT's own engine object, for inspection."""
+        """The engine object of TensorRT, for inspection."""
         return self._engine
 
     def save_runtime_cache(self) -> None:
@@ -304,7 +304,7 @@ class TensorRtContext:
 
     @property
     def native(self) -> Any:
-        """TensorRT's own context object, for inspection."""
+        """The context object of TensorRT, for inspection."""
         return self._context
 
     def bind(self, addresses: Mapping[str, int]) -> None:

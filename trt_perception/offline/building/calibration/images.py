@@ -22,7 +22,7 @@ import numpy.typing as npt
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.natural_order import natural_key
 from trt_perception.files.regular_files import read_user_file
-from trt_perception.images.bag_images import ALL_IMAGES, BagSelection
+from trt_perception.images.bag_selection import ALL_IMAGES, BagSelection
 from trt_perception.images.frame import frame_from_bgr
 from trt_perception.images.image_files import (
     MAX_IMAGE_FILE_BYTES,

@@ -32,7 +32,12 @@ def make_progress_monitor(trt: Any, stop: threading.Event) -> Any:
             self._lock = threading.Lock()
             self._phases: dict[str, list[int]] = {}
 
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:  # noqa: ARG002
+        def phase_start(
+            self,
+            phase_name: str,
+            parent_phase: str | None,  # noqa: ARG002
+            num_steps: int,
+        ) -> None:
             with self._lock:
                 self._phases[phase_name] = [0, max(1, num_steps)]
 

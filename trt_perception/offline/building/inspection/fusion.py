@@ -110,7 +110,7 @@ class Fusion:
         return ', '.join(f'+{name}' if self.is_added(name) else name for name in layer.nodes)
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the totals as rows (name, text)."""
+        """Return a row for each total: name and text."""
         rows = [
             (
                 'layers',

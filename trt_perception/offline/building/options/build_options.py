@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from trt_perception.errors import ValuesError
-from trt_perception.images.bag_images import BagSelection
-from trt_perception.images.bag_options import MAX_EVERY
+from trt_perception.images.bag_selection import MAX_EVERY, BagSelection
 from trt_perception.images.frame import MAX_SIDE
 from trt_perception.images.letterbox import ResizeMode
 from trt_perception.model.build_record import QUANTISED_PRECISIONS, Precision
@@ -66,6 +65,12 @@ class BuildOptions:
         affects='nothing',
     )
     json: FilePath | None = option('files', 'Write the report as JSON too.', affects='nothing')
+    report: FilePath | None = option(
+        'files',
+        'Write the report as a page for a browser: index.html. On a GPU, also time each layer.',
+        metavar='DIR',
+        affects='nothing',
+    )
     store: FilePath | None = option(
         'files',
         'Store engines in this folder, and reuse the stored engine of an unchanged build.',

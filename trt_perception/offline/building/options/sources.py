@@ -9,6 +9,7 @@ relative to the working folder and may lead anywhere.
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -166,7 +167,9 @@ def _converted(config: Path, name: str, value: Any) -> Any:
     if not isinstance(value, str) or not value:
         return value
     try:
-        home, place = config.parent.resolve(), (config.parent / Path(value).expanduser()).resolve()
+        given = config.parent / Path(value).expanduser()
+        home, place = config.parent.resolve(), given.resolve()
+        _check_no_loop(given)
     except (
         OSError,
         RuntimeError,
@@ -182,6 +185,15 @@ def _converted(config: Path, name: str, value: Any) -> Any:
             fix=f'give paths in other folders on the command line: {row.flag} {value}',
         )
     return str(config.parent / value)
+
+
+def _check_no_loop(path: Path) -> None:
+    """Raise OSError for a loop of links. From Python 3.13 on, `Path.resolve` raises no error."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
 
 
 def _read_text(path: Path, limit: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import onnx
 
@@ -26,6 +27,7 @@ from trt_perception.offline.building.engine_manifest import (
     with_description,
 )
 from trt_perception.offline.building.graph.dequantise import dequantise
+from trt_perception.offline.building.inspection.inspector import time_layers
 from trt_perception.offline.building.precision.convert import convert_precision
 from trt_perception.offline.building.precision.prepare_precision import ConvertedModel
 from trt_perception.offline.building.precision.quantise_check import is_quantised
@@ -94,6 +96,8 @@ def verify(
         )
         report.optimization |= verified.as_dict()
         report.performance['latency_ms'] = verified.latency.as_dict()
+        if options.report is not None:
+            report.optimization['layer_times'] = _layer_times(engine, log)
         if verified.deviations:
             others = [f'{name} ({kind})' for name, kind in verified.deviations.items()]
             report.warn(
@@ -104,6 +108,14 @@ def verify(
             f'loaded, {counted(len(verified.layers), "layer")}, {verified.latency.p50:.2f} ms'
         )
     return verified
+
+
+def _layer_times(engine: ModelFile, log: BuildLog) -> list[dict[str, Any]]:
+    """Return the time of each layer, slowest first, as inspect_engine does."""
+    times = time_layers(
+        engine, Device(0), progress=lambda done, total: log.progress('timing layers', done, total)
+    )
+    return [{'name': row.layer.name, 'ms': row.ms, 'share': row.share} for row in times]
 
 
 def compare_with_fp16(

@@ -9,7 +9,6 @@ from dataclasses import replace
 from trt_perception.errors import ConfigError, ManifestError
 from trt_perception.files.checked_files import MODEL_MAX_BYTES
 from trt_perception.files.regular_files import read_user_file
-from trt_perception.images.image_files import read_image_bytes
 from trt_perception.model.files.model_file import ModelFile
 from trt_perception.model.manifest import parse_manifest, serialise_manifest
 from trt_perception.offline.building.build_inputs import BuildInputs
@@ -50,8 +49,11 @@ class StoreEntry:
         files = [path for path in given if path is not None]
         for number, path in enumerate(files):
             contents[f'{number} {path.name}'] = _sha256(read_user_file(path, MODEL_MAX_BYTES))
-        for number, path in enumerate(inputs.validation, len(files)):
-            contents[f'{number} {path.name}'] = _sha256(read_image_bytes(path))
+        if inputs.validation:  # decoders load slowly, and most builds need none here
+            from trt_perception.images.image_files import read_image_bytes
+
+            for number, path in enumerate(inputs.validation, len(files)):
+                contents[f'{number} {path.name}'] = _sha256(read_image_bytes(path))
         self._key = store_key(source.sha256, options, inputs.tensorrt, contents)
 
     def load(self, log: BuildLog) -> ModelFile | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.images.frame import Frame, frame_from_bgr
@@ -21,6 +24,18 @@ from trt_perception.offline.evaluation.offline_detection import (
     read_ahead,
 )
 from trt_perception.pipelines.pipeline import Pipeline, split_into_batches
+
+#: Called with an image, its pixels (uint8 (height, width, 3), BGR), its label, and the results of
+#: the models by name, the reference first.
+ImageResults = Callable[
+    [
+        LabelledImage,
+        npt.NDArray[np.uint8],
+        str | npt.NDArray[Any] | None,
+        Mapping[str, TaskResult],
+    ],
+    None,
+]
 
 
 @dataclass(frozen=True)
@@ -131,6 +146,7 @@ def compare_image_models(
     images: Sequence[LabelledImage],
     class_map: Mapping[str, str | None],
     progress: ImageProgress,
+    on_image: ImageResults | None = None,
 ) -> ImageTaskReport:
     """Run models on the same images, measure each with the labels, and compare it with the first.
 
@@ -144,6 +160,7 @@ def compare_image_models(
         class_map: see ``folder_labels``.
         progress: called with the numbers of finished images and of all images; an exception of
             this function ends the run.
+        on_image: called with each image, its pixels, its label and the results of all models.
 
     Raises:
         ConfigError: the tasks differ, or a label does not fit its image or the model.
@@ -175,7 +192,7 @@ def compare_image_models(
     progress(0, len(images))
     batch = max(pipeline.batch for pipeline in models.values())
     for chunk in split_into_batches(read_ahead([(one.path, None) for one in images]), batch):
-        _measure_images([(images[index], frame_from_bgr(bgr)) for index, bgr in chunk], runs)
+        _measure_images([(images[index], bgr) for index, bgr in chunk], runs, on_image)
         done += len(chunk)
         progress(done, len(images))
     has_labels = images[0].label is not None
@@ -184,15 +201,20 @@ def compare_image_models(
 
 
 def _measure_images(
-    chunk: Sequence[tuple[LabelledImage, Frame]], runs: Sequence[_ModelRun]
+    chunk: Sequence[tuple[LabelledImage, npt.NDArray[np.uint8]]],
+    runs: Sequence[_ModelRun],
+    on_image: ImageResults | None,
 ) -> None:
     """Run all models on some images, and add the results to the measures."""
-    frames = [frame for _, frame in chunk]
-    labels = [image.read_label((frame.width, frame.height)) for image, frame in chunk]
-    first: list[TaskResult] = []
+    frames = [frame_from_bgr(bgr) for _, bgr in chunk]
+    labels = [
+        image.read_label((frame.width, frame.height))
+        for (image, _), frame in zip(chunk, frames, strict=True)
+    ]
+    found: dict[str, list[TaskResult]] = {}
     for run in runs:
-        found = run.results(frames)
-        for result, label, (image, _) in zip(found, labels, chunk, strict=True):
+        found[run.name] = run.results(frames)
+        for result, label, (image, _) in zip(found[run.name], labels, chunk, strict=True):
             if label is None:
                 continue
             try:
@@ -202,6 +224,8 @@ def _measure_images(
                 raise ConfigError(
                     subject, error.found, expected=error.expected, fix=error.fix
                 ) from error
-        if first and run.is_comparable:
-            run.agreements += map(image_agreement, first, found)
-        first = first or found
+        if run is not runs[0] and run.is_comparable:
+            run.agreements += map(image_agreement, found[runs[0].name], found[run.name])
+    if on_image is not None:
+        for index, ((image, bgr), label) in enumerate(zip(chunk, labels, strict=True)):
+            on_image(image, bgr, label, {name: each[index] for name, each in found.items()})

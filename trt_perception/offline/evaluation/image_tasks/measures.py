@@ -18,7 +18,7 @@ from trt_perception.model.tasks.depth import Depth
 from trt_perception.model.tasks.semantic import Semantic
 
 #: Value of pixels without a class in labels.
-_IGNORED: Final = 255
+IGNORED_LABEL: Final = 255
 # A label in millimetres has at most 16 bits.
 _MAX_LABELLED_DEPTH_M: Final = 65.535
 
@@ -116,13 +116,13 @@ class SegmentationMeasure(ImageMeasure):
 
     def add(self, found: ClassMap, label: npt.NDArray[np.uint8]) -> None:
         """See ImageMeasure. The label has a class id in each pixel."""
-        is_measured = label != _IGNORED
+        is_measured = label != IGNORED_LABEL
         truth, classes = label[is_measured].astype(np.int64), len(self._class_names)
         if truth.size and truth.max() >= classes:
             raise ConfigError(
                 'the label',
                 f'class {truth.max()}',
-                expected=f'class ids from 0 to {classes - 1}, or {_IGNORED} for no class',
+                expected=f'class ids from 0 to {classes - 1}, or {IGNORED_LABEL} for no class',
             )
         pairs = truth * classes + found.class_ids()[is_measured]
         counts = np.bincount(pairs, minlength=classes * classes)
@@ -186,7 +186,9 @@ class DepthMeasure(ImageMeasure):
 
 
 def align_inverse_depth(
-    relative: npt.NDArray[np.float64], truth: npt.NDArray[np.float64]
+    relative: npt.NDArray[np.float64],
+    truth: npt.NDArray[np.float64],
+    of: npt.NDArray[np.float64] | None = None,
 ) -> npt.NDArray[np.float64]:
     """Return relative depth in metres, with the scale and shift that fit the labels best.
 
@@ -199,11 +201,13 @@ def align_inverse_depth(
     Args:
         relative: float64 (n,), larger values are nearer.
         truth: float64 (n,), metres, above 0.
+        of: float64 of any shape, the values to convert; None for ``relative``.
     """
     terms = np.stack([relative, np.ones_like(relative)], axis=1)
-    scale_and_shift = np.linalg.lstsq(terms, 1 / truth, rcond=None)[0]
-    inverse: npt.NDArray[np.float64] = terms @ scale_and_shift
-    return 1 / np.maximum(inverse, 1 / _MAX_LABELLED_DEPTH_M)
+    scale, shift = np.linalg.lstsq(terms, 1 / truth, rcond=None)[0]
+    inverse = (relative if of is None else of) * scale + shift
+    depth: npt.NDArray[np.float64] = 1 / np.maximum(inverse, 1 / _MAX_LABELLED_DEPTH_M)
+    return depth
 
 
 #: Maps the name of a task to its measure.

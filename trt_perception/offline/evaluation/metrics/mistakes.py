@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from trt_perception.images.detections import Detections
 from trt_perception.offline.evaluation.coco.annotations import AnnotatedObject
@@ -21,6 +22,10 @@ from trt_perception.offline.evaluation.metrics.shapes import Shapes
 
 _MIN_IOU = 0.5
 _MAX_SQUARE_RATIO = 1.1
+#: The kinds of false detections, and the overlap with an object from which each counts. Source of
+#: the limits: Bolya et al., "TIDE: A General Toolbox for Identifying Object Detection Errors",
+#: 2020. From 0.5 on, another detection took the object.
+FALSE_KINDS: Final = {'duplicate': _MIN_IOU, 'wrong place': 0.1, 'background': 0.0}
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,12 @@ def match_detections(
     classes: ClassMap,
     measure: Measure = BOXES,
 ) -> ImageMatches:
-    """Match the detections of one image with its objects.
+    """Match the detections of one image with its objects, as ``ImageMatcher`` explains."""
+    return ImageMatcher(found, truth, classes, measure).match(len(found))
+
+
+class ImageMatcher:
+    """Matches the detections of one image with its objects, at any score threshold.
 
     The matching follows COCO at IoU 0.50. Each detection, best score first, takes the free object
     of its class with the largest overlap. If a remaining detection overlaps a remaining object,
@@ -124,40 +134,89 @@ def match_detections(
     Args:
         found: detections in source pixels, best score first.
         truth: all objects of the image. Objects of categories that are not measured are ignored.
+
+    Attributes:
+        false_kinds: the kind of mistake of each detection if the detection is false: the key of
+            the first entry of ``FALSE_KINDS`` that its largest overlap with an object reaches.
+        objects: indices of the objects that can be found or missed.
+        right: (detection, object) pairs of the same class, at the lowest threshold. At a higher
+            threshold, the pairs of weaker detections are missing.
+        can_be_false: bool (n,), whether each detection is neither right nor ignored.
     """
-    ids = [classes.category_ids[class_id] for class_id in found.class_ids]
-    detected_categories = np.array([id_ or 0 for id_ in ids], np.int64)
-    is_counted = np.array([id_ is not None for id_ in ids], np.bool_)
-    measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
-    crowds = np.array([box.is_ignored for box in truth], np.bool_)
-    categories = np.array([box.category_id for box in truth], np.int64)
-    shapes, annotated_shapes = Shapes.from_detections(found), Shapes.from_annotations(truth)
-    overlap = measure.overlaps(shapes, annotated_shapes)
-    same_class = detected_categories[:, None] == categories
-    is_free = measured & ~crowds
-    unmatched = is_counted.copy()
-    right = []
+
+    def __init__(
+        self,
+        found: Detections,
+        truth: Sequence[AnnotatedObject],
+        classes: ClassMap,
+        measure: Measure = BOXES,
+    ) -> None:
+        ids = [classes.category_ids[class_id] for class_id in found.class_ids]
+        detected_categories = np.array([id_ or 0 for id_ in ids], np.int64)
+        is_counted = np.array([id_ is not None for id_ in ids], np.bool_)
+        measured = np.array([box.category_id in classes.categories for box in truth], np.bool_)
+        crowds = np.array([box.is_ignored for box in truth], np.bool_)
+        categories = np.array([box.category_id for box in truth], np.int64)
+        shapes, annotated_shapes = Shapes.from_detections(found), Shapes.from_annotations(truth)
+        overlap = measure.overlaps(shapes, annotated_shapes)
+        same_class = detected_categories[:, None] == categories
+        self._is_object = measured & ~crowds
+        self.objects = tuple(np.flatnonzero(self._is_object).tolist())
+        # Weaker detections never change the objects that stronger detections take.
+        self.right = tuple(_take_objects(overlap, same_class, is_counted, self._is_object))
+        is_right = np.zeros(len(found), np.bool_)
+        is_right[[index for index, _ in self.right]] = True
+        # A crowd is larger than a detection, so use the covered share of the detection, not IoU.
+        covered = measure.share_inside(shapes, annotated_shapes)
+        in_crowd = (same_class & (measured & crowds) & (covered >= _MIN_IOU)).any(axis=1)
+        self._is_ignored = ~is_counted | (in_crowd & ~is_right)
+        self.can_be_false = ~self._is_ignored & ~is_right
+        self._other_class_overlap = np.where(same_class, 0.0, overlap)
+        largest = np.where(self._is_object, overlap, 0.0).max(axis=1, initial=0.0)
+        self.false_kinds = tuple(
+            next(kind for kind, lowest in FALSE_KINDS.items() if value >= lowest)
+            for value in largest
+        )
+
+    def match(self, count: int) -> ImageMatches:
+        """Match the ``count`` best detections, and ignore the others."""
+        right = tuple(pair for pair in self.right if pair[0] < count)
+        wrong_class = tuple(self.wrong_class(count))
+        is_free, is_false = self._is_object.copy(), self.can_be_false[:count].copy()
+        for index, partner in (*right, *wrong_class):
+            is_free[partner] = is_false[index] = False
+        return ImageMatches(
+            right,
+            wrong_class,
+            tuple(int(index) for index in np.flatnonzero(is_false)),
+            tuple(int(index) for index in np.flatnonzero(is_free)),
+            tuple(int(index) for index in np.flatnonzero(self._is_ignored[:count])),
+        )
+
+    def wrong_class(self, count: int) -> list[tuple[int, int]]:
+        """Return ``ImageMatches.wrong_class`` of the ``count`` best detections."""
+        is_free = self._is_object.copy()
+        is_free[[partner for index, partner in self.right if index < count]] = False
+        usable = self.can_be_false[:count, None] & is_free
+        return match_by_iou(np.where(usable, self._other_class_overlap[:count], 0.0), _MIN_IOU)
+
+
+def _take_objects(
+    overlap: npt.NDArray[np.float64],
+    same_class: npt.NDArray[np.bool_],
+    is_counted: npt.NDArray[np.bool_],
+    is_object: npt.NDArray[np.bool_],
+) -> list[tuple[int, int]]:
+    """Return (detection, object) pairs of one class. Each detection takes the best free object."""
+    is_free = is_object.copy()
+    pairs = []
     for index in np.flatnonzero(is_counted):
         best = np.where(is_free & same_class[index], overlap[index], 0.0)
         if best.size and best.max() >= _MIN_IOU:
             partner = int(best.argmax())
-            is_free[partner] = unmatched[index] = False
-            right.append((int(index), partner))
-    # A crowd is larger than a detection, so use the covered share of the detection, not IoU.
-    covered = measure.share_inside(shapes, annotated_shapes)
-    in_crowd = (same_class & (measured & crowds) & (covered >= _MIN_IOU)).any(axis=1) & unmatched
-    unmatched &= ~in_crowd
-    remaining_overlap = np.where(unmatched[:, None] & is_free, overlap, 0.0)
-    wrong_pairs = match_by_iou(np.where(same_class, 0.0, remaining_overlap), _MIN_IOU)
-    for index, partner in wrong_pairs:
-        unmatched[index] = is_free[partner] = False
-    return ImageMatches(
-        tuple(right),
-        tuple(wrong_pairs),
-        tuple(int(index) for index in np.flatnonzero(unmatched)),
-        tuple(int(index) for index in np.flatnonzero(is_free)),
-        tuple(int(index) for index in np.flatnonzero(in_crowd | ~is_counted)),
-    )
+            is_free[partner] = False
+            pairs.append((int(index), partner))
+    return pairs
 
 
 def count_mistakes(

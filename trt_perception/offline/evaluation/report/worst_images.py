@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,16 +14,20 @@ import numpy.typing as npt
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder, write_atomically, write_json
-from trt_perception.images.detections import Detections, oriented_corners
+from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_box
 from trt_perception.images.text import drawable_name, put_text
 from trt_perception.offline.evaluation.coco.annotations import AnnotatedObject
 from trt_perception.offline.evaluation.coco.images import read_image
 from trt_perception.offline.evaluation.coco.library import pycocotools_module
-from trt_perception.offline.evaluation.coco.run_lengths import RunLengthDetections, RunLengths
 from trt_perception.offline.evaluation.coco.section import read_json
 from trt_perception.offline.evaluation.dataset import DatasetImage
 from trt_perception.offline.evaluation.metrics.mistakes import ImageMatches
+from trt_perception.offline.evaluation.report.outlines import (
+    Outline,
+    detection_outline,
+    ground_truth_outline,
+)
 
 _Image = npt.NDArray[np.uint8]
 
@@ -45,48 +48,9 @@ _OUTPUT_NAME: Final = re.compile(r'montage\.jpg|\d{2,}_[^/]*\.jpg')
 _FONT: Final = cv2.FONT_HERSHEY_SIMPLEX
 
 
-@dataclass(frozen=True)
-class _Outline:
-    """Drawable shapes of an object, in pixels of the image.
-
-    Attributes:
-        corners: float32 (4, 2), corners of an oriented box; None for other objects.
-        mask: run lengths; None without masks.
-        points: x and y of the labelled keypoints, (k, 2); empty without keypoints.
-    """
-
-    xyxy: tuple[float, ...]
-    corners: npt.NDArray[np.float32] | None = None
-    mask: RunLengths | None = None
-    points: Sequence[Sequence[float]] = ()
-
-
-def _detection_outline(found: Detections, index: int) -> _Outline:
-    """Return the drawable shapes of a detection."""
-    return _Outline(
-        tuple(map(float, found.xyxy[index])),
-        None if found.oriented is None else oriented_corners(found.oriented[index : index + 1])[0],
-        found.runs[index] if isinstance(found, RunLengthDetections) else None,
-        () if found.keypoints is None else found.keypoints[index, :, :2].tolist(),
-    )
-
-
-def _ground_truth_outline(box: AnnotatedObject) -> _Outline:
-    """Return the drawable shapes of an annotated object."""
-    left, top, width, height = box.xywh
-    turned = None if box.oriented is None else np.array([box.oriented], np.float32)
-    points = np.array(box.keypoints or (), np.float64).reshape(-1, 3)
-    return _Outline(
-        (left, top, left + width, top + height),
-        None if turned is None else oriented_corners(turned)[0],
-        box.mask,
-        points[points[:, 2] > 0, :2].tolist(),
-    )
-
-
 def _draw_outline(
     canvas: _Image,
-    outline: _Outline,
+    outline: Outline,
     scale: float,
     label: str,
     color: tuple[int, int, int],
@@ -140,18 +104,18 @@ def draw_mistakes(
         name = drawable_name(class_names[class_id], class_id)
         label = f'{name} {found.scores[index]:.2f}{more}'
         _draw_outline(
-            canvas, _detection_outline(found, index), scale, label, LEGEND_COLORS[kind], 2
+            canvas, detection_outline(found, index), scale, label, LEGEND_COLORS[kind], 2
         )
 
     for index, _ in mistakes.right:  # no label, because the mistakes must stand out
-        _draw_outline(canvas, _detection_outline(found, index), scale, '', LEGEND_COLORS['right'])
+        _draw_outline(canvas, detection_outline(found, index), scale, '', LEGEND_COLORS['right'])
 
     def category(index: int) -> str:
         category_id = truth[index].category_id
         return drawable_name(categories[category_id], category_id)
 
     for missed in mistakes.missed:
-        outline = _ground_truth_outline(truth[missed])
+        outline = ground_truth_outline(truth[missed])
         _draw_outline(canvas, outline, scale, category(missed), LEGEND_COLORS['missed'], 2)
     for index in mistakes.false:
         detection(index, 'false')

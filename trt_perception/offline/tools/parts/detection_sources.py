@@ -13,7 +13,7 @@ import cv2
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.regular_files import real_path
-from trt_perception.images.bag_images import ALL_IMAGES, BagSelection
+from trt_perception.images.bag_selection import ALL_IMAGES, BagSelection
 from trt_perception.images.image_source import VIDEO_SUFFIXES, find_images
 
 DETECTIONS_FILE: Final = 'detections.json'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,6 +14,8 @@ from trt_perception.offline.evaluation.image_tasks.compare import (
     ImageTaskReport,
 )
 from trt_perception.offline.evaluation.metrics.measure import BOXES
+from trt_perception.offline.evaluation.report.verdicts import Verdict, verdict_text
+from trt_perception.offline.tools.parts.command_line import print_message
 
 _MAX_CLASSES: Final = 20
 _MAX_CONFUSIONS: Final = 5
@@ -69,6 +71,22 @@ def image_report_text(report: ImageTaskReport, *, all_classes: bool = False) -> 
         parts.append(format_table(rows))
     parts.append(_latency_table(report.models))
     return '\n\n'.join(filter(None, parts))
+
+
+def print_excess_losses(verdicts: Mapping[str, Verdict]) -> bool:
+    """Print a message for each model that is not known to be within the limit of its loss.
+
+    Returns:
+        Whether there is such a model. Without a limit, there is none.
+    """
+    failed = {
+        name: verdict
+        for name, verdict in verdicts.items()
+        if verdict.limit is not None and not verdict.is_within
+    }
+    for name, verdict in failed.items():
+        print_message('evaluate_engine', f'{name}: loss of accuracy: {verdict_text(verdict)}')
+    return bool(failed)
 
 
 def _image_class_table(report: ImageTaskReport, all_classes: bool) -> str:

@@ -15,8 +15,17 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.tasks.classify import Classify
 from trt_perception.offline.evaluation.image_tasks.compare import compare_image_models
 from trt_perception.offline.evaluation.image_tasks.labels import LabelledImage, find_labels
+from trt_perception.offline.evaluation.report.image_task_page import (
+    MAX_RESULT_IMAGES,
+    image_task_page,
+)
+from trt_perception.offline.evaluation.report.verdicts import read_verdicts, verdicts_dict
+from trt_perception.offline.evaluation.report.worst_results import WorstResults
 from trt_perception.offline.tools.parts.command_line import ResultSaver, progress_bar
-from trt_perception.offline.tools.parts.evaluation_text import image_report_text
+from trt_perception.offline.tools.parts.evaluation_text import (
+    image_report_text,
+    print_excess_losses,
+)
 from trt_perception.offline.tools.parts.model_arguments import (
     check_object_options,
     values_from_options,
@@ -105,10 +114,18 @@ def evaluate_image_models(
             name: stack.enter_context(contextlib.closing(open_model()))
             for name, open_model in open_models.items()
         }
-        report = compare_image_models(pipelines, images, class_map, progress)
+        names = {name: pipeline.spec.class_names for name, pipeline in pipelines.items()}
+        results = WorstResults(options.report_images or MAX_RESULT_IMAGES, names, class_map)
+        on_image = results.add if options.report else None
+        report = compare_image_models(pipelines, images, class_map, progress, on_image)
     text = image_report_text(report, all_classes=options.all_classes)
     print(escape_controls(text, None), flush=True)
     saver = ResultSaver('evaluate_engine')
+    verdicts = read_verdicts(report, options.max_accuracy_drop)
     if options.json:
-        saver.save(options.json, write_json, {**facts, **report.as_dict()}, 2)
-    return int(saver.failed)
+        content = {**facts, **report.as_dict(), **verdicts_dict(verdicts)}
+        saver.save(options.json, write_json, content, 2)
+    if options.report:
+        page = image_task_page(report, results, verdicts, facts, options.report_images)
+        saver.save(options.report, page.write)
+    return int(saver.failed or print_excess_losses(verdicts))

@@ -1,4 +1,4 @@
-"""Draw messages of `annotations` onto their image: scripts/run scripts/annotations_picture.py
+"""Draw messages of `annotations` onto their image: scripts/run scripts/pictures/annotations.py
 
 Starts a node with each of four models, sends it a scene of the demo, and draws what arrives on
 `annotations` with OpenCV. Writes docs/images/annotations.jpg, or the file that an argument names.
@@ -20,7 +20,7 @@ from foxglove_msgs.msg import ImageAnnotations, PointsAnnotation
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 NODE = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception' / 'detector_node'
 SCENE = ROOT / 'demo' / 'scenes' / 'scene_046.jpg'
 MODELS = ('digits', 'digits_segment', 'digits_obb', 'digits_pose')

@@ -1,4 +1,4 @@
-"""Draw messages of `markers` into their scene: scripts/run scripts/markers_picture.py
+"""Draw messages of `markers` into their scene: scripts/run scripts/pictures/markers.py
 
 Starts detections_3d, sends it a synthetic scene with people and boxes, and projects what arrives
 on `markers` with OpenCV: as the camera sees it, and with the view of config/detect.rviz. Writes
@@ -29,7 +29,7 @@ from vision_msgs.msg import (
 )
 from visualization_msgs.msg import Marker, MarkerArray
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / 'test'))
 
 from support import rgbd_scenes as scenes  # noqa: E402

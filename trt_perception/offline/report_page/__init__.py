@@ -1,0 +1,1 @@
+"""Report pages: HTML files that contain their pictures, style and script."""
