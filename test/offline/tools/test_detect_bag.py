@@ -388,6 +388,33 @@ def test_other_results_are_kept_unless_overwritten(model, bag, tmp_path):
     assert {len(row.detections) for row in messages_of(out, '/rear/detections')} == {0}
 
 
+def write_short_bags(folder, count):
+    """Return bags of two images each, from a camera front."""
+    rows = camera_rows('/front/image_raw', moving(2))
+    return [write_bag(folder / f'drive_{number}', rows) for number in range(count)]
+
+
+def test_refusal_names_all_bags_with_other_results(model, tmp_path, capsys, golden_messages):
+    bags = write_short_bags(tmp_path, 8)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, *bags[:7], '--output', out) == 0
+    before = [files_of(out / bag.name) for bag in bags[:7]]
+    capsys.readouterr()
+    changed = '--output', out, '--confidence', 0.7
+    assert run_detect_bag(model, *bags, *changed) == 2
+    golden_messages.add(capsys.readouterr().err)
+    (out / 'drive_7').mkdir()
+    (out / 'drive_7/mine.txt').write_text('keep')
+    assert run_detect_bag(model, *bags, *changed) == 2
+    golden_messages.add(capsys.readouterr().err)
+    assert run_detect_bag(model, *bags[5:], *changed, '--dry-run') == 1
+    golden_messages.add(capsys.readouterr().out)
+    assert [files_of(out / bag.name) for bag in bags[:7]] == before
+    # A bag without other results is processed alone.
+    (out / 'drive_7/mine.txt').unlink()
+    assert run_detect_bag(model, bags[7], '--output', out / 'drive_7', '--confidence', 0.7) == 0
+
+
 def test_foreign_folder_is_never_removed(model, bag, tmp_path):
     folder = write_bag(tmp_path / 'precious', camera_rows('/image', moving(2)))
     before = files_of(folder)

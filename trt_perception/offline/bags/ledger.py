@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -96,7 +98,7 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(str(path), f'cannot be read: {error}', fix=_OVERWRITE) from error
     if ledger.digest != plan.digest:
-        found = 'has results of another bag, model, version or other parameters'
+        found = 'has results of other parameters, or of another bag, model or version'
         raise ConfigError(str(folder), found, fix=_OVERWRITE)
     return ledger
 
@@ -148,6 +150,29 @@ def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
     raise ConfigError(
         str(folder), f'has results of {found}', expected=f'results of {expected}', fix=_OVERWRITE
     )
+
+
+def refuse_folders(errors: Sequence[ConfigError]) -> None:
+    """Raise one error for all output folders that cannot be used. Without errors, do nothing.
+
+    Args:
+        errors: errors of `read_ledger` or `check_runtime`, at most one for each folder.
+
+    Raises:
+        ConfigError: names the first folders of each finding, and counts the others.
+    """
+    folders = defaultdict[tuple[str, str, str], list[str]](list)
+    for error in errors:
+        folders[error.found, error.expected, error.fix].append(error.subject)
+    refused = [
+        ConfigError(join_first_items(names), found, expected=expected, fix=fix)
+        for (found, expected, fix), names in folders.items()
+    ]
+    if len(refused) > 1:
+        sentences = join_first_items([str(error) for error in refused], separator='\n')
+        raise ConfigError('--output', f'{len(errors)} folders cannot be used:\n{sentences}')
+    if refused:
+        raise refused[0] from errors[0]
 
 
 def remove_results(folder: Path) -> None:

@@ -31,6 +31,7 @@ from trt_perception.offline.bags.ledger import (
     Ledger,
     check_runtime,
     read_ledger,
+    refuse_folders,
     remove_results,
 )
 from trt_perception.offline.bags.plan import (
@@ -125,10 +126,12 @@ class _BagRun:
         images: number of images that this run has processed.
         tracks: number of tracks.
         failure: why the bag could not be completed; empty if it was.
+        refusal: why the results in the output folder cannot be continued; None if they can.
     """
 
     plan: BagPlan
     ledger: Ledger
+    refusal: ConfigError | None = None
     join: BagJoin | None = None
     images: int = 0
     tracks: int = 0
@@ -220,12 +223,17 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
                 'parameters': parameter_facts(parameters, on),
             },
         )
-        ledger = Ledger(plan.digest)
+        run = _BagRun(plan, Ledger(plan.digest))
         if not options.overwrite:
-            ledger = read_ledger(plan) or ledger
-        prepared.runs.append(_BagRun(plan, ledger))
+            try:
+                run.ledger = read_ledger(plan) or run.ledger
+            except ConfigError as error:
+                run.refusal = error
+        prepared.runs.append(run)
     if not prepared.runs:
         raise ConfigError('bags', '; '.join(failures.values()))
+    if not options.dry_run:
+        refuse_folders([run.refusal for run in prepared.runs if run.refusal is not None])
     return prepared
 
 
@@ -393,7 +401,8 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
         print_message('detect_bag', remark)
     if options.dry_run:
         print(escape_controls(_dry_run_text(prepared, options), None), flush=True)
-        return 1 if prepared.failures else 0
+        is_refused = any(run.refusal is not None for run in prepared.runs)
+        return 1 if prepared.failures or is_refused else 0
     for run in prepared.runs:
         make_folder(run.plan.output)
         if options.overwrite:
@@ -534,12 +543,21 @@ class _BagRuns:
         self.facts, self._opened_s = facts, time.monotonic()
         for sentence in facts.evidence:
             self._report(sentence)
+        self._check_runtimes(facts)
         for run in self.prepared.runs:
-            check_runtime(run.ledger, facts, run.plan.output)
             if run.join is None and not run.ledger.is_complete:
                 if facts.needs_calibration:
                     self._report_missing_calibrations(run)
                 self._open_join(run, facts)
+
+    def _check_runtimes(self, facts: ModelFacts) -> None:
+        errors = []
+        for run in self.prepared.runs:
+            try:
+                check_runtime(run.ledger, facts, run.plan.output)
+            except ConfigError as error:  # noqa: PERF203
+                errors.append(error)
+        refuse_folders(errors)
 
     def _open_join(self, run: _BagRun, facts: ModelFacts) -> None:
         if run.ledger.is_complete:
@@ -628,6 +646,8 @@ def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
         state = 'complete' if run.ledger.is_complete else f'{written} of {plan.part_count} parts'
         if options.overwrite and plan.output.exists():
             state = 'will be replaced'
+        elif run.refusal is not None:
+            state = run.refusal.found
         elif not run.ledger.is_complete and raw:
             state += f' written, {counted(raw, "part")} detected'
         lines.append(f'  output {plan.output}: {state}')
