@@ -5,6 +5,7 @@ The bags are written and read by rosbags.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -413,6 +414,23 @@ def test_refusal_names_all_bags_with_other_results(model, tmp_path, capsys, gold
     # A bag without other results is processed alone.
     (out / 'drive_7/mine.txt').unlink()
     assert run_detect_bag(model, bags[7], '--output', out / 'drive_7', '--confidence', 0.7) == 0
+
+
+def test_table_ends_with_a_total_and_the_failures(
+    model, tmp_path, capsys, monkeypatch, golden_messages
+):
+    monkeypatch.chdir(tmp_path)  # the width of a column depends on the lengths of paths
+    bags = [path.name for path in write_short_bags(tmp_path, 2)]
+    arguments = model, 'gone', *bags, '--output', 'out'
+    assert run_detect_bag(*arguments) == 1
+    *table, total, failure = capsys.readouterr().out.splitlines()
+    golden_messages.add('\n'.join([*table, failure]))
+    _, images, unread, losses, rate = re.split(r' {2,}', total)
+    assert (images, unread, losses) == ('4', '0', '0')
+    assert float(rate.removesuffix(' img/s')) > 0
+    # The same command runs nothing, so it has no rate.
+    assert run_detect_bag(*arguments) == 1
+    golden_messages.add(capsys.readouterr().out)
 
 
 def test_foreign_folder_is_never_removed(model, bag, tmp_path):

@@ -125,7 +125,7 @@ class _BagRun:
         join: writes the new bag; None before the model was opened, and after an error.
         images: number of images that this run has processed.
         tracks: number of tracks.
-        failure: why the bag could not be completed; empty if it was.
+        failure: a sentence on why the bag could not be completed; empty if it was.
         refusal: why the results in the output folder cannot be continued; None if they can.
     """
 
@@ -154,7 +154,7 @@ class _Prepared:
     """What a command will do.
 
     Attributes:
-        failures: bags that cannot be processed, with their reasons.
+        failures: a sentence for each bag that cannot be processed, by its path.
         remarks: sentences for the user.
     """
 
@@ -190,7 +190,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         except TrtPerceptionError as error:  # noqa: PERF203
             if len(options.bags) == 1:
                 raise
-            failures[bag] = str(error)
+            failures[bag] = f'{bag}: {_without_bag(str(error), bag)}'
     if not found:
         raise ConfigError('bags', '; '.join(failures.values()))
     cameras = [camera for facts in found.values() for camera in facts.found.cameras]
@@ -207,7 +207,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         prepared.remarks += [f'{bag}: camera {name} is left out: enabled is false' for name in off]
         prepared.remarks += [f'{bag}: camera {each.name or repr("")}: {each.topic}' for each in on]
         if not on:
-            failures[bag] = 'all cameras are switched off (parameter enabled)'
+            failures[bag] = f'{bag}: all cameras are switched off (parameter enabled)'
             continue
         plan = plan_bag(
             bag,
@@ -531,8 +531,9 @@ class _BagRuns:
 
     def _on_failed(self, unit: Unit, reason: str) -> None:
         run = self._run_of(unit)
-        run.failure = run.failure or f'part {unit.number}: {reason}'
-        self._report(f'{run.plan.bag}: part {unit.number}: {reason}')
+        sentence = f'{unit.bag}: part {unit.number}: {_without_bag(reason, unit.bag)}'
+        run.failure = run.failure or sentence
+        self._report(sentence)
 
     def _run_of(self, unit: Unit) -> _BagRun:
         return next(run for run in self.prepared.runs if run.plan.bag == unit.bag)
@@ -599,26 +600,48 @@ class _BagRuns:
 
 
 def _table(prepared: _Prepared, seconds: float) -> str:
-    """Return the table at the end: one row for each bag."""
-    rows = [('bag', 'images', 'unread', 'lost ranges', 'img/s', 'result')]
-    for run in prepared.runs:
-        total = run.ledger.total
-        rate = f'{run.images / seconds:.1f}' if run.images and seconds else ''
+    """Return the text at the end: a row for each bag, a total, and the failures.
+
+    Args:
+        seconds: time in which this run processed its images.
+    """
+    rows = [('bag', 'images', 'unread', 'lost ranges', 'result')]
+    for run in sorted(prepared.runs, key=lambda run: not run.ledger.is_complete):
         parts = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {parts}'
-        unread = str(sum(total.unread.values()))
-        rows.append(
-            (run.plan.bag, str(total.images), unread, str(len(total.losses)), rate, result)
-        )
-    rows += [(bag, '', '', '', '', 'failed') for bag in prepared.failures]
-    lines = [format_table(rows)]
-    lines += [f'{bag}: {reason}' for bag, reason in prepared.failures.items()]
+        rows.append((run.plan.bag, *_counts([run]), result))
+    rows += [(bag, '', '', '', 'failed') for bag in prepared.failures]
+    images = sum(run.images for run in prepared.runs)
+    rate = f'{images / seconds:.1f} img/s' if images and seconds else ''
+    rows.append((_completeness(prepared), *_counts(prepared.runs), rate))
+    lines = [format_table(rows), *prepared.failures.values()]
     lines += [
-        f'{run.plan.bag}: {run.failure}; the same command tries the missing parts again'
+        f'{run.failure}; the same command tries the missing parts again'
         for run in prepared.runs
         if run.failure
     ]
     return '\n'.join(lines)
+
+
+def _counts(runs: Sequence[_BagRun]) -> tuple[str, str, str]:
+    """Return the numbers of images, of images without a result, and of lost ranges."""
+    totals = [run.ledger.total for run in runs]
+    return (
+        str(sum(total.images for total in totals)),
+        str(sum(sum(total.unread.values()) for total in totals)),
+        str(sum(len(total.losses) for total in totals)),
+    )
+
+
+def _completeness(prepared: _Prepared) -> str:
+    complete = sum(run.ledger.is_complete for run in prepared.runs)
+    count = len(prepared.runs) + len(prepared.failures)
+    return f'{complete} of {counted(count, "bag")} complete'
+
+
+def _without_bag(sentence: str, bag: str) -> str:
+    """Return the text of an error without the path of its bag, which an error has as subject."""
+    return sentence.removeprefix(f'{bag}: ')
 
 
 def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
@@ -651,7 +674,7 @@ def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
         elif not run.ledger.is_complete and raw:
             state += f' written, {counted(raw, "part")} detected'
         lines.append(f'  output {plan.output}: {state}')
-    lines += [f'{bag}: {reason}' for bag, reason in prepared.failures.items()]
+    lines += prepared.failures.values()
     return '\n'.join(lines)
 
 
