@@ -3,6 +3,7 @@
 The bags are written and read by rosbags.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -37,7 +38,8 @@ from support.models.image_models import tool_arguments, write_depth_anything_3
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
 from support.programs import DEADLINE_S, executable, small_disk
-from trt_perception.offline.tools import detect_images
+from trt_perception.offline.bags.workers import Finished
+from trt_perception.offline.tools import detect_bag, detect_images
 
 pytestmark = [needs(name) for name in ('onnx', 'scipy', 'rosbags', 'mcap', 'mcap_ros2')]
 SECOND = 10**9
@@ -431,6 +433,37 @@ def test_table_ends_with_a_total_and_the_failures(
     # The same command runs nothing, so it has no rate.
     assert run_detect_bag(*arguments) == 1
     golden_messages.add(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize('options', [(), ('--overwrite',)], ids=['new', 'overwrite'])
+def test_interruption_says_what_is_done(
+    model, tmp_path, capsys, monkeypatch, golden_messages, options
+):
+    bags = write_short_bags(tmp_path, 1)
+    bags.append(write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30))))
+    out = tmp_path / 'out'
+    arguments = model, *bags, '--output', out, '--part-s', 1
+    run_units = detect_bag.run_units
+
+    def run_two_units(*arguments):
+        finished = 0
+        with contextlib.closing(run_units(*arguments)) as events:
+            for event in events:
+                yield event
+                finished += isinstance(event, Finished)
+                if finished == 2:
+                    raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detect_bag, 'run_units', run_two_units)
+        assert run_detect_bag(*arguments, *options) == 130
+    golden_messages.add(capsys.readouterr().err)
+    kept = [out / 'drive_0/drive_0_0.mcap', out / 'long/long_0.mcap']
+    times = [path.stat().st_mtime_ns for path in kept]
+    # Without --overwrite, as the message says.
+    assert run_detect_bag(*arguments) == 0
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    assert len(messages_of(out / 'long', '/front/detections')) == 30
 
 
 def test_foreign_folder_is_never_removed(model, bag, tmp_path):

@@ -166,8 +166,7 @@ class _Prepared:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    interrupted = 'interrupted; the same command goes on with the next part'
-    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
+    return run_tool(_parser(), arguments, _prepare, _run)
 
 
 # Preparation.
@@ -408,10 +407,14 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
         if options.overwrite:
             with _locked(run.plan.output):
                 remove_results(run.plan.output)
-    with _progress_bar(prepared) as bar:
-        runs = _BagRuns(prepared, bar)
-        runs.process(_runner(prepared.job, options))
-    print(escape_controls(_table(prepared, runs.seconds), None), flush=True)
+    try:
+        with _progress_bar(prepared) as bar:
+            runs = _BagRuns(prepared, bar)
+            runs.process(_runner(prepared.job, options))
+    except KeyboardInterrupt:
+        print_message('detect_bag', _interruption_text(prepared, options))
+        raise
+    print(escape_controls(_table(prepared, options, runs.seconds), None), flush=True)
     is_complete = not prepared.failures and all(
         not run.failure and run.ledger.total.is_complete for run in prepared.runs
     )
@@ -599,7 +602,7 @@ class _BagRuns:
         tqdm.write(escape_controls(f'detect_bag: {sentence}'), file=sys.stderr)
 
 
-def _table(prepared: _Prepared, seconds: float) -> str:
+def _table(prepared: _Prepared, options: argparse.Namespace, seconds: float) -> str:
     """Return the text at the end: a row for each bag, a total, and the failures.
 
     Args:
@@ -616,7 +619,7 @@ def _table(prepared: _Prepared, seconds: float) -> str:
     rows.append((_completeness(prepared), *_counts(prepared.runs), rate))
     lines = [format_table(rows), *prepared.failures.values()]
     lines += [
-        f'{run.failure}; the same command tries the missing parts again'
+        f'{run.failure}; {_same_command(options)} tries the missing parts again'
         for run in prepared.runs
         if run.failure
     ]
@@ -637,6 +640,18 @@ def _completeness(prepared: _Prepared) -> str:
     complete = sum(run.ledger.is_complete for run in prepared.runs)
     count = len(prepared.runs) + len(prepared.failures)
     return f'{complete} of {counted(count, "bag")} complete'
+
+
+def _interruption_text(prepared: _Prepared, options: argparse.Namespace) -> str:
+    written = sum(len(run.ledger.reports) for run in prepared.runs)
+    parts = counted(sum(run.plan.part_count for run in prepared.runs), 'part')
+    done = f'{_completeness(prepared)}, {written} of {parts} written'
+    return f'{done}; {_same_command(options)} goes on with the missing parts'
+
+
+def _same_command(options: argparse.Namespace) -> str:
+    """Name the command that keeps the results of this one."""
+    return 'the same command' + (' without --overwrite' if options.overwrite else '')
 
 
 def _without_bag(sentence: str, bag: str) -> str:
