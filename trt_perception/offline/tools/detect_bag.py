@@ -10,6 +10,7 @@ import math
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +22,13 @@ from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.open_bag import open_bag
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.plain_text import counted, escape_controls, format_table, short_repr
+from trt_perception.files.plain_text import (
+    counted,
+    escape_controls,
+    format_table,
+    join_first_items,
+    short_repr,
+)
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
 from trt_perception.model.files.triton_address import is_server
@@ -100,6 +107,8 @@ _OF_RCLPY: Final = ('use_sim_time', 'qos_overrides', 'start_type_description_ser
 _MAX_STAMP_S: Final = 1e10
 _MIN_PART_S: Final = 0.1
 _MAX_PART_S: Final = 86400
+#: Bags that a sentence about several bags names.
+_MOST_NAMED: Final = 3
 
 
 class _BagFacts(NamedTuple):
@@ -155,13 +164,13 @@ class _Prepared:
 
     Attributes:
         failures: a sentence for each bag that cannot be processed, by its path.
-        remarks: sentences for the user.
+        remarks: sentences for the user, each with the bags to which it applies.
     """
 
     job: Job
     runs: list[_BagRun]
     failures: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    remarks: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -202,9 +211,13 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         every = facts.found.cameras
         on = tuple(each for each in every if parameters.camera(each.name).enabled)
         off = [each.name for each in every if each not in on]
-        prepared.remarks += [f'{bag}: {remark}' for remark in facts.found.remarks]
-        prepared.remarks += [f'{bag}: camera {name} is left out: enabled is false' for name in off]
-        prepared.remarks += [f'{bag}: camera {each.name or repr("")}: {each.topic}' for each in on]
+        remarks = [
+            *facts.found.remarks,
+            *(f'camera {name} is left out: enabled is false' for name in off),
+            *(f'camera {each.name or repr("")}: {each.topic}' for each in on),
+        ]
+        for remark in remarks:
+            prepared.remarks[remark].append(bag)
         if not on:
             failures[bag] = f'{bag}: all cameras are switched off (parameter enabled)'
             continue
@@ -396,8 +409,8 @@ def _check_has_messages(bag: FileBag, path: str) -> None:
 
 def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
     """Process all bags, print a table, and return the exit code."""
-    for remark in prepared.remarks:
-        print_message('detect_bag', remark)
+    for remark, bags in prepared.remarks.items():
+        print_message('detect_bag', f'{join_first_items(bags, _MOST_NAMED)}: {remark}')
     if options.dry_run:
         print(escape_controls(_dry_run_text(prepared, options), None), flush=True)
         is_refused = any(run.refusal is not None for run in prepared.runs)
@@ -548,10 +561,10 @@ class _BagRuns:
         for sentence in facts.evidence:
             self._report(sentence)
         self._check_runtimes(facts)
+        if facts.needs_calibration:
+            self._report_missing_calibrations()
         for run in self.prepared.runs:
             if run.join is None and not run.ledger.is_complete:
-                if facts.needs_calibration:
-                    self._report_missing_calibrations(run)
                 self._open_join(run, facts)
 
     def _check_runtimes(self, facts: ModelFacts) -> None:
@@ -589,14 +602,18 @@ class _BagRuns:
             for loss in report.losses:
                 self._report(f'{run.plan.bag}: {loss}')
 
-    def _report_missing_calibrations(self, run: _BagRun) -> None:
-        for camera in run.plan.cameras:
-            focal_length = self.prepared.job.parameters.camera(camera.name).model_focal_length
-            if not camera.info_topic and not focal_length:
-                self._report(
-                    f'{run.plan.bag}: {camera.topic} has no camera_info, so the model does not '
-                    'know the focal length: set model.focal_length'
-                )
+    def _report_missing_calibrations(self) -> None:
+        bags = defaultdict[str, list[str]](list)
+        for run in self.prepared.runs:
+            for camera in () if run.ledger.is_complete else run.plan.cameras:
+                parameters = self.prepared.job.parameters.camera(camera.name)
+                if not camera.info_topic and not parameters.model_focal_length:
+                    bags[camera.topic].append(run.plan.bag)
+        for topic, names in bags.items():
+            self._report(
+                f'{join_first_items(names, _MOST_NAMED)}: {topic} has no camera_info, so the model '
+                'does not know the focal length: set model.focal_length'
+            )
 
     def _report(self, sentence: str) -> None:
         tqdm.write(escape_controls(f'detect_bag: {sentence}'), file=sys.stderr)
