@@ -706,6 +706,11 @@ def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
         elif not run.ledger.is_complete and raw:
             state += f' written, {counted(raw, "part")} detected'
         lines.append(f'  output {plan.output}: {state}')
+    totals = [_expected_images(run.plan) for run in prepared.runs]
+    known = sum(images or 0 for images in totals)
+    unknown = ' and an unknown number of others' if None in totals else ''
+    parts = counted(sum(run.plan.part_count for run in prepared.runs), 'part')
+    lines.append(f'{_completeness(prepared)}: {counted(known, "image")}{unknown} in {parts}')
     lines += prepared.failures.values()
     return '\n'.join(lines)
 
