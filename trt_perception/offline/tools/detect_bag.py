@@ -190,7 +190,8 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
     given = _given_cameras(options.camera)
     found: dict[str, _BagFacts] = {}
     failures: dict[str, str] = {}
-    for bag in options.bags:
+    is_silent = None if len(options.bags) > 1 else True  # None: unless it is a terminal
+    for bag in tqdm(options.bags, 'opening', unit='bag', disable=is_silent, leave=False):
         try:
             found[bag] = _look_into(
                 bag, options, given, values, prefers_compressed=_is_engine(model)
