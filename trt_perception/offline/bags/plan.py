@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -206,6 +207,7 @@ def parameter_facts(parameters: NodeParameters, cameras: tuple[BagCamera, ...]) 
     return facts
 
 
+@cache
 def package_digest() -> str:
     """Return a hash of the modules and kernels of this package, which stands for its version."""
     folder = Path(trt_perception.__file__).parent
