@@ -499,6 +499,9 @@ class _BagRuns:
     seconds: float = 0.0
     _opened_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self._by_bag = {run.plan.bag: run for run in self.prepared.runs}
+
     def process(self, run_units: _Runner) -> None:
         """Process all bags. Bags with an error are left incomplete, and the others go on.
 
@@ -526,7 +529,7 @@ class _BagRuns:
                     if isinstance(event, Opened):
                         self._use_facts(event.facts)
                     elif isinstance(event, Progress):
-                        self._run_of(event.unit).images += event.images
+                        self._by_bag[event.unit.bag].images += event.images
                         self.bar.update(event.images)
                     elif isinstance(event, Finished):
                         self._on_finished(event.unit)
@@ -540,20 +543,17 @@ class _BagRuns:
                     run.join.close()
 
     def _on_finished(self, unit: Unit) -> None:
-        run = self._run_of(unit)
+        run = self._by_bag[unit.bag]
         self._join(run)
         if run.join is not None and not run.join.has_result(unit):
             folder = unit.target.parent
             self._on_failed(unit, f'its result is missing: its worker has another folder {folder}')
 
     def _on_failed(self, unit: Unit, reason: str) -> None:
-        run = self._run_of(unit)
+        run = self._by_bag[unit.bag]
         sentence = f'{unit.bag}: part {unit.number}: {_without_bag(reason, unit.bag)}'
         run.failure = run.failure or sentence
         self._report(sentence)
-
-    def _run_of(self, unit: Unit) -> _BagRun:
-        return next(run for run in self.prepared.runs if run.plan.bag == unit.bag)
 
     def _use_facts(self, facts: ModelFacts) -> None:
         if self.facts is not None:
