@@ -70,6 +70,8 @@ setup(
         'track': ['scipy'],
         # Bags of ROS topics. mcap needs the other two for compressed chunks.
         'bag': ['mcap>=1.6', 'zstandard', 'lz4'],
+        # detect_bag --ray. 2.60 is the release that was run.
+        'ray': ['ray>=2.60,<3'],
         'evaluate': ['pycocotools', 'matplotlib'],
         'cu12': ['cuda-bindings>=12.9,<13', 'nvidia-cuda-nvrtc-cu12'],
         'cu13': ['cuda-bindings>=13.0.3,<14', 'nvidia-cuda-nvrtc'],

@@ -41,6 +41,7 @@ EXTRAS = {
     'onnxruntime_ep_nv_tensorrt_rtx': 'onnxruntime-ep-nv-tensorrt-rtx',
     'onnxslim': 'onnxslim',
     'pycocotools': 'pycocotools',
+    'ray': 'ray',
     'scipy': 'scipy',
     'simplejpeg': 'simplejpeg',
     'tensorrt': 'tensorrt-cu13',

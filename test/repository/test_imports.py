@@ -55,6 +55,7 @@ ONLY = {
     'mcap': ['bags.libraries'],
     'zstandard': ['bags.libraries'],
     'lz4': ['bags.libraries'],
+    'ray': ['offline.bags.ray_workers'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.
 ONLY_OFFLINE = {

@@ -10,7 +10,7 @@ OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
         *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient', 'nvtx'),
-        *('mcap', 'mcap_ros2', 'zstandard', 'lz4', 'rosbags'),
+        *('mcap', 'mcap_ros2', 'zstandard', 'lz4', 'rosbags', 'ray'),
         *('foxglove_msgs', 'bond', 'cyclonedds'),
     ]
 )

@@ -1,6 +1,8 @@
 """Tests of files of raw results: they come back unchanged, and damage is noticed."""
 
+import errno
 import json
+import os
 import random
 import struct
 import tracemalloc
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 from trt_perception.bags.bag import BagLoss
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ConfigError, WriteError
 from trt_perception.images.detections import Detections
 from trt_perception.offline.bags.records import (
     FrameRecord,
@@ -186,3 +188,18 @@ def test_reports_add_up():
     assert (total.images, total.unread, total.skipped) == (8, {'bad_step': 4}, 2)
     assert total.losses == REPORT.losses  # one loss that two parts report
     assert not total.is_complete
+
+
+def test_fix_depends_on_why_a_file_cannot_be_written(tmp_path, monkeypatch, golden_messages):
+    with golden_messages.raises(WriteError):
+        PartWriter(tmp_path / 'gone' / '000000.raw')
+    for number in (errno.ENOSPC, errno.EROFS):
+
+        def fail(_descriptor, number=number):
+            raise OSError(number, os.strerror(number))
+
+        with PartWriter(tmp_path / '000000.raw') as writer:
+            monkeypatch.setattr(os, 'fsync', fail)
+            with golden_messages.raises(WriteError):
+                writer.finish(PartReport())
+    assert not list(tmp_path.iterdir())

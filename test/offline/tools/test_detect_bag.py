@@ -3,8 +3,10 @@
 The bags are written and read by rosbags.
 """
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -39,7 +41,8 @@ from support.optional_packages import needs
 from support.programs import DEADLINE_S, executable, small_disk
 from trt_perception.offline.bags.joining import BagJoin
 from trt_perception.offline.bags.records import PartReader, PartReport, PartWriter
-from trt_perception.offline.tools import detect_images
+from trt_perception.offline.bags.workers import Finished
+from trt_perception.offline.tools import detect_bag, detect_images
 
 pytestmark = [needs(name) for name in ('onnx', 'scipy', 'rosbags', 'mcap', 'mcap_ros2')]
 SECOND = 10**9
@@ -413,6 +416,81 @@ def test_other_results_are_kept_unless_overwritten(model, bag, tmp_path):
     (out / 'mine.txt').unlink()
     assert run_detect_bag(model, bag, '--output', out, *changed, '--overwrite') == 0
     assert {len(row.detections) for row in messages_of(out, '/rear/detections')} == {0}
+
+
+def write_short_bags(folder, count):
+    """Return bags of two images each, from a camera front."""
+    rows = camera_rows('/front/image_raw', moving(2))
+    return [write_bag(folder / f'drive_{number}', rows) for number in range(count)]
+
+
+def test_refusal_names_all_bags_with_other_results(model, tmp_path, capsys, golden_messages):
+    bags = write_short_bags(tmp_path, 8)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, *bags[:7], '--output', out) == 0
+    before = [files_of(out / bag.name) for bag in bags[:7]]
+    capsys.readouterr()
+    changed = '--output', out, '--confidence', 0.7
+    assert run_detect_bag(model, *bags, *changed) == 2
+    golden_messages.add(capsys.readouterr().err)
+    (out / 'drive_7').mkdir()
+    (out / 'drive_7/mine.txt').write_text('keep')
+    assert run_detect_bag(model, *bags, *changed) == 2
+    golden_messages.add(capsys.readouterr().err)
+    assert run_detect_bag(model, *bags[5:], *changed, '--dry-run') == 1
+    golden_messages.add(capsys.readouterr().out)
+    assert [files_of(out / bag.name) for bag in bags[:7]] == before
+    # A bag without other results is processed alone.
+    (out / 'drive_7/mine.txt').unlink()
+    assert run_detect_bag(model, bags[7], '--output', out / 'drive_7', '--confidence', 0.7) == 0
+
+
+def test_table_ends_with_a_total_and_the_failures(
+    model, tmp_path, capsys, monkeypatch, golden_messages
+):
+    monkeypatch.chdir(tmp_path)  # the width of a column depends on the lengths of paths
+    bags = [path.name for path in write_short_bags(tmp_path, 2)]
+    arguments = model, 'gone', *bags, '--output', 'out'
+    assert run_detect_bag(*arguments) == 1
+    *table, total, failure = capsys.readouterr().out.splitlines()
+    golden_messages.add('\n'.join([*table, failure]))
+    _, images, unread, losses, rate = re.split(r' {2,}', total)
+    assert (images, unread, losses) == ('4', '0', '0')
+    assert float(rate.removesuffix(' img/s')) > 0
+    # The same command runs nothing, so it has no rate.
+    assert run_detect_bag(*arguments) == 1
+    golden_messages.add(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize('options', [(), ('--overwrite',)], ids=['new', 'overwrite'])
+def test_interruption_says_what_is_done(
+    model, tmp_path, capsys, monkeypatch, golden_messages, options
+):
+    bags = write_short_bags(tmp_path, 1)
+    bags.append(write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30))))
+    out = tmp_path / 'out'
+    arguments = model, *bags, '--output', out, '--part-s', 1
+    run_units = detect_bag.run_units
+
+    def run_two_units(*arguments):
+        finished = 0
+        with contextlib.closing(run_units(*arguments)) as events:
+            for event in events:
+                yield event
+                finished += isinstance(event, Finished)
+                if finished == 2:
+                    raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detect_bag, 'run_units', run_two_units)
+        assert run_detect_bag(*arguments, *options) == 130
+    golden_messages.add(capsys.readouterr().err)
+    kept = [out / 'drive_0/drive_0_0.mcap', out / 'long/long_0.mcap']
+    times = [path.stat().st_mtime_ns for path in kept]
+    # Without --overwrite, as the message says.
+    assert run_detect_bag(*arguments) == 0
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    assert len(messages_of(out / 'long', '/front/detections')) == 30
 
 
 def test_foreign_folder_is_never_removed(model, bag, tmp_path):

@@ -100,6 +100,8 @@ TOOLS = [
             'MODEL IMAGES --output OUT --start -1',
             'MODEL IMAGES --output OUT --part-s 0.01',
             'MODEL IMAGES --output OUT --workers 0',
+            'MODEL IMAGES --output OUT --ray --device 0',
+            'MODEL IMAGES --output OUT --ray-address gpu1',
             'MODEL IMAGES --output OUT --storage bag',
             'MODEL gone.db3 --output OUT --storage sqlite3 --compression lz4',
             'MODEL IMAGES --output OUT --confidence 2',

@@ -185,6 +185,10 @@ class BagJoin:
             if report is not None:
                 yield report
 
+    def has_result(self, unit: Unit) -> bool:
+        """Return whether a part was joined, or waits in this folder for an earlier part."""
+        return unit.number < self._joined or unit.target.exists()
+
     def _records(self, reader: PartReader, unit: Unit) -> Iterator[FrameRecord]:
         """Yield the raw results of a part.
 

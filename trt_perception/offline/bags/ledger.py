@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -213,6 +215,29 @@ def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
     raise ConfigError(
         str(folder), f'has results of {found}', expected=f'results of {expected}', fix=_OVERWRITE
     )
+
+
+def refuse_folders(errors: Sequence[ConfigError]) -> None:
+    """Raise one error for all output folders that cannot be used. Without errors, do nothing.
+
+    Args:
+        errors: errors of `read_ledger` or `check_runtime`, at most one for each folder.
+
+    Raises:
+        ConfigError: names the first folders of each finding, and counts the others.
+    """
+    folders = defaultdict[tuple[str, str, str], list[str]](list)
+    for error in errors:
+        folders[error.found, error.expected, error.fix].append(error.subject)
+    refused = [
+        ConfigError(join_first_items(names), found, expected=expected, fix=fix)
+        for (found, expected, fix), names in folders.items()
+    ]
+    if len(refused) > 1:
+        sentences = join_first_items([str(error) for error in refused], separator='\n')
+        raise ConfigError('--output', f'{len(errors)} folders cannot be used:\n{sentences}')
+    if refused:
+        raise refused[0] from errors[0]
 
 
 def remove_results(folder: Path) -> None:

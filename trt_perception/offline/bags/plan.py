@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -180,7 +181,7 @@ def plan_bag(
             fix='choose a part of the bag with --end',
         )
     inputs = {
-        'package': _package_digest(),
+        'package': package_digest(),
         'bag': _bag_identity(Path(path)),
         'cameras': [asdict(camera) for camera in found.cameras],
         'image_wh': found.image_wh,
@@ -220,7 +221,8 @@ def _hash_of(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _package_digest() -> str:
+@cache
+def package_digest() -> str:
     """Return a hash of the modules and kernels of this package, which stands for its version."""
     folder = Path(trt_perception.__file__).parent
     digest = hashlib.sha256()

@@ -8,6 +8,7 @@ its length. Arrays are little-endian.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import struct
@@ -35,6 +36,18 @@ _MAX_ENTRY_BYTES: Final = 8 * MAX_RESULT_PIXELS
 #: Zstandard's fastest level: 1080p depth takes 10 ms.
 _LEVEL: Final = 1
 _ARRAYS: Final = ('xyxy', 'scores', 'class_ids', 'keypoints', 'oriented')
+
+_AGAIN: Final = 'call the same command again'
+_FREE_SPACE: Final = f'free space on this disk, and {_AGAIN}'
+_MAKE_WRITABLE: Final = f'make its folder writable, and {_AGAIN}'
+_FIXES_BY_ERRNO: Final = {
+    errno.ENOENT: f'{_AGAIN}, which makes the folder',
+    errno.ENOSPC: _FREE_SPACE,
+    errno.EDQUOT: _FREE_SPACE,
+    errno.EACCES: _MAKE_WRITABLE,
+    errno.EPERM: _MAKE_WRITABLE,
+    errno.EROFS: _MAKE_WRITABLE,
+}
 
 
 @dataclass(frozen=True)
@@ -209,7 +222,7 @@ class PartWriter(contextlib.AbstractContextManager['PartWriter']):
             yield
         except OSError as error:
             found = f'cannot be written: {error.strerror}'
-            fix = 'free space on this disk, and call the same command again'
+            fix = _FIXES_BY_ERRNO.get(error.errno or 0, _AGAIN)
             raise WriteError(str(self._path), found, fix=fix) from error
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,7 @@
-"""Runs units in processes of this machine. Only this module knows where a unit is run.
+"""Runs units in workers, which are processes of this machine or of another place.
 
-Each process opens the model once, and then runs one unit after the other. A unit whose process
-dies is tried again twice, in a new process.
+Each worker opens the model once, and then runs one unit after the other. A unit whose worker dies
+is tried again twice, in a new worker. `ray_workers` is the other place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from trt_perception.errors import (
     ConfigError,
@@ -63,62 +63,106 @@ class Failed:
 Event: TypeAlias = Opened | Progress | Finished | Failed
 
 
+class WorkerDiedError(Exception):
+    """A worker has ended before its unit. The text is the reason."""
+
+
+class Worker(Protocol):
+    """A process that runs units, wherever it is."""
+
+    def send(self, unit: Unit) -> None:
+        """Start a unit. `receive` tells if the worker has died."""
+
+    def receive(self) -> tuple[Any, ...]:
+        """Return the next message of `serve_units`. Waits for it.
+
+        Raises:
+            WorkerDiedError: the worker has died.
+        """
+
+
+_W = TypeVar('_W', bound=Worker)
+
+
+class Place(Protocol[_W]):
+    """Where workers run."""
+
+    def start(self) -> _W:
+        """Start a worker, which opens the model."""
+
+    def wait(self, workers: Sequence[_W]) -> Sequence[_W]:
+        """Wait for messages. Return workers whose `receive` does not wait; maybe none.
+
+        Raises:
+            ConfigError: no worker can ever run.
+        """
+
+    def end(self, workers: Sequence[_W]) -> None:
+        """End workers, whatever they do."""
+
+
 @dataclass(eq=False)
-class _Process:
-    """A process that runs units.
+class _State(Generic[_W]):
+    """A worker, and what it does.
 
     Attributes:
         unit: the unit that it runs; None if it waits.
         is_open: whether it has opened the model.
         images: number of finished images of the unit.
-        last_words: an error that made the process end.
     """
 
-    process: Any
-    connection: Connection
-    device_id: int
+    worker: _W
     unit: Unit | None = None
     is_open: bool = False
     images: int = 0
-    last_words: str = ''
 
 
 def run_units(
     units: Sequence[Unit], job: Job, processes: int, device_ids: Sequence[int]
 ) -> Generator[Event, None, None]:
-    """Run units, and yield what happens. Closing the generator ends all processes.
+    """Run units in processes of this machine. See `run_units_at`.
 
     Args:
         units: in the order in which they start.
         processes: number of processes.
         device_ids: CUDA devices; the processes are distributed evenly.
+    """
+    return run_units_at(_ThisMachine(job, device_ids), units, job, processes)
+
+
+def run_units_at(
+    place: Place[_W], units: Sequence[Unit], job: Job, workers: int
+) -> Generator[Event, None, None]:
+    """Run units, and yield what happens. Closing the generator ends all workers.
+
+    Args:
+        units: in the order in which they start.
+        workers: number of workers.
 
     Raises:
         EngineError: the model cannot be used.
-        ConfigError: the devices are not of one kind.
+        ConfigError: the devices are not of one kind, or no worker can run.
         WriteError: a file cannot be written, for instance because the disk is full.
     """
-    pool = _Pool(deque(units), job, min(processes, len(units)), device_ids)
+    pool = _Pool(place, deque(units), job, min(workers, len(units)))
     try:
         while pool.has_work:
-            pool.start_processes()
+            pool.start_workers()
             pool.send_units()
             yield from pool.events()
     finally:
         pool.close()
 
 
-class _Pool:
-    """The processes, and the units that wait for them."""
+class _Pool(Generic[_W]):
+    """The workers, and the units that wait for them."""
 
-    def __init__(
-        self, waiting: deque[Unit], job: Job, processes: int, device_ids: Sequence[int]
-    ) -> None:
+    def __init__(self, place: Place[_W], waiting: deque[Unit], job: Job, count: int) -> None:
+        self._place = place
         self._waiting = waiting
         self._job = job
-        self._count = processes
-        self._device_ids = device_ids
-        self._processes: list[_Process] = []
+        self._count = count
+        self._states: list[_State[_W]] = []
         self._tries: dict[tuple[str, int], int] = {}
         self._facts: ModelFacts | None = None
         self._failed_starts = 0
@@ -126,86 +170,74 @@ class _Pool:
     @property
     def has_work(self) -> bool:
         """Whether a unit waits or is being run."""
-        return bool(self._waiting) or any(process.unit for process in self._processes)
+        return bool(self._waiting) or any(state.unit for state in self._states)
 
-    def start_processes(self) -> None:
-        """Start processes for the waiting units."""
-        # Only one process opens the model at first, because this may prepare files for the others.
+    def start_workers(self) -> None:
+        """Start workers for the waiting units."""
+        # Only one worker opens the model at first, because this may prepare files for the others.
         most = self._count if self._facts is not None else 1
-        busy = sum(process.unit is not None for process in self._processes)
-        while len(self._processes) < min(most, busy + len(self._waiting)):
-            used = Counter(process.device_id for process in self._processes)
-            self._processes.append(_start(self._job, min(self._device_ids, key=used.__getitem__)))
+        busy = sum(state.unit is not None for state in self._states)
+        while len(self._states) < min(most, busy + len(self._waiting)):
+            self._states.append(_State(self._place.start()))
 
     def send_units(self) -> None:
-        """Give a unit to each process that waits for one."""
-        for process in self._processes:
-            if process.is_open and process.unit is None and self._waiting:
+        """Give a unit to each worker that waits for one."""
+        for state in self._states:
+            if state.is_open and state.unit is None and self._waiting:
                 unit = self._waiting.popleft()
                 key = unit.bag, unit.number
                 self._tries[key] = self._tries.get(key, 0) + 1
-                process.unit, process.images = unit, 0
-                with contextlib.suppress(ConnectionError):  # it has died: `events` finds out
-                    process.connection.send(unit)
+                state.unit, state.images = unit, 0
+                state.worker.send(unit)
 
     def events(self) -> Iterator[Event]:
-        """Wait for messages of processes, and yield what they mean."""
-        ready = wait([process.connection for process in self._processes])
-        for process in [each for each in self._processes if each.connection in ready]:
+        """Wait for messages of workers, and yield what they mean."""
+        ready = self._place.wait([state.worker for state in self._states])
+        for state in [each for each in self._states if each.worker in ready]:
             try:
-                kind, *values = process.connection.recv()
-            except (EOFError, ConnectionError):  # noqa: PERF203
-                yield from self._on_death(process)
+                kind, *values = state.worker.receive()
+            except WorkerDiedError as error:  # noqa: PERF203
+                yield from self._on_death(state, str(error))
             else:
-                yield from self._on_message(process, kind, values)
+                yield from self._on_message(state, kind, values)
 
-    def _on_message(self, process: _Process, kind: str, values: list[Any]) -> Iterator[Event]:
+    def _on_message(self, state: _State[_W], kind: str, values: list[Any]) -> Iterator[Event]:
         if kind == 'opened':
             (facts,) = values
             if self._facts is not None and facts.runtime != self._facts.runtime:
                 raise _mixed_devices_error(self._facts, facts)
-            self._facts, process.is_open = facts, True
+            self._facts, state.is_open = facts, True
             yield Opened(facts)
         elif kind == 'refused':
             raise EngineError(*values[0], expected=values[1], fix=values[2])
         elif kind == 'not written':
             raise WriteError(*values[0], expected=values[1], fix=values[2])
-        elif kind == 'dying':
-            (process.last_words,) = values
-        elif process.unit is not None:
+        elif state.unit is not None:
             if kind == 'progress':
-                process.images += values[0]
-                yield Progress(process.unit, values[0])
+                state.images += values[0]
+                yield Progress(state.unit, values[0])
                 return
-            unit, process.unit = process.unit, None
+            unit, state.unit = state.unit, None
             yield Finished(unit) if kind == 'finished' else Failed(unit, *values)
 
-    def _on_death(self, process: _Process) -> Iterator[Event]:
-        """Try the unit of a dead process again, or give it up."""
-        self._processes.remove(process)
-        reason = _end_reason(process)
-        unit = process.unit
+    def _on_death(self, state: _State[_W], reason: str) -> Iterator[Event]:
+        """Try the unit of a dead worker again, or give it up."""
+        self._states.remove(state)
+        unit = state.unit
         if unit is None:
             self._failed_starts += 1
             if self._failed_starts >= _TRIES:
                 raise EngineError(self._job.model, f'cannot be run: {reason}')
             return
-        yield Progress(unit, -process.images)
+        yield Progress(unit, -state.images)
         if self._tries[unit.bag, unit.number] < _TRIES:
             self._waiting.appendleft(unit)
         else:
             yield Failed(unit, reason)
 
     def close(self) -> None:
-        """End all processes."""
-        for process in self._processes:
-            process.process.terminate()
-        for process in self._processes:
-            process.process.join(_END_TIMEOUT_S)
-            if process.process.is_alive():
-                process.process.kill()
-                process.process.join()
-            process.connection.close()
+        """End all workers."""
+        self._place.end([state.worker for state in self._states])
 
 
 def _mixed_devices_error(one: ModelFacts, other: ModelFacts) -> ConfigError:
@@ -217,66 +249,142 @@ def _mixed_devices_error(one: ModelFacts, other: ModelFacts) -> ConfigError:
         '--device',
         f'the processes run the model in different ways: {" and ".join(found)}',
         expected='one provider, and GPUs of one kind, because results differ in the last bits',
-        fix='name devices of one kind, or set onnx_provider',
+        fix='choose devices and machines of one kind, or set onnx_provider',
     )
 
 
-def _start(job: Job, device_id: int) -> _Process:
-    # A forked process cannot use CUDA.
-    context = multiprocessing.get_context('spawn')
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, job, device_id), daemon=True)
-    process.start()
-    theirs.close()
-    return _Process(process, ours, device_id)
+class _ThisMachine:
+    """Runs workers as processes of this machine.
+
+    Args:
+        device_ids: CUDA devices; the processes are distributed evenly.
+    """
+
+    def __init__(self, job: Job, device_ids: Sequence[int]) -> None:
+        self._job = job
+        self._device_ids = device_ids
+        self._processes: list[_Process] = []
+
+    def start(self) -> _Process:
+        """Start a process."""
+        self._processes = [each for each in self._processes if not each.has_ended]
+        used = Counter(process.device_id for process in self._processes)
+        process = _Process(self._job, min(self._device_ids, key=used.__getitem__))
+        self._processes.append(process)
+        return process
+
+    def wait(self, workers: Sequence[_Process]) -> list[_Process]:
+        """Wait for a message."""
+        ready = wait([process.connection for process in workers])
+        return [process for process in workers if process.connection in ready]
+
+    def end(self, workers: Sequence[_Process]) -> None:
+        """End processes."""
+        for process in workers:
+            process.process.terminate()
+        for process in workers:
+            process.process.join(_END_TIMEOUT_S)
+            if process.process.is_alive():
+                process.process.kill()
+                process.process.join()
+            process.connection.close()
 
 
-def _end_reason(process: _Process) -> str:
-    """Wait for the end of a process, and return why it ended."""
-    process.process.join(_END_TIMEOUT_S)
-    process.connection.close()
-    if process.last_words:
-        return process.last_words
-    code = process.process.exitcode
-    if code is not None and code < 0:
-        return f'its process was ended by {signal.Signals(-code).name}'
-    return f'its process ended with exit code {code}'
+class _Process:
+    """A process of this machine that runs units.
+
+    Attributes:
+        has_ended: whether `receive` has reported the end.
+    """
+
+    def __init__(self, job: Job, device_id: int) -> None:
+        # A forked process cannot use CUDA.
+        context = multiprocessing.get_context('spawn')
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, job, device_id), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.device_id = device_id
+        self.has_ended = False
+
+    def send(self, unit: Unit) -> None:
+        """Start a unit."""
+        with contextlib.suppress(ConnectionError):  # it has died: `receive` finds out
+            self.connection.send(unit)
+
+    def receive(self) -> tuple[Any, ...]:
+        """Return the next message."""
+        try:
+            message: tuple[Any, ...] = self.connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise WorkerDiedError(self._end_reason()) from error
+        if message[0] == 'dying':
+            self._end_reason()
+            raise WorkerDiedError(message[1])
+        return message
+
+    def _end_reason(self) -> str:
+        """Wait for the end of the process, and return why it ended."""
+        self.has_ended = True
+        self.process.join(_END_TIMEOUT_S)
+        self.connection.close()
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            return f'its process was ended by {signal.Signals(-code).name}'
+        return f'its process ended with exit code {code}'
 
 
 def _work(connection: Connection, job: Job, device_id: int) -> None:
     """Run units until the parent closes the connection. The main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends this process
-    try:
-        _run_all(connection, job, device_id)
-    except (EOFError, ConnectionError):
-        return  # the parent has ended
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
+        serve_units(connection, job, device_id)
 
 
-def _run_all(connection: Connection, job: Job, device_id: int) -> None:
+class Channel(Protocol):
+    """Connects a worker with the command."""
+
+    def send(self, message: tuple[Any, ...], /) -> None:
+        """Send a message to the command."""
+
+    def recv(self) -> Any:
+        """Wait for the next unit."""
+
+
+def serve_units(channel: Channel, job: Job, device_id: int) -> None:
+    """Open the model, and run units until the channel is closed.
+
+    Messages to the command: ``opened`` (facts), ``progress`` (images), ``finished``, ``failed``
+    (reason). ``refused`` and ``not written`` (fields of an error) end the command. After ``dying``
+    (reason), a new worker may run the unit.
+
+    Raises:
+        EOFError, ConnectionError: the channel is closed.
+    """
     try:
         runner = UnitRunner(job, device_id)
     except TrtPerceptionError as error:
-        connection.send(('refused', *_fields(error)))
+        channel.send(('refused', *_fields(error)))
         return
     try:
-        connection.send(('opened', runner.facts))
+        channel.send(('opened', runner.facts))
         while True:
-            unit = connection.recv()
-            progress = _ProgressSender(connection)
+            unit = channel.recv()
+            progress = _ProgressSender(channel)
             try:
                 runner.run(unit, progress)
             except WriteError as error:
-                connection.send(('not written', *_fields(error)))
+                channel.send(('not written', *_fields(error)))
             except CudaError as error:
-                connection.send(('dying', str(error)))  # a new process may use the GPU again
+                channel.send(('dying', str(error)))  # a new process may use the GPU again
                 return
             except ConnectionError:
                 raise  # the parent has ended
             except (TrtPerceptionError, OSError) as error:
-                connection.send(('failed', str(error)))
+                channel.send(('failed', str(error)))
             else:
                 progress.flush()
-                connection.send(('finished',))
+                channel.send(('finished',))
     finally:
         runner.close()
 
@@ -288,8 +396,8 @@ def _fields(error: TrtPerceptionError) -> tuple[tuple[str, str], str, str]:
 class _ProgressSender:
     """Sends numbers of finished images, at most five times a second."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._count = 0
         self._sent_s = time.monotonic()
 
@@ -301,5 +409,5 @@ class _ProgressSender:
 
     def flush(self) -> None:
         """Send what was counted."""
-        self._connection.send(('progress', self._count))
+        self._channel.send(('progress', self._count))
         self._count, self._sent_s = 0, time.monotonic()

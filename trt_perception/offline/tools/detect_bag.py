@@ -11,10 +11,11 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 from tqdm import tqdm
 
@@ -22,10 +23,17 @@ from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.open_bag import open_bag, storage_suffix
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.plain_text import counted, escape_controls, format_table, short_repr
+from trt_perception.files.plain_text import (
+    counted,
+    escape_controls,
+    format_table,
+    join_first_items,
+    short_repr,
+)
 from trt_perception.files.regular_files import real_path
 from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
 from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
+from trt_perception.model.files.triton_address import is_server
 from trt_perception.offline.bags.bag_page import bag_page
 from trt_perception.offline.bags.cameras import FoundCameras, find_cameras
 from trt_perception.offline.bags.joining import BagJoin, check_free_topics
@@ -33,6 +41,7 @@ from trt_perception.offline.bags.ledger import (
     Ledger,
     check_runtime,
     read_ledger,
+    refuse_folders,
     remove_parts,
     remove_results,
 )
@@ -43,9 +52,18 @@ from trt_perception.offline.bags.plan import (
     plan_bag,
     time_span,
 )
+from trt_perception.offline.bags.ray_workers import load_ray
+from trt_perception.offline.bags.ray_workers import run_units as run_units_with_ray
 from trt_perception.offline.bags.records import PartReport
 from trt_perception.offline.bags.units import Job, ModelFacts, Unit
-from trt_perception.offline.bags.workers import Failed, Finished, Opened, Progress, run_units
+from trt_perception.offline.bags.workers import (
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Progress,
+    run_units,
+)
 from trt_perception.offline.tools.parts.arguments import (
     check_output_folder,
     integer_at_least,
@@ -78,6 +96,7 @@ examples:
   detect_bag yolo.engine monday tuesday --output found --params-file cameras.yaml --copy
   detect_bag yolo.engine drive --output found --workers 4 --device 0 1 2 3
   detect_bag yolo.engine drive --output found --track --report report
+  detect_bag yolo.engine bags/* --output found --workers 16 --ray-address gpu1:6379
 
 A bag is a folder of rosbag2, or a single .mcap or .db3 file. Each new bag is a folder of rosbag2.
 With several bags, each one has a folder below the output folder.
@@ -88,7 +107,7 @@ camera: /front/image_raw is the camera front. The results have the topics and va
 
 A bag is processed in parts. Each part becomes a file of the new bag. After an interruption, the
 same command goes on at the first missing part. Equal bags, models, parameters and versions give
-equal files, also with --workers.
+equal files, also with --workers and --ray.
 
 --report writes a page for a browser: objects over time, tracks, what could not be read, and
 pictures of images that deserve a look. With several bags, each one has a folder below DIR. The
@@ -103,6 +122,8 @@ _OF_RCLPY: Final = ('use_sim_time', 'qos_overrides', 'start_type_description_ser
 _MAX_STAMP_S: Final = 1e10
 _MIN_PART_S: Final = 0.1
 _MAX_PART_S: Final = 86400
+#: Bags that a sentence about several bags names.
+_MOST_NAMED: Final = 3
 
 
 class _BagFacts(NamedTuple):
@@ -128,11 +149,13 @@ class _BagRun:
         join: writes the new bag; None before the model was opened, and after an error.
         images: number of images that this run has processed.
         tracks: number of tracks.
-        failure: why the bag could not be completed; empty if it was.
+        failure: a sentence on why the bag could not be completed; empty if it was.
+        refusal: why the results in the output folder cannot be continued; None if they can.
     """
 
     plan: BagPlan
     ledger: Ledger
+    refusal: ConfigError | None = None
     join: BagJoin | None = None
     images: int = 0
     tracks: int = 0
@@ -155,26 +178,26 @@ class _Prepared:
     """What a command will do.
 
     Attributes:
-        failures: bags that cannot be processed, with their reasons.
-        remarks: sentences for the user.
+        failures: a sentence for each bag that cannot be processed, by its path.
+        remarks: sentences for the user, each with the bags to which it applies.
     """
 
     job: Job
     runs: list[_BagRun]
     failures: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    remarks: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    interrupted = 'interrupted; the same command goes on with the next part'
-    return run_tool(_parser(), arguments, _prepare, _run, interrupted)
+    return run_tool(_parser(), arguments, _prepare, _run)
 
 
 # Preparation.
 
 
 def _prepare(options: argparse.Namespace) -> _Prepared:
+    _check_ray(options)
     model = read_model_file(options.model, accepts_server=True)
     output = _output_options(options)
     values = _parameter_values(options)
@@ -183,7 +206,8 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
     given = _given_cameras(options.camera)
     found: dict[str, _BagFacts] = {}
     failures: dict[str, str] = {}
-    for bag in options.bags:
+    is_silent = None if len(options.bags) > 1 else True  # None: unless it is a terminal
+    for bag in tqdm(options.bags, 'opening', unit='bag', disable=is_silent, leave=False):
         try:
             found[bag] = _look_into(
                 bag, options, given, values, prefers_compressed=_is_engine(model)
@@ -191,7 +215,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         except TrtPerceptionError as error:  # noqa: PERF203
             if len(options.bags) == 1:
                 raise
-            failures[bag] = str(error)
+            failures[bag] = f'{bag}: {_without_bag(str(error), bag)}'
     if not found:
         raise ConfigError('bags', '; '.join(failures.values()))
     cameras = [camera for facts in found.values() for camera in facts.found.cameras]
@@ -204,11 +228,15 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         every = facts.found.cameras
         on = tuple(each for each in every if parameters.camera(each.name).enabled)
         off = [each.name for each in every if each not in on]
-        prepared.remarks += [f'{bag}: {remark}' for remark in facts.found.remarks]
-        prepared.remarks += [f'{bag}: camera {name} is left out: enabled is false' for name in off]
-        prepared.remarks += [f'{bag}: camera {each.name or repr("")}: {each.topic}' for each in on]
+        remarks = [
+            *facts.found.remarks,
+            *(f'camera {name} is left out: enabled is false' for name in off),
+            *(f'camera {each.name or repr("")}: {each.topic}' for each in on),
+        ]
+        for remark in remarks:
+            prepared.remarks[remark].append(bag)
         if not on:
-            failures[bag] = 'all cameras are switched off (parameter enabled)'
+            failures[bag] = f'{bag}: all cameras are switched off (parameter enabled)'
             continue
         plan = plan_bag(
             bag,
@@ -224,13 +252,32 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
                 'parameters': parameter_facts(parameters, on),
             },
         )
-        ledger = Ledger(plan.inputs)
+        run = _BagRun(plan, Ledger(plan.inputs))
         if not options.overwrite:
-            ledger = read_ledger(plan) or ledger
-        prepared.runs.append(_BagRun(plan, ledger))
+            try:
+                run.ledger = read_ledger(plan) or run.ledger
+            except ConfigError as error:
+                run.refusal = error
+        prepared.runs.append(run)
     if not prepared.runs:
         raise ConfigError('bags', '; '.join(failures.values()))
+    if not options.dry_run:
+        refuse_folders([run.refusal for run in prepared.runs if run.refusal is not None])
     return prepared
+
+
+def _check_ray(options: argparse.Namespace) -> None:
+    """Check the options for Ray.
+
+    Raises:
+        ConfigError: devices are given, or Ray is not installed.
+    """
+    options.ray = options.ray or options.ray_address is not None
+    if not options.ray:
+        return
+    if options.device is not None:
+        raise ConfigError('--device', 'Ray gives each worker its GPU', fix='leave it out')
+    load_ray()
 
 
 def _model_identity(model: ModelFile, path: str) -> list[str]:
@@ -416,11 +463,12 @@ def _check_has_messages(bag: FileBag, path: str) -> None:
 
 def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
     """Process all bags, print a table, and return the exit code."""
-    for remark in prepared.remarks:
-        print_message('detect_bag', remark)
+    for remark, bags in prepared.remarks.items():
+        print_message('detect_bag', f'{join_first_items(bags, _MOST_NAMED)}: {remark}')
     if options.dry_run:
         print(escape_controls(_dry_run_text(prepared, options), None), flush=True)
-        return 1 if prepared.failures else 0
+        is_refused = any(run.refusal is not None for run in prepared.runs)
+        return 1 if prepared.failures or is_refused else 0
     for run in prepared.runs:
         make_folder(run.plan.output)
         if options.overwrite:
@@ -429,10 +477,14 @@ def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
         elif run.ledger.is_complete:
             # The process may have been killed before it removed them.
             remove_parts(run.plan.output)
-    with _progress_bar(prepared) as bar:
-        runs = _BagRuns(prepared, bar)
-        runs.process(options.workers)
-    print(escape_controls(_table(prepared, runs.seconds), None), flush=True)
+    try:
+        with _progress_bar(prepared) as bar:
+            runs = _BagRuns(prepared, bar)
+            runs.process(_runner(prepared.job, options))
+    except KeyboardInterrupt:
+        print_message('detect_bag', _interruption_text(prepared, options))
+        raise
+    print(escape_controls(_table(prepared, options, runs.seconds), None), flush=True)
     is_complete = not prepared.failures and all(
         not run.failure and run.ledger.total.is_complete for run in prepared.runs
     )
@@ -458,6 +510,16 @@ def _save_page(folder: Path, run: _BagRun, options: argparse.Namespace) -> str:
             lambda: progress(next(images), total),
         )
     return page.write(folder)
+
+
+_Runner: TypeAlias = Callable[[Sequence[Unit]], Generator[Event, None, None]]
+
+
+def _runner(job: Job, options: argparse.Namespace) -> _Runner:
+    """Return the function that runs units: in processes of this machine, or with Ray."""
+    if options.ray:
+        return lambda units: run_units_with_ray(units, job, options.workers, options.ray_address)
+    return lambda units: run_units(units, job, options.workers, job.parameters.node.device_ids)
 
 
 @contextlib.contextmanager
@@ -514,7 +576,10 @@ class _BagRuns:
     seconds: float = 0.0
     _opened_s: float = 0.0
 
-    def process(self, workers: int) -> None:
+    def __post_init__(self) -> None:
+        self._by_bag = {run.plan.bag: run for run in self.prepared.runs}
+
+    def process(self, run_units: _Runner) -> None:
         """Process all bags. Bags with an error are left incomplete, and the others go on.
 
         Raises:
@@ -536,20 +601,17 @@ class _BagRuns:
             for run in self.prepared.runs:
                 if not missing[run.plan.bag] and run.ledger.facts is not None:
                     self._open_join(run, run.ledger.facts)
-            events = run_units(units, job, workers, job.parameters.node.device_ids)
-            with contextlib.closing(events):
+            with contextlib.closing(run_units(units)) as events:
                 for event in events:
                     if isinstance(event, Opened):
                         self._use_facts(event.facts)
                     elif isinstance(event, Progress):
-                        self._run_of(event.unit).images += event.images
+                        self._by_bag[event.unit.bag].images += event.images
                         self.bar.update(event.images)
                     elif isinstance(event, Finished):
-                        self._join(self._run_of(event.unit))
+                        self._on_finished(event.unit)
                     elif isinstance(event, Failed):
-                        run = self._run_of(event.unit)
-                        run.failure = run.failure or f'part {event.unit.number}: {event.reason}'
-                        self._report(f'{run.plan.bag}: part {event.unit.number}: {event.reason}')
+                        self._on_failed(event.unit, event.reason)
         finally:
             self.seconds = time.monotonic() - self._opened_s
             for run in self.prepared.runs:
@@ -557,8 +619,18 @@ class _BagRuns:
                     run.tracks = run.join.track_count
                     run.join.close()
 
-    def _run_of(self, unit: Unit) -> _BagRun:
-        return next(run for run in self.prepared.runs if run.plan.bag == unit.bag)
+    def _on_finished(self, unit: Unit) -> None:
+        run = self._by_bag[unit.bag]
+        self._join(run)
+        if run.join is not None and not run.join.has_result(unit):
+            folder = unit.target.parent
+            self._on_failed(unit, f'its result is missing: its worker has another folder {folder}')
+
+    def _on_failed(self, unit: Unit, reason: str) -> None:
+        run = self._by_bag[unit.bag]
+        sentence = f'{unit.bag}: part {unit.number}: {_without_bag(reason, unit.bag)}'
+        run.failure = run.failure or sentence
+        self._report(sentence)
 
     def _use_facts(self, facts: ModelFacts) -> None:
         if self.facts is not None:
@@ -566,12 +638,21 @@ class _BagRuns:
         self.facts, self._opened_s = facts, time.monotonic()
         for sentence in facts.evidence:
             self._report(sentence)
+        self._check_runtimes(facts)
+        if facts.needs_calibration:
+            self._report_missing_calibrations()
         for run in self.prepared.runs:
-            check_runtime(run.ledger, facts, run.plan.output)
             if run.join is None and not run.ledger.is_complete:
-                if facts.needs_calibration:
-                    self._report_missing_calibrations(run)
                 self._open_join(run, facts)
+
+    def _check_runtimes(self, facts: ModelFacts) -> None:
+        errors = []
+        for run in self.prepared.runs:
+            try:
+                check_runtime(run.ledger, facts, run.plan.output)
+            except ConfigError as error:  # noqa: PERF203
+                errors.append(error)
+        refuse_folders(errors)
 
     def _open_join(self, run: _BagRun, facts: ModelFacts) -> None:
         if run.ledger.is_complete:
@@ -599,40 +680,78 @@ class _BagRuns:
             for loss in report.losses:
                 self._report(f'{run.plan.bag}: {loss}')
 
-    def _report_missing_calibrations(self, run: _BagRun) -> None:
-        for camera in run.plan.cameras:
-            focal_length = self.prepared.job.parameters.camera(camera.name).model_focal_length
-            if not camera.info_topic and not focal_length:
-                self._report(
-                    f'{run.plan.bag}: {camera.topic} has no camera_info, so the model does not '
-                    'know the focal length: set model.focal_length'
-                )
+    def _report_missing_calibrations(self) -> None:
+        bags = defaultdict[str, list[str]](list)
+        for run in self.prepared.runs:
+            for camera in () if run.ledger.is_complete else run.plan.cameras:
+                parameters = self.prepared.job.parameters.camera(camera.name)
+                if not camera.info_topic and not parameters.model_focal_length:
+                    bags[camera.topic].append(run.plan.bag)
+        for topic, names in bags.items():
+            self._report(
+                f'{join_first_items(names, _MOST_NAMED)}: {topic} has no camera_info, so the '
+                'model does not know the focal length: set model.focal_length'
+            )
 
     def _report(self, sentence: str) -> None:
         tqdm.write(escape_controls(f'detect_bag: {sentence}'), file=sys.stderr)
 
 
-def _table(prepared: _Prepared, seconds: float) -> str:
-    """Return the table at the end: one row for each bag."""
-    rows = [('bag', 'images', 'unread', 'lost ranges', 'img/s', 'result')]
-    for run in prepared.runs:
-        total = run.ledger.total
-        rate = f'{run.images / seconds:.1f}' if run.images and seconds else ''
+def _table(prepared: _Prepared, options: argparse.Namespace, seconds: float) -> str:
+    """Return the text at the end: a row for each bag, a total, and the failures.
+
+    Args:
+        seconds: time in which this run processed its images.
+    """
+    rows = [('bag', 'images', 'unread', 'lost ranges', 'result')]
+    for run in sorted(prepared.runs, key=lambda run: not run.ledger.is_complete):
         parts = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {parts}'
-        unread = str(sum(total.unread.values()))
-        rows.append(
-            (run.plan.bag, str(total.images), unread, str(len(total.losses)), rate, result)
-        )
-    rows += [(bag, '', '', '', '', 'failed') for bag in prepared.failures]
-    lines = [format_table(rows)]
-    lines += [f'{bag}: {reason}' for bag, reason in prepared.failures.items()]
+        rows.append((run.plan.bag, *_counts([run]), result))
+    rows += [(bag, '', '', '', 'failed') for bag in prepared.failures]
+    images = sum(run.images for run in prepared.runs)
+    rate = f'{images / seconds:.1f} img/s' if images and seconds else ''
+    rows.append((_completeness(prepared), *_counts(prepared.runs), rate))
+    lines = [format_table(rows), *prepared.failures.values()]
     lines += [
-        f'{run.plan.bag}: {run.failure}; the same command tries the missing parts again'
+        f'{run.failure}; {_same_command(options)} tries the missing parts again'
         for run in prepared.runs
         if run.failure
     ]
     return '\n'.join(lines)
+
+
+def _counts(runs: Sequence[_BagRun]) -> tuple[str, str, str]:
+    """Return the numbers of images, of images without a result, and of lost ranges."""
+    totals = [run.ledger.total for run in runs]
+    return (
+        str(sum(total.images for total in totals)),
+        str(sum(sum(total.unread.values()) for total in totals)),
+        str(sum(len(total.losses) for total in totals)),
+    )
+
+
+def _completeness(prepared: _Prepared) -> str:
+    complete = sum(run.ledger.is_complete for run in prepared.runs)
+    count = len(prepared.runs) + len(prepared.failures)
+    return f'{complete} of {counted(count, "bag")} complete'
+
+
+def _interruption_text(prepared: _Prepared, options: argparse.Namespace) -> str:
+    written = sum(len(run.ledger.reports) for run in prepared.runs)
+    parts = counted(sum(run.plan.part_count for run in prepared.runs), 'part')
+    done = f'{_completeness(prepared)}, {written} of {parts} written'
+    return f'{done}; {_same_command(options)} goes on with the missing parts'
+
+
+def _same_command(options: argparse.Namespace) -> str:
+    """Name the command that keeps the results of this one."""
+    return 'the same command' + (' without --overwrite' if options.overwrite else '')
+
+
+def _without_bag(sentence: str, bag: str) -> str:
+    """Return the text of an error without the path of its bag, which an error has as subject."""
+    return sentence.removeprefix(f'{bag}: ')
 
 
 def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
@@ -661,10 +780,17 @@ def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
         state = 'complete' if run.ledger.is_complete else f'{written} of {plan.part_count} parts'
         if options.overwrite and plan.output.exists():
             state = 'will be replaced'
+        elif run.refusal is not None:
+            state = run.refusal.found
         elif not run.ledger.is_complete and raw:
             state += f' written, {counted(raw, "part")} detected'
         lines.append(f'  output {plan.output}: {state}')
-    lines += [f'{bag}: {reason}' for bag, reason in prepared.failures.items()]
+    totals = [_expected_images(run.plan) for run in prepared.runs]
+    known = sum(images or 0 for images in totals)
+    unknown = ' and an unknown number of others' if None in totals else ''
+    parts = counted(sum(run.plan.part_count for run in prepared.runs), 'part')
+    lines.append(f'{_completeness(prepared)}: {counted(known, "image")}{unknown} in {parts}')
+    lines += prepared.failures.values()
     return '\n'.join(lines)
 
 
@@ -760,6 +886,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar='N',
         help='processes that run the model, each with its own copy (default: 1)',
     )
+    add('--ray', action='store_true', help='let Ray run the workers, each with a GPU of its own')
+    add(
+        '--ray-address',
+        type=_address,
+        metavar='HOST:PORT',
+        help='the same on all machines of a cluster, which this machine belongs to',
+    )
     add_model_arguments(parser, has_several_devices=True)
     # A value in a parameter file applies unless the option is given.
     parser.set_defaults(confidence=None, iou=None, max_detections=None, device=None)
@@ -778,6 +911,13 @@ def _seconds(text: str) -> float:
     if not 0 <= number < _MAX_STAMP_S:
         raise argparse.ArgumentTypeError(f'expected seconds, at least 0 (got {short_repr(text)})')
     return number
+
+
+def _address(text: str) -> str:
+    if not is_server(text):
+        found = short_repr(text)
+        raise argparse.ArgumentTypeError(f'expected HOST:PORT, as in gpu1:6379 (got {found})')
+    return text
 
 
 def _part_seconds(text: str) -> float:
