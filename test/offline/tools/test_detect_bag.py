@@ -112,7 +112,7 @@ def test_complete_bag_without_one_of_its_files_is_refused(model, bag, tmp_path):
     content = (out / 'out_1.mcap').read_bytes()
     (out / 'out_1.mcap').unlink()
     assert run_detect_bag(*arguments) == 2
-    assert run_detect_bag(*arguments, '--dry-run') == 2
+    assert run_detect_bag(*arguments, '--dry-run') == 1
     assert run_detect_bag(*arguments, '--overwrite') == 0
     assert (out / 'out_1.mcap').read_bytes() == content
 

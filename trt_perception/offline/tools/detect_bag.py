@@ -384,7 +384,7 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
         for each in read:
             if each == written or each in written.parents or written in each.parents:
                 found = f'{folder} is a bag that is read, is inside it, or has files of it'
-                raise ConfigError('--output', found, fix='choose another')
+                raise ConfigError('--output', found, fix='choose another folder')
         folders[bag] = folder
     return folders
 
