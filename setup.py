@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packaging of trt_perception for colcon (ament_python)."""
 
 from pathlib import Path

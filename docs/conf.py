@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of the site, for scripts/site and rosdoc2.
 
 The pages are the files of docs/ as a code host shows them, and some files of other folders. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detect handwritten digits in the demo scenes, shown by one camera or several.
 
 ros2 launch trt_perception demo.launch.py

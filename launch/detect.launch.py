@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start the detector: one node, or several nodes that share the cameras.
 
 ros2 launch trt_perception detect.launch.py engine_path:=/path/to/model.onnx

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""Start detections_3d: one node, or a node for each of several cameras.
 
 ros2 launch trt_perception detections_3d.launch.py depth_topic:=/camera/depth_registered/image_raw

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the steps of docker/Dockerfile and docker/compose.yaml that need neither Docker nor apt.
 
 The steps run in a new folder that gets only the files that the image gets. ROS 2 comes from the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Add the names of the installed cuda-bindings release to test/data/cuda_api.json.
 
 Run the script once per release, in a separate virtual environment. No GPU is needed:

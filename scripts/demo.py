@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run simulated cameras, the detector node and a recorder, connected by DDS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Send images as replay_images does, but each image only after the answer to the previous one.
 
 python demo_camera.py ARGUMENT... takes the arguments of replay_images. --rate limits the rate.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record and measure the results of tasks that describe the whole image: classes and masks."""
 
 from __future__ import annotations

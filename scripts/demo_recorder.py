@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record results, labels and diagnostics of each camera for the demo."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the demo's results against the truth; draw, write and print them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record and measure the results of tasks beyond boxes: masks, oriented boxes and keypoints."""
 
 from __future__ import annotations

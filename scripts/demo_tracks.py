@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A moving scene for the demo, and the measure of the ids in its results.
 
 The scene is an illustration. Its sizes and distances were chosen by hand among about 60 variants,

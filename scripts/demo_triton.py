@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Triton server on this machine that runs the model of the demo.
 
 The server is the one of the tests: its Python backend runs ONNX Runtime on the CPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Send damaged JPEG files through the node's checks to nvJPEG, on a machine with a GPU.
 
 Child processes decode the files. Each of these is an error: a process crashes, bytes before or

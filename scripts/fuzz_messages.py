@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Send damaged serialised images through the intake's reader and the worker pool.
 
 Each message must be refused as bad_message, or read with the same result as by rclpy, and counted

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the message definitions and type hashes that bags need, from the installed ROS 2 packages.
 
 Run the script after a change to TYPES, in the environment of `. scripts/env`:

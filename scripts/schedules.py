@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the worker pool through random schedules of many cameras, on a simulated clock.
 
 Each schedule must meet the rules of test/support/scheduling/simulated_cameras.py. Exit codes: 0 no

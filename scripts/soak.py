@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keep the node busy for a long time, and print a table of promised and measured figures.
 
 Exit codes: 0 every promise was kept, 1 a promise was broken, 2 wrong usage, 130 interrupted.

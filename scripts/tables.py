@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the parameter files in config/ and the generated parts of docs/*.md from the code.
 
     scripts/tables          write the files again

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Download a trained YOLOX for tests, and print the path of its ONNX file.
 
 The file is common_det.onnx of the Python package ddddocr 1.6.1 (76 MB, MIT licence). It finds

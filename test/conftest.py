@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run tests against the installed package, each test process in its own ROS domain.
 
 colcon runs pytest in the source folder, where `import trt_perception` would import the sources.

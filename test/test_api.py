@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the Python interface without ROS: the public names, and the behaviour of a Model."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test exit codes after signals: tools exit with 130 and nodes with 0, even during imports."""
 
 import importlib

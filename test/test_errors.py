@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test that errors have fields, and that their message is one sentence made of the fields."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the shipped models of all tasks except boxes with the true demo scenes."""
 
 import hashlib

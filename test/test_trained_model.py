@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools and the Python API run a YOLOX that others trained, as the demo of YOLOX does.
 
 The images show characters with known boxes (scripts/benchmarks/text_scenes.py).

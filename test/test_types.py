@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """mypy checks programs of users against the types of the package."""
 
 import re

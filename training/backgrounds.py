@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Backgrounds of the digits: crops of photographs, with much more clutter for training."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ground truth in COCO's format: boxes, masks, oriented boxes and corners of every digit.
 
 The field `visible` of a digit below an occluder has the mask of its visible ink.

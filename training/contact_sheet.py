@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw scenes with truth and detections into one PNG, to see errors behind the figures.
 
 Green: truth. Yellow: a correct detection. Red: a wrong one. `--set demo` shows the shipped scenes.

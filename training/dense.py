@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode the dense output on the CPU: the reference decoder of the evaluation.
 
 The decoder shares no code with the package, because a common error would stay hidden.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write scenes as JPEG files with their truth, for calibration or measurements.
 
     python training/draw_scenes.py train scenes/calibration --count 300

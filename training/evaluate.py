@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluate models/digits.onnx on held-out scenes, through ONNX Runtime and pycocotools.
 
 `python training/evaluate.py` draws the evaluation scenes from a seed, without a download, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluate the models that describe the whole image on held-out scenes.
 
 `python training/evaluate_images.py` draws the evaluation scenes and prints the figures. --write

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluate the models for masks, oriented boxes and corners on held-out scenes.
 
 `python training/evaluate_tasks.py` draws the evaluation scenes and prints the figures. --write

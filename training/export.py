@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export trained weights to models/digits.onnx and write its manifest.
 
 `python training/export.py digits.pt` folds the normalisation and exports FP32 with a fixed batch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export a network of `train_images.py`: a model and a manifest.
 
 `python training/export_images.py classify.pt` writes models/digits_classify.onnx and its manifest,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export the network of `train_tasks.py`: a model and a manifest for each task.
 
 `python training/export_tasks.py tasks/state.pt` writes models/digits_segment.onnx, digits_obb.onnx

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small networks that describe the whole image: a classifier, and a class for each pixel.
 
 Both start with the first layers of the shipped segmentation model, up to stride 8.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Samples for the models that describe the whole image: crops of digits, and class maps.
 
 All samples come from the detector's scenes. A crop shows one digit. A map has the class of every

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The runtime's letterbox, so that training and runtime see equal images."""
 
 from typing import NamedTuple

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assignment of anchors to digits, and the loss of their predictions.
 
 Sources: task-aligned assignment (Feng et al., TOOD, 2021), complete IoU (Zheng et al., 2020),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write demo/scenes/ and demo/truth.json: held-out scenes for the demo and its figures."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a tiny Depth Anything V2 with random weights from a seed, for tests and first tries.
 
 The script writes models/depth_tiny.onnx, its manifest, and test/data/exports/depth_tiny.npz. This

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The digits detector: a small anchor-free one-stage network with a dense output.
 
 The form is usual for such detectors: strided 3x3 convolutions; stages that split, refine and

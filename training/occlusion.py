@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Occluders: patches of the same photograph that hide an exact fraction of a digit's ink.
 
 Every shape is `field(x, y) < threshold`. The threshold is a quantile of the field over the digit's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert scans of 8x8 cells to strokes that a pen could have drawn."""
 
 import functools

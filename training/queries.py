@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train a small RT-DETR on the digit scenes, to measure the FP16 loss of its decoder.
 
 `python training/queries.py --out queries.onnx --seconds 900` trains for a fixed time and exports.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seeded scenes: handwritten digits on photographs, with boxes, classes and hidden fractions.
 
 `compose(config, index)` is a pure function: it gives the same scene on every machine with the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes of a digit besides its box: mask, oriented box and corners.
 
 They are measured on the drawn ink before occlusion, and use no random numbers.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources of digits and backgrounds, and their splits.
 
 No scan and no photograph is in two splits. Views of one scene are never in two splits either: the

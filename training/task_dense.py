@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode the outputs of the three tasks on the CPU: the reference decoder of their evaluation.
 
 The decoder shares no code with the package, because a common error would stay hidden. Masks follow

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The losses of the three tasks, in addition to the detector's losses.
 
 Sources: mask coefficients and binary cross entropy inside the box (Bolya et al., YOLACT, 2019),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A common trunk with a head for each task: masks, oriented boxes, corners as keypoints.
 
 Each head is the detector's head with a third branch. The outputs are the same as in Ultralytics'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train the digits detector for a fixed time, on scenes that are composed during training.
 
 Every scene is new (`scenes.TRAIN`, numbered from 0). Scenes stay in a pool on the GPU, from which

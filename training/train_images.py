@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train the models that describe the whole image.
 
 As in `train.py`, scenes are composed during the training, which should run on a GPU. It ends

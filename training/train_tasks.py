@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Train masks, oriented boxes and corners on one trunk, starting with shipped weights.
 
 Like `train.py`, the training lasts a fixed time and composes scenes into a pool on the GPU. Each

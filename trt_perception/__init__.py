@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Vision models for ROS 2 with TensorRT, or with ONNX Runtime on machines without a GPU.
 
 Programs without ROS call ``load`` to open a model, and call the returned Model on images:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models for Python programs without ROS: ``load`` a model and call it on images.
 
 Guarantees: a Model returns the same results as the node for the same pixels and thresholds.

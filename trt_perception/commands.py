@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Entry points of the commands. Signals and a full disk end a command cleanly at any time.
 
 Importing the modules of a tool takes up to a second. Without this module, Ctrl-C during imports

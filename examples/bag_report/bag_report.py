@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print how many objects of each class a bag of results has in each minute: an example of rosbags.
 
     python3 -m pip install rosbags

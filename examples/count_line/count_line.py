@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count objects that cross a vertical line of the image, in both directions: an example of ids.
 
     python3 examples/count_line/count_line.py 320

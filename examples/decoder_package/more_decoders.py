@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoders for trt_perception: final boxes of EfficientDet and PaddleDetection."""
 
 from trt_perception.model.decoder import DecoderPreset

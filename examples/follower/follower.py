@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drive a robot after one tracked person: an example of a program that acts on tracks.
 
     python3 examples/follower/follower.py --image-size 640x480

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Join all messages about one image by their stamps: an example of a node with several inputs.
 
     python3 examples/join_topics/join_topics.py detections keypoints

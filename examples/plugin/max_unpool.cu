@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // MaxUnpool of ONNX: each output pixel takes the input whose index names it, or 0.
 //
 // The macro ATTRIBUTES lists kernel_shape, pads and strides: 2, 4 and 2 numbers.

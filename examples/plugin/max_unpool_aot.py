@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MaxUnpool of ONNX as an ahead-of-time plugin. Needs TensorRT 10.12 or newer.
 
 The engine contains the compiled kernel and runs without Python. The ONNX node needs all attributes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MaxUnpool of ONNX as a TensorRT plugin in Python, IPluginV3. Needs TensorRT 10.12 or newer.
 
 Not run by us with TensorRT. Use: build_engine --onnx model.onnx --plugins max_unpool_v3.py

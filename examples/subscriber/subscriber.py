@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print the results of each image, whatever the model's task: an example of a subscriber.
 
     python3 examples/subscriber/subscriber.py

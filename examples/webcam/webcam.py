@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish the images of a camera: an example of a camera without a ROS driver.
 
     python3 examples/webcam/webcam.py

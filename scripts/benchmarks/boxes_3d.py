@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure boxes in space on synthetic RGB-D scenes, where the visible surface is known.
 
     PYTHONPATH=.:test python scripts/benchmarks/boxes_3d.py --json boxes_3d.json

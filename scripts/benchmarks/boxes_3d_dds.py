@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure CPU time and delay of detections_3d over DDS: 640 x 480 at 30 Hz, 20 objects.
 
     scripts/run scripts/benchmarks/boxes_3d_dds.py --seconds 60 --json boxes_3d_dds.json

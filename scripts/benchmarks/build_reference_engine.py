@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build a TensorRT engine from an ONNX file with a manifest, and write the engine's manifest.
 
 The script uses tensorrt, or tensorrt_rtx if only that is installed. Tensors keep the types of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the node's CPU time per image of one camera, split by activity.
 
 A camera publishes 1080p images at a steady rate, raw (bgr8, 6.2 MB) or as JPEG (about 380 KB). The

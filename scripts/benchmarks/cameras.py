@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure one node with N cameras against N nodes with one camera, over DDS, with a model.
 
 Each camera is a process with rclpy's ordinary publisher, which sends the same message with a new

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of `scripts/bench cameras`: from stamps to rows of the table."""
 
 from __future__ import annotations

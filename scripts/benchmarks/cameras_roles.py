@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes that `scripts/bench cameras` starts around the nodes.
 
 Each process prints ``ready`` when its topics are connected. It then reads a line with a Schedule,

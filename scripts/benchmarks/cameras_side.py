@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One measurement of `scripts/bench cameras`: one side of a comparison, for some seconds."""
 
 from __future__ import annotations

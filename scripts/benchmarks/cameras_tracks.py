@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the tracker in the node, over DDS: its cost, and the identity switches of a scene.
 
 load: the node with `tracker.type` none and bytetrack in turn. Cameras send a photograph, and the

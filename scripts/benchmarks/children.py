@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Child processes of the benchmarks. They end with the benchmark."""
 
 from __future__ import annotations

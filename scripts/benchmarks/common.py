@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Common parts of the benchmarks: camera processes and result files."""
 
 from __future__ import annotations

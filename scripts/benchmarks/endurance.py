@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Send many frames of changing size and encoding through one pipeline; check losses and memory.
 
     python3 scripts/benchmarks/endurance.py model.engine

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the CPU time per 1080p frame of the node with a bare subscriber's.
 
 The node has an empty pipeline, which compares samples of the pixels with the sent image and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the ratios of a run with stored ratios. A ratio that is worse by a tenth fails.
 
 Both sides of a ratio are measured in one run, so a ratio is comparable between machines. Smaller

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read names and used memory of this machine's GPUs from NVML, without a CUDA context."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings of this computer that change the speed of images, and the use of its resources."""
 
 from __future__ import annotations

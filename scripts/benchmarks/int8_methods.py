@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the calibration methods on a trained YOLOX, with images whose boxes are known.
 
 build_engine quantises the model with each method and each set of calibration images, and writes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure a pipeline on JPEGs of one size: one at a time, and with all slots busy.
 
     python scripts/benchmarks/jpeg_pipeline.py MODEL [--size 1920x1080] [--json FILE]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare calls of a model by trt_perception with sessions of ONNX Runtime with I/O binding.
 
 Each side runs the same model with the same provider, one call after the other, in turn:

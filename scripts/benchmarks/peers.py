@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare trt_perception with other ways to run a YOLO model on 1080p frames, side by side.
 
 Each side is a script of scripts/benchmarks/peers, in a process of its own, with the same frames,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare trt_perception's node with rclpy nodes around other ways to run a YOLO model, over DDS.
 
 Each camera is a process that sends one 1080p picture of the demo again and again, as in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a detector of YOLO11n's size with random weights, and its manifest, for benchmarks.
 
 About 2.6 million parameters and 6.5 GFLOPs at 640 x 640 (a multiply-add counts as 2). For every

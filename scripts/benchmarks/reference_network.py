@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network of reference_model.py: an ONNX graph of YOLO11n's size with random weights.
 
 Strided convolutions, CSP blocks with SiLU, SPPF, a PAN neck, and a decoupled head at strides 8, 16

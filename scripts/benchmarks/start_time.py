@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the time until an engine is ready in a new process, with and without caches.
 
     python3 scripts/benchmarks/start_time.py model.engine --json start_time.json

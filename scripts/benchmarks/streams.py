@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the pipeline's frames per second with bare loops on as many streams, in one run.
 
 A bare loop only replays CUDA graphs, one in flight on each stream. There are three loops: the

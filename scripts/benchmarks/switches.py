@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count the identity switches of the tracker and of Roboflow's `trackers` in the same scenes.
 
 Both sides get the boxes of track_scenes.py after non-maximum suppression, and the same thresholds.

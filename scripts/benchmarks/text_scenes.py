@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw images of single characters with known boxes, for detectors of characters.
 
 The fonts are those of matplotlib: DejaVu, STIX and Computer Modern. A number gives the same image

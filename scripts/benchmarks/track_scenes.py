@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulated scenes with 20 crossing objects for the tracker's benchmarks; the count of switches.
 
 walking: people in front of a standing camera. All figures of this scene were chosen before its

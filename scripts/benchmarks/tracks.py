@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the tracker with ByteTrack of Roboflow's `trackers` on simulated scenes.
 
 Both packages get identical boxes. `trackers` has one IoU threshold, no lower limit of scores, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure latency and CPU time of 1080p images between two processes.
 
 The benchmark compares the default transport with the settings of detect.launch.py. A camera

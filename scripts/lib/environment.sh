@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # The development environment of scripts/test, scripts/run, scripts/demo, scripts/check and scripts/env.
 #

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands ``ros2 lifecycle`` and ``ros2 param`` for a checkout without the program ``ros2``.
 
 ``scripts/run lifecycle`` and ``scripts/run param`` start this file.

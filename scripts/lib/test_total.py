@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Print the failed tests and the total of a test run. Exit with 1 if the run failed.
 
 usage: test_total.py CHECK TESTS SECONDS REPORT...

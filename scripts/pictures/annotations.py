@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw messages of `annotations` onto their image: scripts/run scripts/pictures/annotations.py
 
 Starts a node with each of four models, sends it a scene of the demo, and draws what arrives on

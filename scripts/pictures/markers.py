@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw messages of `markers` into their scene: scripts/run scripts/pictures/markers.py
 
 Starts detections_3d, sends it a synthetic scene with people and boxes, and projects what arrives

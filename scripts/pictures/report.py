@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Photograph the report page of evaluate_engine: scripts/run scripts/pictures/report.py
 
 Measures models/digits.onnx on the demo's scenes, opens the page in headless Chromium as wide as a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the results of shipped models onto their images: scripts/run scripts/pictures/results.py
 
 Runs the models in Python on a scene of the demo, and puts what `plot()` returns side by side:

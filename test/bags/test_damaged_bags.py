@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read damaged bags: all that is intact is returned, the rest is a loss, and memory is bounded."""
 
 import json

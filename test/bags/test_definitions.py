@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the message definitions that bags need, and of the topics' QoS."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that other libraries decode each field of each type from bags: rosbags and mcap_ros2."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare what the package reads from intact bags with the libraries mcap and rosbags."""
 
 import shutil

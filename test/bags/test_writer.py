@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of writing bags. The libraries mcap and rosbags, and SQLite, read them."""
 
 import contextlib

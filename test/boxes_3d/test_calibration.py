@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare camera matrices with projections by OpenCV."""
 
 import math

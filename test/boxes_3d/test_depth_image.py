@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the readers of depth images against files of Pillow and the formula of the transport."""
 
 import io

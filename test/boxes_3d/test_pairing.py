@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test which messages are joined, how long detections wait, and what is kept."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the places of keypoints on surfaces."""
 
 import math

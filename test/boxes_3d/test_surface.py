@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare boxes in space with rendered scenes whose visible surfaces are known."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of doctor's findings about camera topics. A golden file has each scene's findings."""
 
 from support import golden

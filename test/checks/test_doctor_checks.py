@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of doctor's checks of packages, GPU and model. The cases cover every level."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of findings: errors of checks, and the formats of reports."""
 
 import json

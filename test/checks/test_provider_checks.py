@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of doctor's checks of ONNX Runtime: installed packages and working providers."""
 
 from __future__ import annotations

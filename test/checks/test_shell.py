@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of doctor's checks of shell and machine. The cases cover every level."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the time for an input grows linearly with its size.
 
 Each limit is a multiple of the time that this thread needs for a fixed loop. It is hundreds of

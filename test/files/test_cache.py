@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the cache: an entry is read back unchanged, or ignored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that readers of files do not wait for a FIFO without a writer."""
 
 import contextlib

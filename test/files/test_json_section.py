@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the strict JSON reader and its messages."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of literals: text from ``repr`` is read, with the values that Python reads."""
 
 import ast

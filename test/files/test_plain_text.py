@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of names, and of printing untrusted text."""
 
 import array

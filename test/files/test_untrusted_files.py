@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests with hundreds of damaged engines and manifests.
 
 Bytes that differ from their manifest must not reach TensorRT. A stand-in for TensorRT's

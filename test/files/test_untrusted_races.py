@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests with engines and manifests that change while they are read."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that any YAML or JSON file is read, or refused with a message.
 
 Readers must not raise other exceptions, block, or use gigabytes of memory.

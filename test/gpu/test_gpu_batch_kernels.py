@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels give each frame of a batch exactly the values of a batch with one frame."""
 
 from __future__ import annotations

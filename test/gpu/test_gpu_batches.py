@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines with a batch size above 1 find the same boxes as an engine with batch size 1.
 
 Each engine runs in its own process. A crash inside TensorRT ends that process, not the tests.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine and inspect_engine report precision, latency and accuracy against FP32 on a GPU.
 
 Each command runs in its own process, because CUDA reads NVIDIA_TF32_OVERRIDE once. If the

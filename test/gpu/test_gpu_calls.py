@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count the CUDA and TensorRT calls for a frame, with and without a graph. Needs no GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cameras share one detector and its engines on a GPU, but get only the boxes of their images."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a check of two GPUs on the CPU, so that a mistake in the check shows without two GPUs."""
 
 from contextlib import closing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels read the fuzzer's valid frames correctly and never read past the frame.
 
 scripts/sanitize --corpus runs these tests under compute-sanitizer.

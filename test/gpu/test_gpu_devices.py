@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """With two GPUs in one process, every CUDA call uses only objects of the current device.
 
 CUDA stores the current device for each thread. The tests without a GPU use a stand-in, which also

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines with each combination of fixed layout and data type run in a complete pipeline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pipeline that fails to open on a GPU raises a clear error and frees all memory.
 
 These tests use real CUDA and TensorRT. test_gpu_rollback checks every call with stand-ins.

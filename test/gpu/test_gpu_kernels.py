@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels equal the host stages: the letterbox in OpenCV, the decoding in NumPy."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialised images are uploaded directly from the message buffer, on a real GPU."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors name a missing compiler, a missing driver or a compile error. Needs no GPU."""
 
 from __future__ import annotations

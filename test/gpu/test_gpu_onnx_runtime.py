@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare ONNX Runtime's CUDA provider with its CPU provider, on a real GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernel of examples/plugin equals ONNX's reference evaluator on a GPU."""
 
 from ctypes import c_int, c_void_p

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Engines with open shapes on a GPU use the right profile and give the right outputs.
 
 Each engine runs in its own process. A crash inside TensorRT ends that process, not the tests.

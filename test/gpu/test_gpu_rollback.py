@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A CudaPipeline that fails to open releases everything, whichever call fails. Needs no GPU.
 
 Stand-ins for CUDA and TensorRT count the objects that they hand out. test_gpu_failures checks on a

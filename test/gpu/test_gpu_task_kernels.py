@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels for keypoints, oriented boxes, masks and maps equal the host's decoding on a GPU.
 
 ``test_task_kernels.py`` and ``test_map_kernels.py`` compare emulated kernels with the host.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keypoints, oriented boxes and masks with a GPU. The host decodes outputs that are not dense."""
 
 from __future__ import annotations

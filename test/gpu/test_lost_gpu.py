@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lost GPU context is counted and reported, and the process exits with a non-zero code."""
 
 import os

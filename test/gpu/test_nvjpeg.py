@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real nvJPEG matches OpenCV except for chroma, and never writes outside the image."""
 
 from __future__ import annotations

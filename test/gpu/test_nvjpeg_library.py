@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of finding, opening and calling nvJPEG, with a stand-in for the library."""
 
 import ctypes

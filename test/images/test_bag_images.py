@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the images of bags, and compare them with OpenCV and the original pixels."""
 
 import itertools

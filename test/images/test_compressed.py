@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of decoding JPEG and PNG: sizes are checked first, and bombs are refused."""
 
 import io

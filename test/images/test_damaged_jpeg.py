@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that damaged and unusual JPEGs are decoded or refused without printing a line."""
 
 import importlib.metadata

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the documented memory for decoding compressed images, and pixels decoded in strips."""
 
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that selected detections keep all their values."""
 
 from dataclasses import fields

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that boxes are drawn at their positions with readable labels."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that bytes of each encoding become a Frame or an ImageError with a reason."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that files with defects are decoded if OpenCV or Pillow reads all their pixels."""
 
 import io

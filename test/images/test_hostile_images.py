@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that images are refused if they need too much memory or if decoders may differ."""
 
 import io

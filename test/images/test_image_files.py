@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that image files give the same pixels as OpenCV, or are refused."""
 
 import io

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of finding the image files of a folder, a pattern or a path."""
 
 import pytest

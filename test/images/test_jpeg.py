@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that plain JPEGs are rewritten with equal pixels, for decoders other than libjpeg."""
 
 import io

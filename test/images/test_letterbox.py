@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the letterbox and its inverse against exact arithmetic."""
 
 from fractions import Fraction

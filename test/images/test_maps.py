@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of resized class and depth maps, against ONNX Runtime's operator Resize."""
 
 import pickle

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the outlines of masks, with OpenCV's filled polygons as the reference."""
 
 import cv2

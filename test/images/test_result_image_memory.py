@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images of results are made in strips of rows: with the same pixels, and in bounded memory."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that names beyond ASCII are drawn, or that the class id takes their place."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that trails show the last second of each tracked object, and that ids are drawn."""
 
 import numpy as np

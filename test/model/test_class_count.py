@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Class names that do not fit the outputs: the error has both numbers, and its fix works."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The activation of a classifier, and configurations that do not name the architecture."""
 
 import json

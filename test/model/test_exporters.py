@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An exporter is recognised by what only this exporter writes; other files are assumed or refused.
 
 LibreYOLO 1.6.0 exported files with the metadata below, with random weights. Its own backend gives

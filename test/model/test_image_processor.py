@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reading of preprocessor_config.json. test_processors.py compares pixels with the processors."""
 
 import json

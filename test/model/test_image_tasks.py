@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition of models that describe the whole image, and the limits of their tasks."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest reader requires each key, and checks its type and range."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest reader reads unusual, deep or huge JSON, or refuses it with a message."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Written manifests read back as equal objects, and the build section is read strictly."""
 
 import argparse

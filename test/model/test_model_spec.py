@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tensors, manifest and parameters describe a model: tests of their priority and of errors."""
 
 import json

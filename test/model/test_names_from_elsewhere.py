@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names with control characters or of several megabytes are refused from each source, or replaced.
 
 Such names could act on a terminal or forge lines of a log. The messages stay short.

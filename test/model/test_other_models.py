@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models of no supported task are refused once, and the advice of a refusal works."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes of outputs follow from the number of classes and the task, as exporters write them."""
 
 import pytest

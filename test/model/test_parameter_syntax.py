@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the arguments that errors print: each program reads them, and the model is complete."""
 
 import re

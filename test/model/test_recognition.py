@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition chooses decoders for models without a manifest, and refuses ambiguous models."""
 
 import re

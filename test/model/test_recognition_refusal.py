@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error about missing information lists the required parameters, and only these."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition matches each row of test/data/recognition.md. The cases are in the same order."""
 
 from __future__ import annotations

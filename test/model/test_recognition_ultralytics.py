@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognition decides between the layouts of Ultralytics exports by metadata and shapes."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parameter model.task has the same effect as metadata, for models without metadata."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognised models round the resized sides as their exporters do.
 
 test/data/exports/record_letterboxes.py recorded the sizes from the code of the exporters.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of tasks in manifests and exporter metadata, and of their effect on outputs."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model may have outputs that its decoder does not read."""
 
 import logging

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the age of output. It is known only if image stamps come from the node's clock."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the rules that decide when a problem is logged."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the count of images that did not arrive: gaps and reported losses."""
 
 import pytest

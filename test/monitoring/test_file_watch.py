@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that changes of a model file are noticed while the model is loaded."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of counts and stage times of frames, and of Detections."""
 
 from collections import deque

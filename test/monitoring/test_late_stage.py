@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the choice of the stage that loses images, with simulated and measured numbers."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of median and 99th percentile against NumPy."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of rates, which are either correct or unknown."""
 
 import pytest

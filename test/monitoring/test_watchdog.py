@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the watchdog's rules about silent cameras and pipelines, with a simulated clock."""
 
 import inspect

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of per-camera parameters, without ROS."""
 
 import itertools

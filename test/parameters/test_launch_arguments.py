@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of launch arguments without launch: names, values, mistakes, and how rcl reads them.
 
 ros/test_launch_nodes.py launches the files.

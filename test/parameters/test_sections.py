@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of warnings about parameter files for other nodes, compared with rcl."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of assignments that messages print: --param reads back the words that the user typed."""
 
 import shlex

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the parameter table: types, ranges, choices and messages about invalid values."""
 
 import array

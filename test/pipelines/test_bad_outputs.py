@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """If a model's outputs are invalid for some images of a batch, only these images get an error."""
 
 from contextlib import closing

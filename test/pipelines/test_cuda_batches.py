@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of batches on the GPU: each frame reaches its own place, whatever the other frames are.
 
 The stand-in for the GPU does all work as late as CUDA may. The expected input tensor is the host's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of GPU outputs that the host decodes, with stand-ins or on a real GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of JPEG files on the GPU: decoded in threads, and on the CPU if nvJPEG refuses them.
 
 GPU and nvJPEG are the stand-ins of support/gpu/late_gpu.py and late_nvjpeg.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of JPEG files in batches: decoded in parallel; a bad file affects only its own place."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of JPEG files on a real GPU: tensors and boxes equal the host's and stay in order.
 
 The expected input tensor is the host's preprocessing of the pixels that OpenCV decodes.

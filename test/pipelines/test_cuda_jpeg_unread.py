@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of messages that the pipeline's threads read: valid files, bad files, CPU decoding."""
 
 import ctypes

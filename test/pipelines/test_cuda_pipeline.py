@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the GPU pipeline against ONNX Runtime, with an engine of the digits detector."""
 
 from __future__ import annotations

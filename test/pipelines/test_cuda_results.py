@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of reading the kernels' results from pinned memory, without a GPU."""
 
 from contextlib import nullcontext

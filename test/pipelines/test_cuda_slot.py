@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of frame uploads: from the frame's memory or a copy of the pixels, always complete.
 
 The stand-in for the GPU does all work as late as CUDA may. The expected input tensor is the host's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of frame uploads to a real GPU: from the frame's memory or a copy, always complete.
 
 The engine's model depends on every pixel. The expected input tensor is the host's preprocessing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of real exports against the recorded results of the exporting libraries.
 
 test/data/exports/record.py wrote each folder: the exported model, the files that the library saved

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of Ultralytics exports against the recorded results of Ultralytics' predictor.
 
 test/data/exports/record_ultralytics.py recorded metadata, shapes, output and boxes; the network

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of header templates: a stored template equals a newly computed header."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of batches on the CPU: results equal ONNX Runtime's on each single frame."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """End-to-end tests of the CPU pipeline, with ONNX models that turn known pixels into boxes."""
 
 import json

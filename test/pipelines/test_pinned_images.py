@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of mask images: which memory is reused, and when."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the result that a pipeline returns for each frame."""
 
 from trt_perception.errors import EngineError

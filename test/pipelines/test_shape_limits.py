@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models whose declared or computed shapes are too large are refused."""
 
 import tracemalloc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the warm-up: a grey image runs through every slot."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of names from other packages: each program answers with the name here."""
 
 import pytest

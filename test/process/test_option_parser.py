@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of short error messages for wrong command lines, with the most similar option."""
 
 import ast

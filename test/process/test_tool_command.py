@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of commands in messages: a shell with the reader's PATH can run them."""
 
 import os

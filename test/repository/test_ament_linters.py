@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run ROS 2's linters for Python with the settings of setup.cfg."""
 
 import configparser

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the files of docker/ fit each other and the package. Docker itself does not run."""
 
 import re

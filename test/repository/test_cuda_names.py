@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that all supported cuda-bindings releases have every CUDA name that the code uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that the package never executes the content of a file.
 
 The check forbids eval, pickle, YAML loaders that create objects, and shells.

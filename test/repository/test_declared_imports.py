@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that package.xml and setup.py declare all packages that the code imports.
 
 rosdep reads package.xml. Installations without ROS use pip, which reads the extras of setup.py.

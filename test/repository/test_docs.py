@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that links, parameters, arguments, executables and names in README and docs exist."""
 
 import ast

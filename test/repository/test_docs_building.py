@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check docs/building.md against the code: options, commands, steps and errors."""
 
 import ast

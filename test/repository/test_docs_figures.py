@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that the figures in the pages equal the recorded figures in docs/data."""
 
 import functools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that docs/threads.md lists every thread and every lock of the node."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that docs/troubleshooting.md quotes messages exactly."""
 
 import pytest

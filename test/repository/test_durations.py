@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the order of test files, their split into shares, and their marker for ROS."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the environment: ROS 2 communication, messages, colcon, installation and scripts."""
 
 import fcntl

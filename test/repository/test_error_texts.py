@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that no function of the package splits, searches, matches or slices the text of an error.
 
 Errors have fields for all data that callers need. Their text is for people: code may format the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that tests run after the README's first install, and skip without optional packages."""
 
 import importlib.util

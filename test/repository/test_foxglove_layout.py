@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check the layout for Foxglove: its panels, and that the node has its topics."""
 
 import json

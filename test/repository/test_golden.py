@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the plugin that compares texts with golden files (support/golden.py)."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that layers import only downwards, modules load late, and public names have docstrings."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check which files an installation contains besides the Python modules."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that each source file names its licence in the form of SPDX."""
 
 import re
@@ -27,7 +28,6 @@ def is_script(path):
         return file.read(2) == b'#!'
 
 
-@pytest.mark.xfail(strict=True, reason='the lines are added when version 0.2.0 is set')
 def test_each_source_file_names_the_licence_at_its_start():
     if not (ROOT / '.git').exists():
         pytest.skip('needs the Git repository')

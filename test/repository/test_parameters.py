@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that the parameter table, config/detect.yaml and the page agree."""
 
 from pathlib import Path

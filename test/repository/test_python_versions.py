@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that all files name the same versions of Python, and pin each requirement once."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that release tools can read package.xml, setup.py, the changelog and rosdistro's entry."""
 
 import re

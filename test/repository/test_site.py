@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check docs/conf.py, the settings of the site: links, table of contents, and a run by rosdoc2."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that the stored models equal the models that their functions create."""
 
 import pytest

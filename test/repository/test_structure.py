@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that lower layers ignore node settings and frame types, and the names of checks."""
 
 import ast

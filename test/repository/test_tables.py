@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that parts of pages and config/detect.yaml equal the output of scripts/tables."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that all supported TensorRT releases have every TensorRT name that the code uses.
 
 The check compares words, because the class of an attribute is unknown in the source. The stand-ins

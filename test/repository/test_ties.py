@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that programs end with the test, soak, benchmark or demo that started them."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the attempts of a node to configure itself, on the test's own clock."""
 
 import queue

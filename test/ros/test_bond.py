@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the bond with Nav2's lifecycle manager, over DDS between processes."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test examples/count_line/count_line.py with a node that tracks, over DDS."""
 
 import re

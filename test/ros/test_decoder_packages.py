@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoders of other packages, which are found by their entry points."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the messages on /diagnostics."""
 
 import dataclasses

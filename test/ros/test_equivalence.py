@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test that a node publishes the same detections as its pipeline returns in this process.
 
 Both run the digits model on every third demo scene. Number, order and classes of the detections

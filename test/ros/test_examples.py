@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the files of examples/ that have no test file of their own."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test that a forked program behaves like a started program."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the launch files with the real `ros2 launch`."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test which nodes launch files start for sets of arguments, and which mistakes they refuse.
 
 `ros2 launch` runs in this process, and nodes are recorded instead of started. test_launch.py

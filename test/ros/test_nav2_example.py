@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check examples/nav2 against the parameters and rules of Nav2's semantic segmentation layer.
 
 The tables below are from the layer's calls of declare_parameter in commit a70cf6e. The layer is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test a camera whose middleware is Eclipse Cyclone DDS, with a node on Fast DDS."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test replay_images: the published images, its end, its exit code and its log."""
 
 import contextlib

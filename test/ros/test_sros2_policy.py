@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test that the SROS 2 policy allows exactly the names that nodes use, and that nodes work."""
 
 import functools

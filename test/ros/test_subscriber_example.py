@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test examples/subscriber/subscriber.py with nodes of each task, and with a missing mask.
 
 --help is tested with all examples, signals with those that use rclpy's signal handlers.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test topic names, their remapping for each camera, and the report of unused remappings."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test examples/webcam/webcam.py with a camera that sends grey images."""
 
 import os

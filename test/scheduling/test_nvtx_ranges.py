@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of NVTX ranges: their names, and that each range ends, also after errors."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of several cameras on one pipeline: each has its own settings, counts and errors."""
 
 import threading

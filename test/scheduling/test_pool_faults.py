@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the pool with invalid images, failing pipelines, and stops at any time."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of memory: the pool releases each message as soon as possible."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of one pool with a real model: each camera gets the digits of its own images."""
 
 from contextlib import ExitStack, closing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One answer of an odd shape drops the images of its batch, and both cameras go on."""
 
 import time

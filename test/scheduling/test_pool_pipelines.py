@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of several pipelines, as on several GPUs: each has its own cameras and worker."""
 
 import threading

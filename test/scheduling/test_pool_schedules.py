@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the pool with random schedules: against a model of its rules, and with threads."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the pool with many cameras on a simulated clock: fairness, age, random schedules.
 
 test/support/scheduling/simulated_cameras.py lists the rules that each run is checked against.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the order of cameras and of the rate limit."""
 
 import random

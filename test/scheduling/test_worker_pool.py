@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the pool: newest wins, order of results, overlapping batches, counts."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test a short run of `scripts/bench cameras` with two cameras, and its count of lost images."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the comparison of benchmark ratios with the stored baseline (gate.py)."""
 
 import json

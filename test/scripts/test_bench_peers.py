@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test scripts/bench peers: its steps with OpenCV, its figures, and sides in processes."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test scripts/bench peers_dds: a short run over DDS, its messages, figures, table and plot."""
 
 import json

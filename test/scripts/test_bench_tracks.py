@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the scene of scripts/bench cameras_tracks: its model reads the boxes of a picture."""
 
 import sys

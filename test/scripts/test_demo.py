@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test scripts/demo.py over DDS, also with several cameras and with unsuitable models."""
 
 import json

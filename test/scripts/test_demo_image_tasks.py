@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the crops of scripts/demo.py, and its figures for classes and class maps."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the figures that scripts/demo.py reports per task, and its command line."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test scripts/demo --track: the moving scene, the ids in its results, and their measure."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """scripts/trained_model.py downloads a file once, and refuses files with another SHA-256.
 
 pip reads the wheels from a folder, so these tests need no network.

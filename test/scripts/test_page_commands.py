@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the commands of README.md and docs/tutorial.md, or say why a command is not run."""
 
 import os

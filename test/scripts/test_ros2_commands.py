@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test `scripts/run lifecycle` and `scripts/run param` with a node of another process."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test a short lifecycle soak, and the verdict of scripts/soak on broken promises.
 
 The other soaks run only in scripts/soak. They measure rates and times, which depend on the load of

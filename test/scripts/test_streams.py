@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test scripts/benchmarks/streams.py: its bare loops, and its figures per batch and depth."""
 
 import json

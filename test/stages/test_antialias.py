@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preprocessing with antialiasing equals PIL, on the host and in the kernel.
 
 Hugging Face trains and runs its detectors with PIL's bilinear resize. Colours come from bgr_image,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of which batch sizes a pipeline prepares."""
 
 import pytest

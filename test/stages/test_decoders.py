@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each decoder family finds the known boxes in outputs made for them, also in a batch."""
 
 from __future__ import annotations

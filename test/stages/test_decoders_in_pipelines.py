@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A generated network of each family finds known boxes in a pipeline, alone and in a batch."""
 
 from __future__ import annotations

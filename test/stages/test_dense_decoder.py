@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dense decoding of outputs for known boxes, compared with a plain Python decoder."""
 
 import dataclasses

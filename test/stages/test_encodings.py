@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each encoding is converted to the colours of its definition. The oracles use no OpenCV.
 
 The tests allow OpenCV these measured differences from exact arithmetic:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that change with each frame are in the header that the kernels read."""
 
 import dataclasses

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """HostPreprocessor matches float64 references, which use no OpenCV and no package geometry.
 
 OpenCV resizes bytes to bytes. The tests allow 0.85 levels from exact bilinear interpolation; 0.82

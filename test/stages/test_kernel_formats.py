@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels handle each pixel format. pixels.cuh reads a format without a case as Bayer.
 
 The tests need no GPU: they read the source of the kernels and the format numbers.

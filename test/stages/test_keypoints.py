@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keypoints keep their box, from the network outputs to image pixels."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Masks come from coefficients and prototypes. They are cut at their boxes, in image pixels."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Non-maximum suppression equals ONNX's operator, OpenCV's function and plain Python code."""
 
 from fractions import Fraction

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of ONNX files whose IR version is newer than ONNX Runtime."""
 
 import pytest

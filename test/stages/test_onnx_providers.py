@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of ONNX Runtime's execution providers, with the installed build and a stand-in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Oriented boxes: their overlap, NMS, and conversion to image pixels."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Padding of DETR models gives the inputs and boxes that were recorded with transformers.
 
 test/data/exports/record.py wrote padding.npz and the export deformable_detr_mask. The pictures

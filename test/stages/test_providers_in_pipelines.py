@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the choice of an execution provider when a pipeline is opened."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decoding kernels, emulated on the CPU, equal the host's decoding."""
 
 import numpy as np

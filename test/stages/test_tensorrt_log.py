@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process has one TensorRT logger. Each listener receives messages from its own lifetime."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of TensorRT plugins, with a stand-in for TensorRT and real registries of both flavours."""
 
 from __future__ import annotations

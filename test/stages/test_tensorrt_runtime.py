@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of calls to TensorRT's runtime, with stand-ins: profiles, formats, compiled kernels.
 
 test_gpu_engines and test_gpu_profiles check on a GPU that TensorRT computes the right values.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracks of detections from emulated kernels: the thresholds, the ids and the mask numbers."""
 
 import numpy as np

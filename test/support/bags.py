@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bags for tests, written by the libraries mcap and rosbags, and read by them for comparison."""
 
 import cv2

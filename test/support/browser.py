@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drive headless Chromium through chromedriver's W3C WebDriver protocol, which is JSON over HTTP.
 
 The protocol needs a few requests only. A client library would bring a dozen packages more.

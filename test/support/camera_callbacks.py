@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide a camera and a fault handler that call functions of the test."""
 
 from trt_perception.scheduling.camera import Camera

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run scripts/demo.py as users do, or with cameras that wait for each answer."""
 
 import os

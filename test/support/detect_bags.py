@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write bags of images with rosbags, run detect_bag on them, and read the results with rosbags."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide input files for tests of detect_images: pytest_plugins = ['support.detect_fixtures']."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run detect_images and read its results."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read pages, their code blocks and tables, and the code that they describe."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Store the durations of test files, to start the slowest first and to make equal shares.
 
 `scripts/test --store-durations` writes test/durations.json. The file has two durations in seconds

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A gRPC server in this process that answers like a Triton server, or as a test wants."""
 
 # ruff: noqa: N802 - gRPC looks for methods with the names of the service

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Format the findings of doctor's checks as text for golden files."""
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the files of a folder, to compare them before and after a call."""
 
 

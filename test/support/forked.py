@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run programs of the package as forks of a process that has already imported their modules.
 
 The imports of most programs in tests take half a second of CPU, their main cost. A fork starts

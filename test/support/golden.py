@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare texts of the package with files of test/golden.
 
 A test joins its messages, reports or logs to one text and calls `check`. Or it takes the fixture

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stands in for ONNX Runtime's GPU build, whose sessions run on the CPU here."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collect the names that modules use from a library: attributes, and names in strings.
 
 The argument ``trees`` maps paths of modules to syntax trees.

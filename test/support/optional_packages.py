@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Skip tests that need a package which the README's first installation does not include."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start programs for tests, read their output continuously, and end them with the test."""
 
 import contextlib

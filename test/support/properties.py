@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Import Hypothesis, or define stand-ins that skip only the property tests."""
 
 import functools

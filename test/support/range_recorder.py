@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record NVTX ranges without a profiler: of a program by an injected library, or in this process.
 
 NVTX loads the library that NVTX_INJECTION64_PATH names, as it loads Nsight Systems. The table of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Return the parameters that rcl gives a node, as a reference for the package's own reader."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile a stand-in for rcl and rcutils whose structs have the layout of another release."""
 
 import ctypes

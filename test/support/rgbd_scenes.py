@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Synthetic RGB-D scenes of known shapes: people, boxes and bottles in a room.
 
 The renderer intersects rays with shapes and shares no code with the package. Each pixel has 3 x 3

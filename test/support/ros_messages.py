@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of any ROS type with random values, and their comparison with decoded messages."""
 
 import importlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulate an activation with the node's watchdog, on the test's own clock."""
 
 from trt_perception.monitoring.frame_statistics import FrameStatistics

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse the syntax trees of the package once for all tests of a process."""
 
 import ast

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """End programs when the process that started them ends, even if that process was killed.
 
 A guardian process outside the process group receives the started programs. When the starter is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide the YOLOX of scripts/trained_model.py: pytest_plugins = ['support.trained_fixtures']."""
 
 import pytest

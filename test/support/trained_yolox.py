@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tests of the YOLOX of scripts/trained_model.py share."""
 
 import json

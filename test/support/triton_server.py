@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Triton server for tests: tritonserver from nvidia-pytriton, on the CPU.
 
 Its Python backend runs model.py of each model. The server's files are installed once, below .env/

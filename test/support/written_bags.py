@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bags for tests of the writer. As a program, it writes a bag and prints each complete file."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the filter with a Kalman filter in matrices, and the overlaps with a plain loop."""
 
 import numpy as np

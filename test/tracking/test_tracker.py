@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the tracker: association, confirmation, ids, and the ends of tracks."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of masks, oriented boxes and corners of drawn digits, also in the demo's truth file."""
 
 import importlib.util

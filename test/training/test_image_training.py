@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a tiny training of the models that describe the whole image, and of their exports.
 
 These tests need the packages of training/requirements.txt, which the package does not need:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a tiny training of the three tasks: falling losses, resumption and exports.
 
 These tests need the packages of training/requirements.txt, which the package does not need:

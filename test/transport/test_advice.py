@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the environment for large images, and of advice about lost or missing images."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of shared memory: ports that Fast DDS will never finish, and room for participants."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibrations equal those of rclpy, and are scaled to maps of another size."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the parser: it returns the same values as rclpy, and reads no byte past the end."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frames of serialised images: every encoding is read, and every wrong field is refused."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Images that are serialised without rclpy equal the messages that rclpy reads and writes."""
 
 import numpy as np

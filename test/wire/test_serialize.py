@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialised detections equal the messages that rclpy reads and writes."""
 
 from dataclasses import replace

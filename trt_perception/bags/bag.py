@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The content of a bag: topics, messages and damaged ranges, for the reader and the writer."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error that readers of bags raise for damaged data. It never leaves the package `bags`."""
 
 from __future__ import annotations

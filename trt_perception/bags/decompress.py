@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decompress zstd and lz4 with limits, and files of bags that are compressed as a whole.
 
 Guarantee: no call allocates much more memory than the limit, whatever sizes the data declare.

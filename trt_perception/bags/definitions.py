@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Message definitions, type hashes and QoS for the topics that the package writes to bags.
 
 message_definitions.json has the definitions of ROS 2 Jazzy without comments; Kilted has the same.

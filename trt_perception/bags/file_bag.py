@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A bag of one or several files: merges their messages by log time, and records losses.
 
 Guarantees: messages come sorted by log time, then in the order of the files, then in the order

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports the optional packages for bags when they are first needed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read an MCAP file: from its index, or as a stream where the index is missing or damaged.
 
 The package mcap parses the records. Its own readers are not used, because they hold all chunks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write an MCAP file as rosbag2 does: profile ``ros2``, schemas ``ros2msg``, messages in CDR.
 
 The header names this package instead of the library and its release. With the same release of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """metadata.yaml of a bag: version 9 of rosbag2's format, as Jazzy and Kilted write it.
 
 The text is made here instead of by PyYAML, so that it does not depend on the release of PyYAML.

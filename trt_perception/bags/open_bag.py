@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open a recording: a folder of rosbag2, or one of its files.
 
 The files of a folder count, not its metadata.yaml: the recorder writes metadata.yaml at its end,

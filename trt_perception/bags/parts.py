@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the readers of both file formats have in common: files, their parts and topics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The QoS of a topic, as rosbag2 writes it: the YAML text ``offered_qos_profiles``.
 
 Since Jazzy, rosbag2 writes policies by name. Older releases wrote numbers, which Jazzy misreads in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read an SQLite file (.db3) of rosbag2.
 
 Python's sqlite3 is used instead of the reader of rosbags, because that one reads the whole file to

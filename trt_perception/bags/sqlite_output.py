@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write an SQLite file (.db3) of rosbag2: version 4 of its tables, as Jazzy and Kilted write them.
 
 Python's sqlite3 is used instead of the writer of rosbags, because that one writes bags of one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the writers of one file of a bag have in common."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a bag of rosbag2 without ROS: a folder with data files and metadata.yaml.
 
 `ros2 bag info`, `ros2 bag play` and Foxglove open the bag. The format is that of Jazzy and Kilted.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The camera matrix of the images that a calibration of ROS (sensor_msgs/CameraInfo) describes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads depth images: raw, or as compressed_depth_image_transport writes them.
 
 Everything in a message may be wrong. No read takes more memory than MAX_DEPTH_PIXELS needs.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the places of keypoints on the visible surface of an object."""
 
 from __future__ import annotations

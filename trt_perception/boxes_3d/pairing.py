@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins detections with the depth image of the nearest stamp, and with the mask of their stamp.
 
 Guarantees: each detection message leaves exactly once and in the order of arrival, or is replaced

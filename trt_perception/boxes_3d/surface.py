@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the visible surface of an object in a depth image, and its box in space.
 
 Coordinates are those of the camera's optical frame: x to the right, y down, z away from the

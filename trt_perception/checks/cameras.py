@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of camera topics: publishers, QoS and the images that arrived.
 
 `camera_findings` reports the cameras of the detector without a publisher first. Then it runs two

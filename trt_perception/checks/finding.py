@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a check: a level, the observation and the fix.
 
 Guarantee: every yellow or red finding has a fix.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the machine: socket buffers, shared memory, and write access to the caches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks whether a model fits this machine: file, manifest, TensorRT, GPU and a trial run."""
 
 from __future__ import annotations

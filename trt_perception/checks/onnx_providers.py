@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of ONNX Runtime: one installation only, and the execution providers that work.
 
 As a program, the module runs a tiny model once with each provider. A separate process is needed,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the shell that starts ROS programs: distribution, middleware, domain, transport."""
 
 from __future__ import annotations

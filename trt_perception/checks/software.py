@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of Python packages and GPU software: installed versions and their compatibility.
 
 Each package is imported in a separate process, because a module that was compiled for another

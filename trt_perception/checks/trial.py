@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trials on the real machine: CUDA, the GPU, the kernel compiler and one run of a model."""
 
 from __future__ import annotations

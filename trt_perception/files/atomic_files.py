@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write several files together: all files appear complete, or no file appears.
 
 Guarantees: no reader sees part of a file. After an error or Ctrl-C, the folder is as before.

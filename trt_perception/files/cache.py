@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of small files that are expensive to make: compiled kernels, TensorRT's caches.
 
 The folder is ``$XDG_CACHE_HOME/trt_perception``, by default ``~/.cache/trt_perception``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read files that can run code, after a check of owner and permissions.
 
 Guarantee: the returned bytes come from a regular file (after links are resolved) that root or this

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read and write frozen dataclasses as JSON objects, according to the types of their fields.
 
 The type alone is enough for str, int, float, bool, another such dataclass, an optional value of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A strict reader of JSON objects: missing, mistyped and unknown keys are errors.
 
 Manifests, COCO annotations and build options use this reader. A subclass of ``JsonSection`` sets

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read Python literals that exporters write into metadata: lists, mappings, texts and numbers.
 
 Python's own parser is not safe here. A malicious text makes it use hundreds of times the size of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sort names by the numbers in them: ``img2`` before ``img10``."""
 
 from __future__ import annotations

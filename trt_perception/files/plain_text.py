@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check names from untrusted sources, and make untrusted text safe to print.
 
 A file, a message or a library can hold any text. Some characters control a terminal, start a new

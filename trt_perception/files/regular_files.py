@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read complete regular files of limited size.
 
 Other users may have made the file. Opening a FIFO would block, reading a device would never end,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the part of YAML that people use for options: plain values, lists and mappings.
 
 Guarantees: a value is text, a number, true, false, null, or a list or mapping of such values. A

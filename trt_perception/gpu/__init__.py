@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A thin layer over cuda.bindings for the whole package. Only this layer imports cuda.bindings.
 
 Every return code is checked in the same way. Objects that own memory have ``close``, which may be

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Call the CUDA runtime, the driver and NVRTC, and check their return codes.
 
 Only this module imports cuda.bindings, at the first call. Works with cuda-bindings 12.9 and 13.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select a GPU, and read its properties."""
 
 from __future__ import annotations

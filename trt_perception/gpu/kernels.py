@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile CUDA C++ with NVRTC, cache the result, and launch kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Allocate device memory and page-locked host memory, and copy between them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode JPEGs with NVIDIA's nvJPEG through its C interface.
 
 Names, numbers and layouts come from nvjpeg.h of release 13.3.2, and are equal in release 12. If

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Create, use and destroy CUDA streams, events and graphs."""
 
 from __future__ import annotations

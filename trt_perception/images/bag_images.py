@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The images of a bag as paths, so that tools use them like image files.
 
 The path of an image is ``BAG#TOPIC@TIME.png``. TOPIC has dots instead of slashes, and TIME is the

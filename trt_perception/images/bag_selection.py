@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which images of a bag are used. This module imports no other, so that options load fast."""
 
 from __future__ import annotations

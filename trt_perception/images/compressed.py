@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check JPEG and PNG files, and decode them to pixels.
 
 Guarantees: a file of a few kilobytes cannot request gigabytes of memory or minutes of work.

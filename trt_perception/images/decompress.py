@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode JPEG and PNG files on the CPU. Callers must check the structure of the files first.
 
 Guarantees with simplejpeg: nothing is printed for a damaged JPEG, and a truncated JPEG is refused,

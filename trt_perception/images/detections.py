@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The objects that a model found in one image."""
 
 from __future__ import annotations

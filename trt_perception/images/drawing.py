@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw detections, classes and depth into an image."""
 
 from __future__ import annotations

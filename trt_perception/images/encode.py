@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encode an image as the bytes that a camera sends, in each encoding of ``images.frame``."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the names of pixel encodings: ``Image.encoding`` and ``CompressedImage.format``.
 
 compressed_image_transport writes ``ORIGINAL; CODEC compressed STORED``: the encoding of the raw

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Camera images in memory: checked views of message bytes, without a copy.
 
 Guarantees: a Frame has a known pixel format, and its bytes match its size and stride. Code that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert frames of all pixel formats to BGR, as the reference for the GPU's kernels."""
 
 from __future__ import annotations

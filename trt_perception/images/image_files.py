@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read image files, for the tools. The node does not use this module.
 
 Pillow reads all formats except the pixels of a JPEG, which ``compressed`` decodes.

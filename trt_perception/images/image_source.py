@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read images from a folder, a glob pattern, an image file, a video file or a bag."""
 
 from __future__ import annotations

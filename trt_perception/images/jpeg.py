@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read JPEG frames, and rewrite the headers of plain JPEGs for decoders other than libjpeg.
 
 A plain JPEG is the usual kind that cameras send: baseline with Huffman coding, one scan of all

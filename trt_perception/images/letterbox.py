@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Map coordinates between an image and the network's input.
 
 Detectors are trained with this geometry. Both axes have the same scale: the largest scale at which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Host memory for images. Each pipeline allocates the kind that it reads fastest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace the outlines of masks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw text into images: ASCII with OpenCV, other characters with Pillow and the system's fonts.
 
 OpenCV has glyphs for ASCII only. Pillow draws a text if installed fonts have all its characters:

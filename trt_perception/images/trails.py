@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw where tracked objects were in the last images."""
 
 from __future__ import annotations

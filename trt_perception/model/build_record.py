@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest's ``build`` section: how build_engine built an engine.
 
 The reader refuses unknown keys, and the writer writes all keys.

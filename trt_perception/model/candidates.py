@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The boxes that a decoder reads from a model's outputs, before thresholds and NMS."""
 
 from __future__ import annotations

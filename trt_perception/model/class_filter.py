@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a class filter into class indices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base classes of decoders, which read a model's outputs, and of their presets.
 
 Each decoder class reads one family of outputs. The fields of the class are constants that the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Grids of cells over the network's input: one grid for each stride, one anchor for each cell.
 
 Anchors are in the order of the strides, and in row-major order within a grid.

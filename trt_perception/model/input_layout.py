@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the image input of a model, and its layout in memory. Computes the auxiliary inputs.
 
 The auxiliary inputs are:

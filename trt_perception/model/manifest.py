@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest: a JSON file next to a model that describes its inputs and outputs.
 
 The manifest of an engine also holds the options of build_engine.

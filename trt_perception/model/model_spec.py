@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The description of a model that pipelines and builds need.
 
 Recognition or a manifest gives the values of a description (``model/recognition/recognise.py``),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Networks of no task, recognised by the names and shapes of their inputs and outputs.
 
 The names are those of Hugging Face transformers and of the networks' own repositories. A name or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Describes the output tensors that a decoder reads, and finds them among a model's outputs.
 
 A letter in a shape stands for any size. The same letter stands for the same size in all shapes:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options for running a model. Node, tools and Python API fill them from their parameters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The preprocessing that turns pixels into the input tensor of a model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resolves and checks the description of a model from its tensors, manifest and parameters.
 
 A parameter replaces the value of the manifest, and the tensors must match both. Without a

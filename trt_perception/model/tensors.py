@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names, shapes and data types of a model's inputs and outputs."""
 
 from __future__ import annotations

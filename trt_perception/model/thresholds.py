@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that decoding reads again for each frame, on the host and in the kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the age of output: the time from the stamp of an image to its publication."""
 
 from __future__ import annotations

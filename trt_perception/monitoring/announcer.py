@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides which problems of the watchdog are logged."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the images that were sent but never arrived."""
 
 from __future__ import annotations

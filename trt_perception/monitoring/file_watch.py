@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detects that a file was replaced or removed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the outcomes of frames, and keeps the times of their stages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the stage that cannot keep up if images of a camera are lost or replaced.
 
 The stages of an image: the transport with the queue of a DDS participant, the intake thread that

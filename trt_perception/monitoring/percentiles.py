@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calculates the median and the 99th percentile."""
 
 from __future__ import annotations

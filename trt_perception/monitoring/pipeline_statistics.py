@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the batches of a pipeline, and keeps their compute times."""
 
 from __future__ import annotations

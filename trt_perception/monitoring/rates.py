@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates of periodic events, reported only while the intervals are regular."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds why no image arrives from a camera, from the state of its topic in the ROS graph."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The summary of the status of a node or camera: level and message, as in diagnostics."""
 
 from __future__ import annotations

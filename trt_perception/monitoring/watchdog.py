@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the worst problem of a camera of an active node from its counts.
 
 The node calls ``CameraWatchdog.check`` twice a second. The result is a

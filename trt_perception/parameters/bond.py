@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of the bond with Nav2's lifecycle manager, which all lifecycle nodes have."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All parameters of the node detections_3d, in one typed table."""
 
 from __future__ import annotations

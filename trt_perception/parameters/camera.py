@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Camera parameters, ``camera.<name>.<parameter>``, which override parameters of the node.
 
 A camera parameter that was never set has the value of the node's parameter.

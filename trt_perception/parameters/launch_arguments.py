@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arguments of the launch files, which have the names of the node's parameters.
 
 This module does not import launch. An argument overrides the parameter file, whatever node names

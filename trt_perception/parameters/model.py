@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that describe the model, if its files do not."""
 
 from __future__ import annotations

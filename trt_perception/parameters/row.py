@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One row of the parameter table, with its type, limits and description."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rules for values of parameters. Each function returns why a value is invalid, or None."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the sections of a parameter file: names of nodes, and the cameras of a node.
 
 rcl ignores the sections of other nodes without a message.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The spellings of a parameter that programs accept, and the spelling that messages print."""
 
 from __future__ import annotations

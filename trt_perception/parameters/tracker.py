@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of the tracker, which gives detections ids over time."""
 
 from __future__ import annotations

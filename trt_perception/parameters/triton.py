@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of the connection to a Triton server."""
 
 from __future__ import annotations

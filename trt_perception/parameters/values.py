@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All parameters of the detector node, in one typed table.
 
 Each field of ParameterValues defines type, default, range and description of one ROS parameter.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline of a model whose input size follows from the images, as for Depth Anything.
 
 A model with dynamic height and width is first opened for the size in its files. The first image

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Marks NVTX ranges of batches and stages, which NVIDIA Nsight Systems shows in its timeline.
 
 The parameter `nvtx` switches the ranges on. They are added to an object when it is created, so

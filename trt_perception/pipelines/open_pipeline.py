@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens a model file with the pipeline that fits it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The interface between the pool and the pipelines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens pipelines and runs each slot once on a grey image, so that the first frame is fast."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names of parameters in other packages, and what this package calls the same thing.
 
 A user who comes from another package types its names. An exact name of this table is answered

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends the process at once, without leaving files behind.
 
 `os._exit` skips the cleanup of Python and of native libraries, which may hang.

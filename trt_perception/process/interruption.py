@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets code check between long native calls whether the process was asked to end.
 
 Loading a model makes calls into CUDA, TensorRT and the compiler, which may take seconds each. No

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An option parser that explains a mistake in a few lines, instead of listing all options."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Standard output and error whose writes never raise, so that a full disk stops no program.
 
 With Python's own streams, ``print`` may raise in the middle of the work, or Python ends with exit

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detects how this process was started, and returns commands of tools for advice in messages."""
 
 from __future__ import annotations

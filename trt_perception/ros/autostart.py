@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configures and activates a node at its start, and tries again after faults.
 
 An attempt has these steps, in this order:

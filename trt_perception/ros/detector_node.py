@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lifecycle node that turns the images of one or several cameras into results.
 
 configure loads the model, and activate subscribes. deactivate lets frames in flight finish, and

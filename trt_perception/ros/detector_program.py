@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The program detector_node: the command line, and the process that runs the node."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the messages on /diagnostics from what is known of the node and its cameras."""
 
 from __future__ import annotations

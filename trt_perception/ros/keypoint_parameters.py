@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read-only parameters of the node that describe the keypoints of its model."""
 
 from __future__ import annotations

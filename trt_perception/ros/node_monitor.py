@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publishes the status of the node on /diagnostics, and logs its problems."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declares the parameter table of trt_perception.parameters.values as ROS parameters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publishes images, a video or a bag like a camera: at a constant rate, in any encoding."""
 
 from __future__ import annotations

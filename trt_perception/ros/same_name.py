@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds nodes with the same name. ROS allows them, and a request may reach any of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Names and QoS of the topics of each camera, and the check that no two names are equal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Functions and settings of one camera of a worker pool, without ROS and CUDA."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Marks the NVTX ranges of the frames of a camera."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the messages of the next batch: a mailbox for each camera, least recently served first.
 
 This module has no threads, no lock and no clock. All times are seconds of the caller's clock.

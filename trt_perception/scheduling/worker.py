@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The worker thread of one pipeline, which moves each frame from its mailbox to the publisher.
 
 A frame passes through these methods, in this order:

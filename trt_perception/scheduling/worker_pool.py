@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Receives messages from cameras, keeps the pipelines busy, and counts every message.
 
 Guarantees:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode a model's outputs to detections on the host, with the decoder of the model."""
 
 from __future__ import annotations

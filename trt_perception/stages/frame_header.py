@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write frame headers and batch tables for the GPU kernels.
 
 A header precedes each frame, with its size, geometry, thresholds and pixel address. A batch table

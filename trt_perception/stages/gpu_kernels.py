@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launch the CUDA kernels before the engine (letterbox) and after it (boxes, masks, maps)."""
 
 from __future__ import annotations

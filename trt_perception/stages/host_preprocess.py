@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preprocess a frame to the network's input on the CPU.
 
 Uses OpenCV, Pillow for antialiasing, and NumPy without rounding. The GPU's letterbox kernel must

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select candidates and apply non-maximum suppression on the host.
 
 The GPU kernels must give the same results.

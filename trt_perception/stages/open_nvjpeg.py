@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open nvJPEG, and test it with a small file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select the final detections from candidates. These steps are equal for all decoder families."""
 
 from __future__ import annotations

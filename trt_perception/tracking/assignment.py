@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assign detections to tracks by the overlap of their boxes."""
 
 from __future__ import annotations

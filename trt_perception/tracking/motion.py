@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Kalman filter for boxes that move with constant velocity, in real time.
 
 A predicted box moves with its center and keeps its size. With a velocity for each side, the noise

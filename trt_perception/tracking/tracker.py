@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ByteTrack: find the objects of one image of a camera again in the next images."""
 
 from __future__ import annotations

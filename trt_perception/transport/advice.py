@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environment variables for the cheap transport of large images, and fixes for lost images.
 
 The command ``scripts/bench transport`` measures their effect.

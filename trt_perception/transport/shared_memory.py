@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared memory of Fast DDS: its size, and files that a killed process did not finish creating.
 
 Processes on one machine communicate through the ports /dev/shm/fastrtps_port* (fastdds_port* since

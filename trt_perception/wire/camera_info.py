@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and writes the calibration of a camera, and scales it to maps of another size."""
 
 from __future__ import annotations

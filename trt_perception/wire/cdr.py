@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses serialised Image and CompressedImage messages in place, and checks every length.
 
 Format: classic CDR of either byte order (OMG CORBA 3.4, 9.3), in XCDR1 encapsulation (OMG

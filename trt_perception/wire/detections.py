@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses serialised Detection2DArray messages, and checks every length. Format: see `wire.cdr`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks image messages and converts them to frames.
 
 The functions accept parsed messages and rclpy's message objects, which have the same field names.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialises images whose pixels are written into the memory of the message.
 
 Format: classic CDR, little-endian, as in `serialize`. The bytes equal rclpy's serialisation,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialises the results of tasks, except detections (see `serialize`).
 
 The bytes equal rclpy's serialisation, except that padding is zero here and undefined in rclpy.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialises detections without creating a Python object for each entry.
 
 rclpy takes 20 to 35 µs to build and serialise a Detection2D, so 300 boxes would take longer than

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of `scripts/bench peers_dds`: medians, the table and the plot.
 
 python scripts/benchmarks/peers/dds_report.py peers_dds.json                print the table

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The frames of all sides: the demo's pictures, scaled to 1080p."""
 
 from __future__ import annotations

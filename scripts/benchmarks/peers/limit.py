@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The limit: only replay a CUDA graph of each frame's upload, letterbox, engine and decoding.
 
 The loop of scripts/benchmarks/streams.py, with one graph in flight for each slot. The frames are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write YOLO11n with random weights, exported by Ultralytics: yolo11n.pt, .onnx and _fp16.onnx.
 
 With --weights, only export a model of your own, in FP32 and FP16, at the size of its training.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ONNX Runtime with the CUDA provider; letterbox and NMS with OpenCV on the CPU.
 
 ROS packages like yolo_ros and deep_ros work this way. ONNX Runtime's defaults are kept: it tries

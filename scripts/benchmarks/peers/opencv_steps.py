@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps on the CPU with OpenCV, as programs with ONNX Runtime or TensorRT contain them."""
 
 from __future__ import annotations

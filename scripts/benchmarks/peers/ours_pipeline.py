@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline of trt_perception's node, with one or more frames in flight.
 
 The frames are in ordinary memory, so that the pipeline copies each one into page-locked memory.

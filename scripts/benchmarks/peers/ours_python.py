@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """trt_perception, as a Python program calls it: ``tp.load``, and a call for each frame."""
 
 from contextlib import contextmanager

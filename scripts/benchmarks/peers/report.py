@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The figures of `scripts/bench peers`: medians, agreement of the boxes, tables and the plot.
 
 python scripts/benchmarks/peers/report.py peers.json            print the table

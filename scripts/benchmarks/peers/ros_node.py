@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A detector node as it is usually written with rclpy, around a detector of this folder.
 
     python ros_node.py ultralytics yolo11n.pt camera_0

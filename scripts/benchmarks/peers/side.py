@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One side of the comparison, as a process: ``serve`` measures a side when it is asked to.
 
 A side is a script of this folder. It defines how to open a model, and how to detect objects in a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same engine with TensorRT's Python API, and blocking copies from and to ordinary memory.
 
 Programs look like this after a first TensorRT tutorial. Buffers are allocated once. Letterbox and

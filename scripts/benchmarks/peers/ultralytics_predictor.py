@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ultralytics' own predictor with PyTorch, in FP16 on a GPU.
 
 The predictor uses the size of the checkpoint's training. By default it pads a 1080p frame to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start coverage in Python processes at their first import of trt_perception.
 
 scripts/test puts this folder on PYTHONPATH. coverage's own hook would start coverage in every

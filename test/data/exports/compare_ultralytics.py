@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export Ultralytics networks with random weights, and compare the package with their predictor.
 
 Print a line for each network: the recognised decoder, and the number of boxes of both sides. Then

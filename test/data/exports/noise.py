@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The images that the recordings of depth models and image processors were made from."""
 
 import zlib

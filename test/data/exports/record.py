@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the results of detectors of other libraries, so that tests need no such library.
 
 Each model has a folder with the exported ONNX file and the files that the library saves with the

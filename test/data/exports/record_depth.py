@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the inputs and depth maps of depth models.
 
 depth.npz has, for each family and image size, every PIXEL_STEP-th value of the input tensor and

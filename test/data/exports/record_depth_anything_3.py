@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the outputs of Depth Anything 3's metric network, and its depth in metres.
 
 depth_anything_3.npz has, for each image size, every PIXEL_STEP-th value of the input tensor, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record tiny classifiers and segmenters, and the results of their families' own code.
 
 image_tasks.npz has, for each family: the exported file, the files that the library saved with it,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the sizes that exporters' own letterboxes give images.
 
 letterboxes.npz has, for each exporter, rows with width and height of the image, of the network's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the outputs of MoGe-2, and the depth of its own ``infer``.
 
 moge.npz has, for each image size, every PIXEL_STEP-th value of the input tensor, the outputs of

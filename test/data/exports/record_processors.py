@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record what the preprocessing of classifiers, segmenters and depth models makes of images.
 
 processors.npz has, for each processor and image size, every STEP-th value of the input tensor. For

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the config.json of timm's classifiers, and what timm's preprocessing makes of images.
 
 timm.npz has, for each model and image size, every STEP-th value of the input tensor, and the

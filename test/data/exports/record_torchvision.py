@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the results of torchvision's detectors. record.py has the commands."""
 
 from __future__ import annotations

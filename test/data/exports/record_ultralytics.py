@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record the values of Ultralytics' exporter and the results of its predictor.
 
 Each model has a folder with expected.npz: metadata and declared shapes of the exported file, the

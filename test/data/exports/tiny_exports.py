@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share code of all recordings: the image, heads with varied outputs, and exported files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of reading model files and manifests: which are trusted, and which are refused."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that all external weights of ONNX files are found, and such models are refused."""
 
 import subprocess

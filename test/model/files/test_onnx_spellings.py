@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that external weights in unusual encodings are found, or the model is refused."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of files of other formats under the name of a model."""
 
 import bz2

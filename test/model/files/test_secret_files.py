@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that no part of a file that is not a model reaches an error or the log."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the cameras that are found in a bag, and of their names."""
 
 import contextlib

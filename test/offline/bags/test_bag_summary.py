@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of a summary does not grow with the bag, and its counts stay exact."""
 
 from trt_perception.boxes_3d.surface import ImageBox

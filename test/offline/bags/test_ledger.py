@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the ledger of an output bag: foreign files stay, and edited ledgers are refused."""
 
 import json

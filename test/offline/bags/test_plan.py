@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of spans of time, and of the hash of a bag."""
 
 from types import SimpleNamespace

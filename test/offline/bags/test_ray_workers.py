@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """With Ray, detect_bag writes the same bytes as one process, also after kills and Ctrl-C.
 
 Each test starts a real Ray on this machine.

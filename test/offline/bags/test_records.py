@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of files of raw results: they come back unchanged, and damage is noticed."""
 
 import errno

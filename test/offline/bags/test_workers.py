@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the processes that run units: a unit that dies, a model that cannot be opened."""
 
 import multiprocessing

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that frames, seconds or Ctrl-C end a measurement, and tests of progress reports."""
 
 import contextlib

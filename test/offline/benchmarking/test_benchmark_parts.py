@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of benchmark measurements with known values: order of frames, times, image sources."""
 
 import itertools

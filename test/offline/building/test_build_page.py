@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of build_engine has the content of its JSON report."""
 
 from types import SimpleNamespace

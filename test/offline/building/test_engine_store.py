@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the store of finished engines: keys, complete entries, damaged entries, age."""
 
 from __future__ import annotations

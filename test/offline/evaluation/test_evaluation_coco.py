@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of annotation files, and of the assignment of class names and image files."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the comparison of models: metrics, agreement, the gate's loss, and the digits model."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of mean average precision against known figures and against pycocotools."""
 
 from dataclasses import replace

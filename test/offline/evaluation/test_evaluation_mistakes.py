@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of correct, wrong, false and missed detections, and of their drawings."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the overlap of masks, oriented boxes and keypoints against pycocotools and OpenCV."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of annotated masks, keypoints and oriented boxes, valid and invalid."""
 
 from pathlib import Path

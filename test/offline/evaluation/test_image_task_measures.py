@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures of models that describe the whole image, against straightforward calculations."""
 
 from types import SimpleNamespace

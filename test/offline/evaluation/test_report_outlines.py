@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SVG paths of objects enclose the pixels of their masks and boxes."""
 
 import re

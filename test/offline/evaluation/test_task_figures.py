@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of metrics, comparison and gates for masks, keypoints and oriented boxes."""
 
 import contextlib

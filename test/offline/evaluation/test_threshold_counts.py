@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts at 101 thresholds equal the counts of matching at each threshold alone."""
 
 import numpy as np

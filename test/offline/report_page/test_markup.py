@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text from files never becomes HTML, and never ends an element or attribute."""
 
 import json

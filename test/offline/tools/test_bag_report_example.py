@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run examples/bag_report on results of detect_bag whose boxes the test chose."""
 
 import subprocess

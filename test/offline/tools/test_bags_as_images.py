@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools read the images of a bag like image files with the same pixels."""
 
 import json

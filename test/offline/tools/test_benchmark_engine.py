@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """benchmark_engine measures a model that is small enough for any machine."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of benchmark_engine has the figures of its JSON file, and opens in a browser."""
 
 import itertools

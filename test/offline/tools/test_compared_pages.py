@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of evaluate_engine for tasks of the whole image and for several models."""
 
 import base64

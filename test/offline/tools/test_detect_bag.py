@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """detect_bag writes the messages of a node, whatever the processes, interruptions and damage.
 
 The bags are written and read by rosbags.

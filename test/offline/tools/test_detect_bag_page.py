@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of detect_bag has the figures of the new bag, as rosbags reads it."""
 
 import base64

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """detect_bag writes what each task finds. The expected values are those of the Python API."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """detect_images reads images and videos, and writes COCO files."""
 
 import json

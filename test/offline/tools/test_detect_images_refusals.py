@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """detect_images refuses or skips bad inputs, replaces no other files and can be interrupted."""
 
 import json

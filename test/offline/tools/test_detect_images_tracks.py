@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """detect_images --track: ids in the results, low scores, sequences, and drawn trails."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """evaluate_engine measures the digits model and models with known outputs."""
 
 import json

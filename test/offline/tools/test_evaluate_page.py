@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of evaluate_engine in a browser shows the figures of its JSON, and of other runs."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """evaluate_engine measures exported models for poses, oriented boxes and masks."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the tables that evaluate_engine prints."""
 
 from support import golden

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """export_triton refuses numbers that no configuration can contain, and files it cannot replace."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """export_triton writes models for a server. test/building/triton runs them on a server."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tools on a full disk report which files they saved, and leave no incomplete files.
 
 A limit on the file size simulates a full disk. Standard output goes to /dev/full.

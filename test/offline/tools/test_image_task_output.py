@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """detect_images writes classes and maps for models that describe the whole image."""
 
 import json

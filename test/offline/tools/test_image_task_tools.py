@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tools that measure and describe models accept models for the tasks of the whole image."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """inspect_engine reads TensorRT-RTX plans without a GPU, and newly built engines with a GPU."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tools refuse loops of links and paths without a name with a message, or skip them."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of tools with a model on a Triton server, which runs the digits like ONNX Runtime here."""
 
 import json

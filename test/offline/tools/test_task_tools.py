@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands and Python API support models for poses, oriented boxes and masks."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of signals to tools: while a Triton server does not answer, and under nohup."""
 
 import os

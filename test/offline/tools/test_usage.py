@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wrong command lines end with exit code 2 and change no file.
 
 The messages are in test/golden/tools.

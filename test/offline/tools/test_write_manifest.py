@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """write_manifest describes models without metadata, so that they load without parameters."""
 
 import shlex

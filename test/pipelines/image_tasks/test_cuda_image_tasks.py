@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of models that describe the whole image in the GPU's pipeline, with stand-ins."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of random models and manifests of the tasks that describe the whole image.
 
 Outputs have wrong shapes, types and values. The pipeline must give a valid result or an error of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports of classifiers and segmenters give the results of their families' own code.
 
 test/data/exports/record_image_tasks.py wrote image_tasks.npz: tiny networks with random weights,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that derive the size of their input from the images, as Depth Anything."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Class and depth maps, made by kernels that are emulated on the CPU, equal the host's."""
 
 import dataclasses

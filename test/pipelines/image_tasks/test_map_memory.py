@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the memory for maps on a GPU, which executes work late: see late_gpu."""
 
 import ctypes

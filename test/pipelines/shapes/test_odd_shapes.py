@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Outputs of odd shapes are errors of their images, for each preset, task and dynamic dimension.
 
 A server, or a model with dynamic dimensions, may answer with any shape that its description

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test which messages the inputs of detections_3d keep and count, without DDS."""
 
 import weakref

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provoke each mistake in what other nodes publish, and compare what the node says."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test when markers are made, their colours with and without tracks, and files for viewers."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the readers and the writer of messages with rclpy's serialisation."""
 
 import math

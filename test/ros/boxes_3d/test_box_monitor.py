@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test what the node says about topics that do not come and stamps that do not fit."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the parameters and the lifecycle of the node detections_3d in this process."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test that the worker counts each detection message once, whatever happens."""
 
 import threading

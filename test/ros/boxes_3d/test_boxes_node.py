@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the node detections_3d over DDS, in a scene of known geometry, projected by OpenCV."""
 
 import io

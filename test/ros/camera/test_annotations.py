@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the drawings for Foxglove, and that they cost nothing without a subscriber or package."""
 
 import subprocess

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test the subscription to calibrations."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the advice that CameraMonitor adds to the watchdog, and of its counts."""
 
 from dataclasses import replace

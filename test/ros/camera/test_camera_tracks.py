@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the tracks of one camera: changes of the type while frames are in flight."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the readers with a header cache: a reused reader and a new one give equal frames."""
 
 import contextlib

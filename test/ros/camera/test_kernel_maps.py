@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Maps from the kernels of a GPU are published from their own memory."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the conversion of messages, without a ROS graph or a node."""
 
 import array

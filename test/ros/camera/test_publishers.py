@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of published detections, and of label_info if the middleware refuses it at first."""
 
 import threading

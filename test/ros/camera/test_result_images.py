@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Large masks, maps and debug images: skipped above a limit, and made one at a time."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the transport that `auto` chooses for each of several cameras."""
 
 from types import SimpleNamespace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the command doctor: output, exit codes, cameras and nodes over DDS, missing ROS."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that doctor is red exactly if *configure* fails with the same parameters."""
 
 import contextlib

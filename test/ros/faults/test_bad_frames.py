@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests with about 2,000 invalid frames: each is counted by its reason, and the node survives."""
 
 import array

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that inject every fault of docs/errors.md, and check the node's state and diagnostic.
 
 The page promises a diagnostic within 1 s. The tests print the measured time, and scripts/soak

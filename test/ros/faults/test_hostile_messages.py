@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests with hostile messages and models, which must neither fill memory and log nor forge lines.
 
 The sizes imitate an attack: 300 detections with a frame_id of 4 MB take more than 1 GB.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of hostile service requests: the node answers each request and continues."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a node whose model is on a Triton server, over real DDS."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of signals to a node whose Triton server stops at some phase.
 
 Each end is the clean one: exit code 0, nothing in /dev/shm, and no region at a server that

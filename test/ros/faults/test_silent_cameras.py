@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the graph queries of a node with silent cameras."""
 
 import pytest

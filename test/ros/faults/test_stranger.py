@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a stranger on the ROS graph who sets parameters to get files, tokens or images."""
 
 import pytest

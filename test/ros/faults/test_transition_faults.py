@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a fault at every step of every transition: the node ends in the documented state.
 
 The states are in docs/architecture.md. In each run, one call of a package function, or of a method

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of buffers for messages: memory returns after its last reader, and is then reused."""
 
 import gc

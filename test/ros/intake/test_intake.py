@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the intake over DDS: images are complete and in order, even if buffers grow."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the end of the intake over DDS: during images, in any order, without leftovers."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the DDS participants that receive the raw images of a node with several cameras."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of shared intakes over DDS: changes of one camera do not affect the others."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of uploads from the memory of an intake: pixels are complete, and all memory is freed.
 
 A stand-in for CUDA does all work as late as CUDA may.

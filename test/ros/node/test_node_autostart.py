@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of autostart over DDS: the node configures itself at its start and after faults."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of images for which the model's output is invalid: the node drops only these images."""
 
 from contextlib import closing

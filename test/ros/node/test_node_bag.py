@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages that detect_bag writes are those that a node publishes, over DDS."""
 
 import numpy as np

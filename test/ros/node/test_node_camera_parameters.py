@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of camera parameters: declaration, description, changes and refusals."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of values of one of several cameras over DDS: thresholds, rate, enabled, debug image."""
 
 import re

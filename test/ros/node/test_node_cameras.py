@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of cameras that come back, share a topic, or have wrong clocks, over DDS."""
 
 import time

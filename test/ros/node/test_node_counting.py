@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the counts of images add up: received = published + dropped + failed + in flight."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the debug image, which is drawn only for subscribers."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of faults at run time: the node becomes unconfigured, reports the cause, and recovers."""
 
 import pytest

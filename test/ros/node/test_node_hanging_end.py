@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of signals to a node in which native code does not return.
 
 The documented limit is 3 s. The tests wait longer, because the machine may be busy.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of detections over DDS: headers, order, encodings and images that cannot be read."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of undecoded JPEGs for the pipeline, and of the topic that `auto` chooses.
 
 A stand-in for the CUDA pipeline runs in jpeg_node.py.

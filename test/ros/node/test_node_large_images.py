@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The memory of a node that gets a small JPEG of 132 megapixels, while its results are viewed."""
 
 import cv2

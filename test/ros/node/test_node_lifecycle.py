@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the lifecycle over services: states, transitions and failures."""
 
 import shutil

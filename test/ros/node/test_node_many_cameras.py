@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a node with several cameras over DDS: a problem of one does not affect the others."""
 
 import signal

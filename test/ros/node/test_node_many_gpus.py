@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of several cameras on several stand-in pipelines over DDS, with and without faults."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a running node's parameters over services: live changes and refusals."""
 
 import math

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of quality of service: `auto` follows the camera, other values report a mismatch."""
 
 import time

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of topics that are remapped to each other's names. ROS remaps a name only once."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of SIGINT and SIGTERM, which end the process cleanly in every state."""
 
 import fcntl

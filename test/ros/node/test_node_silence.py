@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of silent cameras over DDS: the log and the diagnostics report begin and end."""
 
 import json

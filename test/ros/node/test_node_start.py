@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of starts with wrong parameters, which end with error lines, and with unusual values."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the tracks of a node, over DDS: ids, low scores, ends of tracks, parameters, counts."""
 
 import pytest

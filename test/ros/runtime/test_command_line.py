@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of NAME:=VALUE, which ROS reads as a remapping: parameters in this form are refused."""
 
 import contextlib

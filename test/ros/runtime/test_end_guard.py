@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the guard process, and of signals while a node sets up their handling."""
 
 import os

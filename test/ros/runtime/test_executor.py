@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the executor, which logs exceptions of callbacks and continues."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of time limits of start and end: a hanging process exits and logs its stack."""
 
 import fcntl

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test that a node's drawings for Foxglove equal the detections of the same image."""
 
 import itertools

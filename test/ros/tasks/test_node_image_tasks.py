@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the topics of nodes whose models describe the whole image."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the topics of nodes that run pose, oriented-box and segmentation models."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the fallback: rclpy takes the images if rcl differs or a parameter requests it."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that structs of another rcl are refused, with a library that was compiled with them."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of publishing without rclpy: the same message arrives, and other threads run."""
 
 import os

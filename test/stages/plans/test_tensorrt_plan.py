@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the choice between tensorrt and tensorrt_lean, with stand-ins and the real module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Centre crops and bicubic resizing, on the host and in the kernel.
 
 With rounding, Pillow and OpenCV give the expected pixels of the whole resized image, which is then

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Depth Anything 3: metres from the focal length, and the sky.
 
 test/data/exports/record_depth_anything_3.py wrote depth_anything_3.npz with the family's own code.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inputs and depth maps are the same as those of the families' own code.
 
 test/data/exports/record_depth.py wrote depth.npz with Ultralytics' predictor and transformers'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MoGe-2: the input, and metres from points without shift and scale.
 
 test/data/exports/record_moge.py wrote moge.npz with the family's own code.

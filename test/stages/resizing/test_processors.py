@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preprocessing gives the input of the exporters' own processors.
 
 test/data/exports/record_processors.py wrote processors.npz: values of the input tensors of

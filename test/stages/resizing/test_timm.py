@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The config.json of timm gives timm's own preprocessing, classes and activation.
 
 test/data/exports/record_timm.py wrote timm.npz. For models of timm 1.0.31 it has the config.json,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that an answer of a Triton server needs little more memory than its bytes."""
 
 import subprocess

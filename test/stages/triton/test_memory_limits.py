@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the memory that a server's description of a model can make this process allocate."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that a Python program leaves no shared memory, however it ends, also at the server."""
 
 import gc

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of messages: gRPC is quiet, time limits are real, and advice fits a model on a server."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of answers that no Triton server should give, and of the connection, by a fake server."""
 
 import os

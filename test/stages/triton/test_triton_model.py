@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of a model on a Triton server: a real server on the CPU, and its faults."""
 
 import os

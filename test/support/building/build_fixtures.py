@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide fixtures for tests of build_engine. Test files name this plugin in pytest_plugins.
 
 The tests of a file repeat no equal work. Their builds share caches, onnxslim slims equal models

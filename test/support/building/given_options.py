@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make build options from keyword arguments, for tests."""
 
 import pytest

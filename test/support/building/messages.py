@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prepare texts of build_engine for golden files."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run builds with stand-ins for TensorRT releases that are not installed."""
 
 from __future__ import annotations

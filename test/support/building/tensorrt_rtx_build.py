@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build a plan with TensorRT-RTX, which needs no GPU for builds."""
 
 import pytest

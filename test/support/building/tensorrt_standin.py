@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replace TensorRT's Python module, for releases that are not installed.
 
 The stand-in has the names of a recorded table of each release's bindings. Like the bindings, it

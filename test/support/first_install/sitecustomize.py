@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hide packages from Python, as if they were not installed. The folder belongs on PYTHONPATH.
 
 TRT_PERCEPTION_HIDDEN is a comma-separated list of module and distribution names.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make hostile input: damaged files and messages, invalid frames, untrusted engines."""

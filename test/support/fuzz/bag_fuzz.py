@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damages bags in many ways, and checks that the reader returns the rest and reports the losses.
 
 Run as a program: `python -m support.fuzz.bag_fuzz FOLDER FIRST COUNT`. It reads COUNT damaged

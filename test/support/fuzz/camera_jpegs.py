@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make JPEGs such as cameras send: usual files, files with harmless defects, truncated files."""
 
 import io

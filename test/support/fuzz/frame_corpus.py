@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a corpus of image messages: most are invalid, some are valid but unusual.
 
 Equal seeds give equal corpora, in pytest and under compute-sanitizer. reference_images and the

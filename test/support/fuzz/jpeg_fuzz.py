@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Change JPEGs so that they remain JPEGs: tables, sizes, sampling, intervals, coded bits.
 
 ``picture_fuzz`` changes bytes of files, and most results fail the file check. The changes here

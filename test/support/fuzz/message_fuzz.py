@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damage serialised images. The node must refuse each image, or read it as rclpy does.
 
 Each image must be counted once.

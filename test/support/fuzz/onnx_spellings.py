@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load models into ONNX Runtime whose protobuf encoding readers may interpret differently.
 
     python onnx_spellings.py SEED COUNT

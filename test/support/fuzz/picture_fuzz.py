@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damage lengths, sizes and markers of JPEG and PNG files, and read them in a watched process.
 
     python picture_fuzz.py SEED COUNT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialise messages in both byte orders. rclpy reads both, but writes only one."""
 
 import struct

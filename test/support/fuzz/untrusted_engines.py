@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write an engine and its manifest for tests that damage them, and open the engine."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide fixtures for damaged engines: pytest_plugins = ['support.fuzz.untrusted_fixtures']."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record CUDA calls, check that their resources are released, and let any call fail.
 
 The recorder is between ``trt_perception.gpu`` and the bindings. These are the real bindings or the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile all kernels of the frame path for the CPU, with CUDA's blocks, warps and barriers.
 
 NVRTC gets the same source. Each thread of a block is a coroutine, which runs until it waits for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check each step of a pipeline on a GPU, with an engine of patch_model, against the host.
 
 The input tensor is compared with OpenCV's letterbox, the output tensor with ONNX Runtime on the

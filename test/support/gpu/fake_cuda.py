@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replace cuda.bindings without a GPU. The stand-in returns handles and computes nothing.
 
 Host memory is real, so that headers and pixels can be written. test_cuda_names checks that the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replace the nvJPEG library. The stand-in reads headers, decodes nothing, and fails on demand.
 
 The functions take arguments that ctypes has converted, as the C library receives them.

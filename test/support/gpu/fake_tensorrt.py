@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replace the modules of TensorRT by stand-ins with an engine that computes nothing.
 
 Any call can fail as in TensorRT: it returns None or False, and only the logger gets the reason.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open a pipeline with little free GPU memory, then with more, until it opens.
 
     python full_gpu.py ENGINE

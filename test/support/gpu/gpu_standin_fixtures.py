@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide a pytest plugin that replaces CUDA and TensorRT by stand-ins; see also gpu_standins."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share parts of CudaPipeline tests that use the stand-ins of gpu_standin_fixtures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Share parts of GPU tests: reasons to skip tests, copies of arrays, and builds of plans."""
 
 from __future__ import annotations

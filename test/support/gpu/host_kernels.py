@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile the letterbox kernel for the CPU, to test its arithmetic without a GPU.
 
 NVRTC gets the same source. A few lines of C++ replace CUDA's own functions. Threads run one after

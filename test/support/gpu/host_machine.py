@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand-ins for a GPU's memory, for emulated kernels: all memory is the host's."""
 
 import ctypes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Simulate a GPU with host memory, which executes work only when a thread waits for it.
 
 CUDA allows this: a copy from page-locked memory may be delayed until the host waits for later

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide fixtures for pipelines on the GPU of late_gpu, with a stand-in for nvJPEG."""
 
 import sys

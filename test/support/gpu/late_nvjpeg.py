@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replace nvJPEG on the GPU of late_gpu by OpenCV's decoder, and provide test files.
 
 The stand-in writes pixels immediately or as late as possible, because GPUs differ in this.

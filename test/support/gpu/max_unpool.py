@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the kernel of examples/plugin, and ONNX's reference evaluator, on the same inputs."""
 
 from pathlib import Path

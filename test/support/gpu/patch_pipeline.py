@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run frames through a pipeline of a patch model on a real GPU; compute the expected input."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide fixtures for a pipeline of a patch model on a real GPU."""
 
 import pytest

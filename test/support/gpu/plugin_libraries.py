@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile small plugin libraries that a real registry of TensorRT accepts."""
 
 import subprocess

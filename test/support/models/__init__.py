@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make models for tests, and read models that exporters wrote."""

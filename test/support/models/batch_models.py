@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Edit the graph of a model of batch 1, so that the model accepts several images at once."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a detector that builds quickly, and run build_engine in this process."""
 
 import json

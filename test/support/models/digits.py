@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Give tests of builds the shipped digits model and images of digits."""
 
 import json

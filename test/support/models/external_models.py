@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make ONNX models with a tensor in another file, for each place of a tensor in a model."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a detector of five anchors with the same boxes for all images, to test benchmarks."""
 
 import numpy as np

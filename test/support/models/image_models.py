@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write tiny networks for the tasks that describe the whole image.
 
 Their outputs depend on the pixels: the mean of each channel, sums of channels in cells of 4 x 4

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open models in tests by the parameters that a node would have."""
 
 from dataclasses import replace

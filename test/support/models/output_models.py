@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a model whose output depends on the image, to test invalid outputs."""
 
 #: Score and class of the box. With three class names, the last class has no name.

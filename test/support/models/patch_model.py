@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a detector of one convolution. Each patch of 8 x 8 pixels is an anchor.
 
 The mean colour of a patch gives the box and the scores.

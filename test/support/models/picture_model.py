@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a detector whose boxes are the pixels of the picture, so that a test chooses the boxes.
 
 Row i of the picture holds box i: centre x, centre y, width and height in network pixels, and the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the recordings of record_ultralytics.py, and write ONNX files with the same outputs.
 
 The recordings are in test/data/exports.

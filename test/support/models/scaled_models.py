@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make models whose weights or data need small or large quantisation scales."""
 
 import numpy as np

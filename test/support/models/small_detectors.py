@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make small detectors with the heads of well-known families. A seed determines the weights."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read small models from test/data/models, so that tests need no onnx package."""
 
 from pathlib import Path

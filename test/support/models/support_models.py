@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make small manifests and models for tests."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare a task model without metadata with the model that has them."""
 
 import numpy as np

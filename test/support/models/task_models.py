@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the digits model with more task outputs, which are computed from the box, not learned.
 
 Oriented boxes have the angle 0, keypoints are the corners of the box, and masks fill the box. So

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make a model whose outputs can be computed by hand.
 
 The score of class red is the mean of the red channel, from 0 to 1; green and blue likewise. The

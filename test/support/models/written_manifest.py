@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write manifests of test models, and read a manifest that must be valid."""
 
 import hashlib

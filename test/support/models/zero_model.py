@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a model of any inputs and outputs, whose outputs are 0."""
 
 import numpy as np

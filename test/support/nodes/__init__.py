@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run nodes in separate processes, and provide their clients, cameras and faults."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Play Nav2's lifecycle manager for one node: make transitions, and form a bond.
 
 usage: bond_manager.py NODE TRANSITION... --ros-args -r __ns:=NAMESPACE

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Use the topics and the status of one camera of a detector with several cameras."""
 
 from diagnostic_msgs.msg import DiagnosticStatus

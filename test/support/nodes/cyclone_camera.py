@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish images as a camera whose middleware is Eclipse Cyclone DDS.
 
 usage: cyclone_camera.py TOPIC raw|jpeg reliable|best_effort WIDTHxHEIGHT COUNT COLOR...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run scripts/demo.py with twenty scenes, sent in step at 100 Hz at most."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector_node with the faults of nodes/faults.py, which a test can switch on and off.
 
     python fault_node.py FLAG stand-in|real --ros-args ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List all injected faults: how a test causes each fault, and the resulting state of the node.
 
 docs/errors.md describes the faults by the same names in the same order. test_faults.py injects

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector in a separate process and its client in this process, over real DDS.
 
 This module measures no times. All waits have a condition, and a deadline that only a failure

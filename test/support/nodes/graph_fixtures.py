@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide fixtures for tests over DDS: pytest_plugins = ['support.nodes.graph_fixtures']."""
 
 import contextlib

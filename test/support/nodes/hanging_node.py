@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector_node in which native code never returns.
 
     python hanging_node.py STEP free|locked --ros-args ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a node with an ImageInput in the test process."""
 
 import itertools

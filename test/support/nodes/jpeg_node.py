@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector_node whose pipeline accepts JPEGs, as on a GPU, but decodes them on the CPU."""
 
 import sys

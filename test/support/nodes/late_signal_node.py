@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a program of the package that gets signals while the interpreter shuts down.
 
     python late_signal_node.py detector_node|replay_images|... ARGUMENTS

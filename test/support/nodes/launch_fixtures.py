@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide the fixture that launches detect.launch.py."""
 
 import pytest

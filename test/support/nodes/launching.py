@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start launch files with the real `ros2 launch`, and inspect the started processes.
 
 The package `launch` is not on PyPI. Tests that need it run if ROS 2 was installed with apt.

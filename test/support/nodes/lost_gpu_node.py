@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector node whose pipeline loses its GPU context after some frames.
 
     python lost_gpu_node.py pretend | ENGINE

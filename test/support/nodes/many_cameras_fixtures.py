@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide fixtures for a node with several cameras.
 
 Use the plugin with pytest_plugins = ['support.nodes.many_cameras_fixtures'].

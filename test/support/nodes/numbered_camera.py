@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish images that are filled with their number, which is also the stamp's seconds.
 
 python numbered_camera.py TOPIC RELIABILITY DEPTH HZ COUNT WIDTHxHEIGHT...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publish although the middleware refuses messages for a while.
 
 Fast DDS waits at most 100 ms until a reliable publisher can write, and then refuses the message.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscribe to images with plain rclpy and keep none, to measure the memory of the middleware.
 
 python plain_subscriber.py IMAGE_TOPIC COMPRESSED_IMAGE_TOPIC

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector_node whose pipeline obeys commands: the first byte of a picture is a command.
 
 Tests start this program in a separate process. engine_path decides how the model loads. A file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a node that hangs at its start or end, as if the middleware waited forever.
 
 python stuck_node.py [start|end [SECONDS [lock]]]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Let every step of every lifecycle transition fail once, with several kinds of errors.
 
 The program runs as a separate process, because threads and publishers remain if their destruction

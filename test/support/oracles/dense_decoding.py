@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode one dense output in the same way as the pipelines."""
 
 from trt_perception.errors import OutputError

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make annotated pictures, and models with fixed answers, for tests of accuracy."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the outputs of every decoder family for known boxes, from each exporter's conventions."""
 
 from __future__ import annotations

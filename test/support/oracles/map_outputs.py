@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make outputs with a value for each cell, and make maps of them with kernels and on the host."""
 
 from dataclasses import replace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make outputs of every preset and task, and change their shapes as dynamic dimensions allow."""
 
 import itertools

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognise a model only from the tensors and the metadata that a test gives."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make images and compute their RGB values from the definitions of the encodings.
 
 The tests of preprocessing compare with these values. The computation uses float64, and no code of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make dense outputs of every task, and decode them with kernels on a GPU or emulated kernels."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make annotations and detections with masks, keypoints and oriented boxes."""
 
 from dataclasses import replace

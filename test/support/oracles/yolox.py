@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read a YOLOX file with one class by ONNX Runtime and NumPy, as YOLOX's own demo does.
 
 Source: demo/ONNXRuntime, preproc and multiclass_nms in the repository of YOLOX (Ge et al., arXiv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make fixed or random schedules of simulated cameras: times of images, and faults."""
 
 from dataclasses import dataclass, field

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Provide a pipeline whose frames finish on command, and a pool that records its results.
 
 The pipeline obeys the contract of pipelines, and checks that the pool obeys it. The pool

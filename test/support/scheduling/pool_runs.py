@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run frames through a pool as fast as possible."""
 
 import itertools

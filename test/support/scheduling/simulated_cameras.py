@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the real pool in the caller's thread, with cameras and a pipeline on a simulated clock.
 
 The clock advances while the worker reads, computes, publishes or sleeps. Images that are due

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check in a soak that an invalid output of the model drops its own image only.
 
 Each camera sends images at random. The brightness of an image chooses the model's output.

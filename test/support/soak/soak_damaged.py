@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check in a soak that each damaged image is counted, and that the decoders print nothing."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check in a soak that each frame keeps its header, and that no frame is torn.
 
 Each frame is filled with its number.

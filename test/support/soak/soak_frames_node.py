@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector_node that checks whether each frame's pixels belong to its header.
 
     python soak_frames_node.py --ros-args ...

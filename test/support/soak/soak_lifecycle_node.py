@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configure, activate, deactivate and clean up many times; print the resources that remain.
 
     python soak_lifecycle_node.py MODEL WARM_UP CYCLES INTAKE

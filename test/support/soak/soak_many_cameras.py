@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a soak of one node with several cameras that start, stop, change, or send invalid images.
 
 The cameras send more than the node can process, so the scheduler must choose all the time. Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check in a soak that the node frees the memory of huge messages and serves other cameras.
 
 A plain subscriber gets the same messages, because the middleware itself keeps memory for the

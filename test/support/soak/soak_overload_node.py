@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a detector_node whose pipeline takes 20 ms per frame. Print statistics at the end.
 
     python soak_overload_node.py --ros-args ...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check in a soak that the node reports a missing camera, a stalled camera and missing output."""
 
 import signal

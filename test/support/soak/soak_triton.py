@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check in a soak that a node counts every image while its Triton server is killed repeatedly."""
 
 import random

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run soaks: each function keeps the node busy and returns promised and measured figures.
 
 scripts/soak runs them for seconds to hours. ``intake`` is the node's parameter image_intake.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Positions and weights of the cells that make a pixel of a map, for the kernels.
 
 For each axis, they describe the same resizing as ``image_part`` and ``resize_map``.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The class of each pixel of an image."""
 
 from __future__ import annotations

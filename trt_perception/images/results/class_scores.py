@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The scores of all classes for a whole image."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits for images that show results: masks, class and depth maps, debug images.
 
 A small file can hold an image of many pixels. So the node makes no result image above

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Maps that the kernels of a GPU have made."""
 
 from __future__ import annotations

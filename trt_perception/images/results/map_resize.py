@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resize the maps that a network outputs to the pixels of the image.
 
 A map has one value or one vector per cell of a grid over the network's input. The part of the grid

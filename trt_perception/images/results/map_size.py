@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The size of published class and depth maps, as the parameter ``map_size`` gives it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short text for objects with arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families with a box and class scores for each anchor. NMS follows.
 
 On a GPU, the kernels of ``stages/kernels/decode.cu`` decode the families that have an

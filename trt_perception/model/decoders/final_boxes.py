@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families whose outputs are final boxes, so that no NMS follows.
 
 Most families only describe their tensors, the format of a box and the first label.

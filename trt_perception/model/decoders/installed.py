@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Presets of other Python packages, which their entry points name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families of transformers with a box and class scores for each of Q queries. No NMS follows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists all decoders: presets by value of ``model.decoder``, and classes by family."""
 
 from __future__ import annotations

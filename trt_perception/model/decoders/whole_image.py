@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Families whose outputs describe the whole image: class scores, class maps and depth maps."""
 
 from __future__ import annotations

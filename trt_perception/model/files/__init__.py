@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and checks model files before a runtime loads them."""

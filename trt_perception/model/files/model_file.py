@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and checks an engine or ONNX file together with the manifest next to it.
 
 Guarantees: the returned bytes are the checked bytes, because the file is opened once. They come

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds external weights in an ONNX file, and refuses parts that ONNX Runtime does not check.
 
 An ONNX model may keep weights in other files. ONNX Runtime opens these files at any path that the

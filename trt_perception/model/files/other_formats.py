@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognises files of other formats under the name of a model, by their first bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the header of a TensorRT plan."""
 
 from __future__ import annotations

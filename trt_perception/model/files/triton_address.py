@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The address of a model on a Triton server: triton://HOST:PORT/MODEL[/VERSION]."""
 
 from __future__ import annotations

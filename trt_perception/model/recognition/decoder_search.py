@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the decoders that fit the names and shapes of a model's outputs."""
 
 from __future__ import annotations

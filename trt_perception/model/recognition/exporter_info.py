@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The information that exporters write into metadata or a config.json.
 
 Both are untrusted input. Sizes are bounded, values are parsed as literals, and a value of an

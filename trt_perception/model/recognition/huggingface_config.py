@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the config.json and preprocessor_config.json of a Hugging Face model."""
 
 from __future__ import annotations

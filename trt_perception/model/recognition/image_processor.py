@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the preprocessor_config.json of a Hugging Face image processor."""
 
 from __future__ import annotations

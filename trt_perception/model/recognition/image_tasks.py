@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognises tasks that describe the whole image by the shape of the output."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the metadata that LibreYOLO writes into an ONNX file.
 
 Only families are read whose results were compared with the backend of LibreYOLO 1.6.0 (RT-DETR

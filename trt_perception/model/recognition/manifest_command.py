@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Advises how to write a manifest for a model whose files do not describe it."""
 
 from __future__ import annotations

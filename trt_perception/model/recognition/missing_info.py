@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists the parameters that the user must set if recognition is incomplete, and only these."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the user of a program sets the parameters ``model.*``, for messages."""
 
 from __future__ import annotations

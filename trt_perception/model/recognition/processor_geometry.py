@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads size, crop and padding of a Hugging Face image processor.
 
 Only classes whose results were compared are read, because other classes compute other sizes from

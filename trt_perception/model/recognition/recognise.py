@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recognises decoder, preprocessing and class names of a model without a manifest.
 
 The sources, in this order, are the parameters, the metadata in the file, a config.json next to the

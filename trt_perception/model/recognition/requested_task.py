@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Completes a task that the user has set by its name only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the config.json of a timm classifier.
 
 timm's ``save_for_hf`` and ``push_to_hf_hub`` write the file, and so does transformers'

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the metadata that Ultralytics, YOLOv5 and unknown exporters write into an ONNX file."""
 
 from __future__ import annotations

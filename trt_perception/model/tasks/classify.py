@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task of classes for the whole image."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task of upright boxes."""
 
 from __future__ import annotations

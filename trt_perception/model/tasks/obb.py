@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task of oriented boxes, which are rotated around their centre."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task of keypoints: named points of each object, such as joints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task of masks, which mark the pixels of each object."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task of a class for each pixel of the image."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists all tasks, and reads and writes their keys of a manifest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base class of tasks, and descriptions of their topics that need no ROS."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report page of a new bag: objects over time, tracks, problems, and images to look at."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Summarises the results in a new bag for its report page, in memory that constants bound.
 
 The results are read from the new bag, so a bag that was completed earlier has the same summary.

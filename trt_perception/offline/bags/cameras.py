@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the cameras of a bag: topics of colour images, their names, and their calibrations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and decodes the images of a part of a bag, while the model works on earlier images."""
 
 from __future__ import annotations

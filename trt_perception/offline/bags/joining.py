@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Joins the raw results of a bag's parts: tracks objects, filters them, and writes the new bag.
 
 Parts are joined in their order in one process, so the new bag does not depend on the processes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ledger of one output bag: what has been written, and for which inputs.
 
 The file ``detect_bag.json`` in the output folder has a hash of each input and the report of each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans the work on a bag: its cameras, its parts, its output, and the hash of all inputs."""
 
 from __future__ import annotations

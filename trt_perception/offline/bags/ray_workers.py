@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs units in workers that Ray places on the machines of a cluster, with a GPU for each.
 
 Ray only places the workers and reports their ends. Bags, models and results are files in folders

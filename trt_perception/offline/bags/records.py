@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of raw results: what a model found in the images of one part of a bag.
 
 Each record is the result of one image, before a tracker. A file is complete or does not exist. Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Serialises the results of an image for the topics of a bag, as the node does for its topics."""
 
 from __future__ import annotations

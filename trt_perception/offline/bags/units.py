@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One unit of work: run a model on the images of one part of a bag, and store the raw results.
 
 A unit depends on its bag, its model and its parameters only. So its file is the same in any

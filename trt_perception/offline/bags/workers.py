@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs units in workers, which are processes of this machine or of another place.
 
 Each worker opens the model once, and then runs one unit after the other. A unit whose worker dies

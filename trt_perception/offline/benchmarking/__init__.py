@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the speed of models, and reports the results."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the report page of benchmark_engine."""
 
 from __future__ import annotations

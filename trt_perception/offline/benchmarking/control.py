@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides when each measurement ends, and reports progress.
 
 A measurement ends after a number of frames, after a number of seconds, or after a request to stop,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads frames for measurements, in the encodings that cameras send."""
 
 from __future__ import annotations

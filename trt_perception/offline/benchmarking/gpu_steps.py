@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the engine and the single steps of the pipeline on the GPU.
 
 All steps use the stream and the buffers of one slot of a pipeline. CUDA events measure times on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the steps of an ONNX model in host memory."""
 
 from __future__ import annotations

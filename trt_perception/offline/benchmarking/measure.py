@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures latency, throughput, host time and repeatability of any pipeline.
 
 The measurement uses the pipeline as the detector does. It enqueues a batch as soon as a slot is

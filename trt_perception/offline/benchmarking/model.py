@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures one model: the network alone, single steps, and the whole pipeline."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options and results of the measurements of one model."""
 
 from __future__ import annotations

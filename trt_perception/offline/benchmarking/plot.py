@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots benchmark results: steps, latency and throughput of each model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats benchmark results as text tables, and describes the machine."""
 
 from __future__ import annotations

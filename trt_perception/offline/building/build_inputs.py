@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds the inputs of a build. They are read before the first slow step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the report page of build_engine from the content of its JSON report."""
 
 from __future__ import annotations

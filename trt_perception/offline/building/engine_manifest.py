@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the manifest of an engine from values that its build recorded."""
 
 from __future__ import annotations

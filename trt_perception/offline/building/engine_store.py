@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores finished engines in a folder, so that an unchanged build is not repeated.
 
 An entry is a folder with the engine, its manifest, the report and their hashes; its name is the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks the output paths of a build before hours of work, and writes the files at its end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Versions of the installed packages that change the result of a build or a calibration."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Holds the report of a build. Each step fills its part, so a failed build also has a report."""
 
 from __future__ import annotations

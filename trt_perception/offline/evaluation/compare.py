@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures several models on the same images, and compares each model with the first."""
 
 from __future__ import annotations

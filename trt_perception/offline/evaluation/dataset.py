@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A data set for evaluation: images and their annotated objects."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a pipeline on image files, and decodes the next images while the model works."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws charts as SVG. The style of the page sets colours, so that charts fit dark and light."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds HTML from parts. All text is escaped, so that names from files never become HTML."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A report page: one HTML file that works from disk, without any other file or request.
 
 A tool adds sections of ``markup`` and ``charts``, pictures, and data for its script. The security

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the speed of engines and ONNX models: network, single steps and whole pipeline."""
 
 from __future__ import annotations

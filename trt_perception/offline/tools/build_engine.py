@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds a TensorRT engine from an ONNX model: precision, INT8 calibration, accuracy, manifest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a model on the images of bags without ROS, and writes bags of the node's messages."""
 
 from __future__ import annotations

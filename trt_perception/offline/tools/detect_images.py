@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a model on images and videos without ROS, and writes the results."""
 
 from __future__ import annotations

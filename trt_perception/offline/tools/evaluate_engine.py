@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the accuracy of engines and ONNX models, and compares each model with the first."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a model into the model repository of a Triton server."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows a model's file and manifest, and on a GPU tensors, memory and layers of an engine."""
 
 from __future__ import annotations

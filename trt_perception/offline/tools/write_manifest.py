@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Command line that writes the manifest of a model without building an engine."""
 
 from __future__ import annotations

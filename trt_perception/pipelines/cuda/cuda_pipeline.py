@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline on the GPU: it uploads frames, launches one CUDA graph, and reads back the boxes.
 
 A batch with dense outputs passes through a slot in these steps:

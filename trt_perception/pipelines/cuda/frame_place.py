@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One place of a batch: the device memory, the header and the upload of its frame."""
 
 from __future__ import annotations

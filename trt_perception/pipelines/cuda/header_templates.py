@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Headers of frames for the GPU, computed once for all frames with the same layout."""
 
 from __future__ import annotations

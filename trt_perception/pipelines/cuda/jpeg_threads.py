@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Threads that read and decode JPEG files into the slots of a pipeline on the GPU.
 
 nvJPEG keeps a CPU core busy for 1 ms per frame, and checking a file takes a third of this time. So

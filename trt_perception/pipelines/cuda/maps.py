@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the requested maps of each image with kernels: classes and their probability, or depth.
 
 The kernels run after the graph. Only the maps are copied to the host, each behind free memory for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Page-locked memory for the images that kernels make: masks, class and depth maps.
 
 These images are made only on request. The result of a frame refers to its images. The memory is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The decoders of a slot: kernels decode boxes, or the host decodes all outputs.
 
 A slot uses one of these two decoders, or `MapDecoder` in `maps.py`. The slot's graph contains the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One batch in flight on the GPU: its buffers, its stream, its graphs, and its steps."""
 
 from __future__ import annotations

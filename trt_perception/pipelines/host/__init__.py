@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipelines that preprocess and decode in host memory."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The work on a frame in host memory: preprocessing and decoding for models with NumPy arrays."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline of ONNX models: OpenCV letterbox, ONNX Runtime, NumPy decoding."""
 
 from __future__ import annotations

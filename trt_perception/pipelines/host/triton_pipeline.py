@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline of a model on a Triton server: preprocessing and decoding here, the model there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The subscriptions of the node detections_3d."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the boxes of the objects of one image, and says in words why it cannot."""
 
 from __future__ import annotations

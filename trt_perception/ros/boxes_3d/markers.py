@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The boxes as markers, which RViz and Foxglove draw."""
 
 from __future__ import annotations

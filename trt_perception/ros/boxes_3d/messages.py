@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads serialised calibrations and keypoints, and writes boxes in space.
 
 No read takes more memory than a small multiple of the message. Format: see `wire.cdr`.

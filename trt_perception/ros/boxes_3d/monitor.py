@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says what is wrong with the inputs of the node detections_3d, and publishes /diagnostics."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lifecycle node that joins the detections of a camera with its depth images.
 
 configure creates the publishers, activate subscribes, deactivate lets the messages that wait

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Declares the table of trt_perception.parameters.boxes_3d as ROS parameters."""
 
 from __future__ import annotations

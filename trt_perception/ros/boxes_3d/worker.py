@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The thread that joins messages, finds boxes and publishes them, and the counts of the node."""
 
 from __future__ import annotations

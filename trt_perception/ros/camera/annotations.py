@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The results of objects as drawings: messages of foxglove_msgs, an optional package.
 
 Coordinates are pixels of the image. In these messages as in Detections, the origin is the upper

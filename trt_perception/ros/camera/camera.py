@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One camera of a node: its subscription, the reader of its images, its publishers, its monitor.
 
 A frame passes through these methods, in this order:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Receives the calibration of a camera."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Monitors one camera: its worst problem, the age of its output, and its counts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The debug image: the camera's image with drawn detections, made only for subscribers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The image subscription of a camera. It adapts its QoS and counts images that were lost."""
 
 from __future__ import annotations

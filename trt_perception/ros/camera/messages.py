@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the frames of a camera's messages, and creates the headers of published messages."""
 
 from __future__ import annotations

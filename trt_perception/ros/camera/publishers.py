@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The publishers of one camera: topics of the task, label_info, debug image."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounds the memory for published images of results: masks, maps, debug images.
 
 An image above MAX_RESULT_PIXELS is skipped. Threads of all cameras make larger images one at a

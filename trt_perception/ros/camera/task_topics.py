@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The topics that tasks publish for each image: one class per topic."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tracks of one camera: ids of its detections, and the service that ends all tracks."""
 
 from __future__ import annotations

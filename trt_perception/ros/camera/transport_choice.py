@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chooses the topic of each camera: raw images or compressed images."""
 
 from __future__ import annotations

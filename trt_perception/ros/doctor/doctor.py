@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks machine, shell, model and cameras, and prints a fix for each problem.
 
 doctor runs without a GPU, cameras or ROS, and reports the missing parts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads parameter files and arguments for doctor, exactly like a node.
 
 This module is a separate program that prints one line of JSON. ROS reads the files, and the node's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Observes camera topics and the diagnostics of detectors for doctor.
 
 This module is a separate program that prints its findings as one line of JSON.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes images as serialised messages, through rcl's C interface, into the package's own memory.
 
 While rclpy takes a message, it holds the GIL and converts every byte to Python objects. The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reusable memory for messages. A lease returns the memory when its last array is gone.
 
 Every view of such an array keeps the lease alive, because a NumPy view refers to its base. So

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A thread that takes images from the middleware. It waits and takes without the GIL.
 
 The thread also waits for QoS events, because they share a condition with the images of their

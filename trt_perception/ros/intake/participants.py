@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DDS participants that receive the raw images of a node, besides the node's own participant.
 
 One thread of a DDS participant copies messages out of shared memory, 1 to 2.5 ms for each raw

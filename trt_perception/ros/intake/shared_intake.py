@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The intakes that all cameras of a node share. rclpy replaces them if rcl does not fit."""
 
 from __future__ import annotations

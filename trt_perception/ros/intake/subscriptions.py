@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Subscriptions to images, served by an intake's thread or by rclpy."""
 
 from __future__ import annotations

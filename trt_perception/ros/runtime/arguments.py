@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of option values for argparse, shared by the programs in ros/."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node's side of a bond with Nav2's lifecycle manager.
 
 Both sides publish ``bond/msg/Status`` on the topic ``bond``: a heartbeat in each period, and

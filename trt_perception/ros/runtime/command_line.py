@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Separates the ROS arguments of a command line from the program's options, and checks both."""
 
 from __future__ import annotations

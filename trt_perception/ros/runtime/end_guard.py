@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kills a node whose interpreter hangs after a signal. Runs in a process of its own.
 
 Native code may keep the interpreter's lock: rclpy in some calls, and ONNX Runtime before 1.24

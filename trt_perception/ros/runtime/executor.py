@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An executor that logs the exception of a callback and goes on.
 
 With rclpy's executor, an exception leaves `spin` and ends the process, and the caller of a service

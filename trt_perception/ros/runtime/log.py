@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Passes log messages of the package to the ROS log, where foreign text cannot forge lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks message packages that may be missing."""
 
 from __future__ import annotations

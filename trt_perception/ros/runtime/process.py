@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a node in its process: start, signals and end."""
 
 from __future__ import annotations

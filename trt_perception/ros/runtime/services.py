@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lets every service of a node answer, even if its handler raises."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ends the process if one of its steps does not return."""
 
 from __future__ import annotations

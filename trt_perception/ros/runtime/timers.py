@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Timers of the node, on a clock that never stops or jumps."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """rcl's C interface. No other module of ros/ uses ctypes."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The part of rcl's C interface that rclpy lacks: a wait set and a take that release the GIL.
 
 The module calls the library that rclpy has loaded, by ctypes. The struct layouts are the layouts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Publishes large messages without holding the GIL.
 
 rclpy holds the GIL until the middleware has accepted a message. Fast DDS accepts a message when

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bilinear or bicubic sampling with antialiasing, as in Pillow's resize on the host. A pixel of the network's input is
 // the weighted mean of the image's pixels under it. The weights form a triangle twice as wide as the pixel, or Keys' cubic
 // with a = -0.5, four times as wide. Sampling is horizontal, then vertical. If pixels are rounded, it rounds to bytes after

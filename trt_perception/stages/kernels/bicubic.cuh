@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bicubic sampling from the sixteen neighbours of a position, with half-pixel centres and the coefficient a = -0.75.
 // Outside the image, the border repeats. Arithmetic is float32 as in torch. If pixels are rounded, then only at the end:
 // cv2.resize of bytes gives the same on x86; elsewhere, it uses weights of 11 bits, and differs by one level at most.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Bilinear sampling from the four neighbours of a position, with half-pixel centres. Outside the image, the border
 // repeats. Arithmetic and precision are those of the host, so that host and device give the same values: cv2.resize of
 // bytes if pixels are rounded, else float32 as in torch.

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Decodes rows of anchors to the final boxes, with the rules of Dense in trt_perception/model/decoders/anchors.py. With
 // GRID_STRIDES, boxes are relative to grid cells, as in YoloxRaw in the same module. OBJECTNESS, TRANSPOSED and
 // GRID_STRIDES come from the decoder's anchor_row_layout(). TASK_VALUE_COUNT is the number of values after an anchor's

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The header of a frame, the table of a batch, and conversions between float and tensor values.
 // FrameHeader and Batch have the layouts of trt_perception/stages/frame_header.py; tests compare them.
 

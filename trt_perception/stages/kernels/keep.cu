@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // The last step of decode.cu: removes candidates that overlap better ones, and writes the result for the host.
 
 // Returns the remaining candidates among 32 pending ones as bits, at most ``room``. ``overlapping`` has the overlaps of

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Converts the pixels of each supported encoding to the network's input in one pass.
 //
 // Each thread computes one pixel of the input. sample() in bilinear.cuh, bicubic.cuh or antialiased.cuh

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Makes the maps of one image: the class of each pixel and its probability, or the depth of each pixel. A pixel is a
 // weighted sum of cells of the network's output. cell_taps in trt_perception/images/results/cell_taps.py computes the cells
 // and weights of each column and row, for every way of resizing. MAP_KIND says what a cell holds.

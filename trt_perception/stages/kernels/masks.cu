@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes the mask number of each pixel: 0 outside all masks, i for the i-th row of the result. Better masks are on top.
 // Must equal Masks in trt_perception/images/detections.py. A pixel belongs to a mask if it is in the box and its logit is
 // above 0. The logit is the sum of the prototypes, interpolated bilinearly with half-pixel centres and weighted by the

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Writes the input pixel_mask: 1 at pixels of the image, 0 in its padding. A mask may be smaller than the network's input;
 // then each of its pixels stands for the first network pixel that it covers. Must equal image_mask in
 // trt_perception/model/input_layout.py.

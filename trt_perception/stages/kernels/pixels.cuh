@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+
 // Converts the bytes of each supported encoding to the colour of one pixel, as OpenCV does on the host.
 
 struct Rgb { int r, g, b; };  // 0 to 255

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Add an execution provider to a session of ONNX Runtime, and say why a provider cannot be used.
 
 ONNX Runtime builds a session on the CPU if a provider cannot be loaded, and only prints the

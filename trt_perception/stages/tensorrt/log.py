@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Forward TensorRT's messages to Python's log, and keep errors and warnings for exceptions.
 
 TensorRT uses one logger per process. While a builder or runtime exists, TensorRT ignores any other

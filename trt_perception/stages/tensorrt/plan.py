@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load a plan with the first Python module that accepts the plan.
 
 ``tensorrt_lean`` is TensorRT's lean runtime. It has no builder and no inspector, and runs only

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Register TensorRT's own plugins and load plugin libraries, before an engine needs them.
 
 TensorRT has one plugin registry per Python module and process. The registry refuses a library

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load a TensorRT engine, and create contexts that queue inference on a stream.
 
 Supports ``tensorrt`` and ``tensorrt_lean`` 10.3 to 11.x, and ``tensorrt_rtx``. Enumeration values

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses a message of a Triton server in memory that a constant limits.
 
 The limits of gRPC count bytes. But an empty message inside a message has 2 bytes, and needs 95

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The connection to a Triton server: what the server says about a model, and its shared memory.
 
 Everything that the server says is checked like a file: its size is bounded, and unknown values are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared memory through which a Triton server on this machine reads inputs and writes outputs.
 
 A region is a file in /dev/shm. Its process holds a lock on it, so a file without a lock belongs to

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The messages of a request to a Triton server: tensors, and their places in shared memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model on a Triton server: several requests in flight, each with a time limit.
 
 A request that is too late is not over: the server still reads and writes the shared memory of the

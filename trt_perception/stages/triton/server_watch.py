@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks a Triton server, and owns the shared memory of the requests of one model.
 
 A thread asks the server once per second whether the model is ready and unchanged. After an error

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the cache of calibration ranges: ranges are reused only for equal inputs."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the selection of calibration images, and of refused images."""
 
 import random

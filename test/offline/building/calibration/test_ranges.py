@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of ranges from histograms, with NumPy and ONNX Runtime's calibrators as references."""
 
 import numpy as np

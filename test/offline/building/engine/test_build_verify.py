@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the check of a built engine. Stand-ins for GPU and TensorRT return recordings."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the choice between installed TensorRT packages, and of errors if none is suitable."""
 
 from __future__ import annotations

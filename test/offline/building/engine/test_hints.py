@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that a known message of TensorRT leads to an error with a remedy."""
 
 import re

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Test examples/plugin: its kernel on the CPU, its names, and the lean runtime's registry.
 
 ``test/gpu/test_gpu_plugin_example.py`` runs the kernel on a GPU. No test runs the plugins with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of Python modules with plugin creators, with the real registry of the lean runtime."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of calls to TensorRT releases that are not installed, with a stand-in for each release."""
 
 from __future__ import annotations

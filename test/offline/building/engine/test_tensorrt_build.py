@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of real builds by TensorRT-RTX, which needs no GPU to build."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of TensorRT's own INT8 calibration: uploaded data, cached ranges, callback errors."""
 
 from __future__ import annotations

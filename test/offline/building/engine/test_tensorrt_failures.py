@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of builds that fail or are stopped: messages, progress, and the end of all threads."""
 
 from __future__ import annotations

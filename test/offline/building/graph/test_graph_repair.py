@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of models with exporter faults: unsorted nodes, float64, auxiliary inputs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that a detector's head is found by its structure, independent of names."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of reading ONNX models (external weights, versions, damage, names) and of slimming."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that the decoder of a transformer is found by its number of queries."""
 
 from pathlib import Path

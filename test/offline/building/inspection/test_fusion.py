@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ONNX nodes of an engine's layers, in reports of engines of the digits from an H100.
 
 The reports were recorded with TensorRT-RTX 1.4. Dimensions and kernel names were removed.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of reading the inspector's JSON, with reports that TensorRT wrote."""
 
 from __future__ import annotations

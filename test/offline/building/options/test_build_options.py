@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the options of build_engine: values, rules, command line, files of class names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of build.yaml: every option, errors with their lines, and paths within the folder."""
 
 from __future__ import annotations

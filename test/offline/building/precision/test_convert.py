@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of conversion to FP16 and BF16: converted nodes, kept nodes, and equal results."""
 
 import ml_dtypes

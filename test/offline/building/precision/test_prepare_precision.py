@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests that an INT8 model for TensorRT's own calibration has batches and no Q/DQ nodes."""
 
 import shutil

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of INT8 and FP8 quantisation: quantised layers, accuracy, and builds with TensorRT-RTX."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the scales of tensors whose values are 0, nearly 0, too large or not finite."""
 
 import cv2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of the scales of weights that are 0, nearly 0, or not finite."""
 
 import numpy as np

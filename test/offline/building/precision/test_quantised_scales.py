@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of scales in models that were quantised in training or by another tool."""
 
 import functools

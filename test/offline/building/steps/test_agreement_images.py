@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tests of how many images the comparison of two models uses."""
 
 from pathlib import Path

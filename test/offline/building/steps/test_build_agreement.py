@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """After a build, the digits model must find the same objects as its original."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine --batch builds an engine for batches of images from several cameras."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine writes engine, manifest and report from ONNX, in real TensorRT-RTX builds."""
 
 import errno

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine builds exported files whose output shapes are open."""
 
 from __future__ import annotations

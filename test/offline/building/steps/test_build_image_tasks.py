@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine calibrates and compares models that describe the whole image."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A build lists each folder once, reads each file once and describes the manifest once."""
 
 from __future__ import annotations

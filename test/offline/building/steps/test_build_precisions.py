@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine builds both detector sizes in each precision, with fixed and open shapes."""
 
 from pathlib import Path

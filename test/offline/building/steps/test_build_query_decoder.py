@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine warns about a transformer decoder in FP16. An option keeps it in FP32."""
 
 import json

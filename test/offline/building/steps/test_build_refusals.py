@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine refuses bad models and options with a message and a code, and changes no file."""
 
 import contextlib

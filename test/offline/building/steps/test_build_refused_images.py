@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine refuses bad images, labels and gates with a message, and writes no engine."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine refuses each output path that it cannot or must not write, with a message."""
 
 import os

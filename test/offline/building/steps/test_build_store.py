@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds reuse engines of the store while model, options and images are unchanged."""
 
 import hashlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine checks accuracy gates of models with masks, keypoints or oriented boxes."""
 
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build_engine quantises a YOLOX that others trained, and ONNX Runtime reads the Q/DQ files.
 
 The images show characters with known boxes (scripts/benchmarks/text_scenes.py). Images that

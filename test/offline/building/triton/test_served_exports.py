@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exported models on a real Triton server, whose Python backend replaces the real backends.
 
 The server itself checks the configuration that export_triton wrote.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model with a uint8 input computes the same outputs as the model with floats."""
 
 from dataclasses import replace

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calibration: its images, the ranges of activations, and the cache of ranges."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a model on calibration images and count the magnitudes of its tensors.
 
 One image is processed at a time, and only histograms (``ranges``) are kept. Memory therefore

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stores the ranges of each calibration, and reuses them if all inputs are the same.
 
 Each calibration has one file, whose name is a hash of all inputs. Guarantees: a file is complete

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select images for calibration, record the selection, and read each image once.
 
 Guarantees: the same files, limit and seed give the same selection on every machine. A file that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count magnitudes of tensors in histograms, and choose ranges for quantisation by three methods.
 
 Quantisation is symmetric, so a range is one number per tensor: the magnitude of the largest

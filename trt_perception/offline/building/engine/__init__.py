@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorRT: network, builder settings, calibrator, the build, the check of the engine."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds a plan, the serialised engine, from ONNX bytes and build options.
 
 Supports ``tensorrt`` 10.3 to 11.x and ``tensorrt_rtx``. Only TensorRT-RTX builds without a GPU.

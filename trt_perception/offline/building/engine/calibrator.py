@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """TensorRT's own INT8 calibration, which only the DLA on JetPack 6 still needs.
 
 The model has no Q/DQ nodes. TensorRT runs the model on batches and chooses the ranges. TensorRT

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks before a build that TensorRT and this machine support the options and the model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Transfers build options to TensorRT's builder configuration; loads timing caches."""
 
 from __future__ import annotations

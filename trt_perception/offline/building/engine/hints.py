@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Explains known messages of TensorRT, with a remedy for each."""
 
 from __future__ import annotations

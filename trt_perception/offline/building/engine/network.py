@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes TensorRT's network from ONNX bytes: parsing, profiles, and layers that stay in FP32."""
 
 from __future__ import annotations

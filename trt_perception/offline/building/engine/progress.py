@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports the progress of a TensorRT build, and stops the build on request.
 
 TensorRT builds in a separate thread. If it built in the main thread, Python would lose a signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Import Python modules with plugin creators, for the time of a build.
 
 A module registers its creators with TensorRT when it is imported, as ``tensorrt.plugin`` does, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the installed TensorRT, its release, and the GPU of this machine.
 
 Callers look up enumeration members by name, because releases of TensorRT number them differently.

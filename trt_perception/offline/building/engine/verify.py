@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks a new engine on a GPU: precision of its layers, and latency."""
 
 from __future__ import annotations

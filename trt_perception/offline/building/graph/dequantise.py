@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removes the Q/DQ nodes of a quantised model, to compare the model with FP16.
 
 The weights become the values that DequantizeLinear returns; all other nodes stay. The result is as

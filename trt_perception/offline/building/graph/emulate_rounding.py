@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes a float32 graph that computes like a graph in half precision, for ONNX Runtime on CPUs.
 
 ONNX Runtime's CPU kernels compute several layers of a float16 graph in float32, so they neither

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers questions about an ONNX graph: producers and consumers of tensors, constants, names.
 
 Only ``name_nodes`` changes a model. GraphIndex ignores nodes inside subgraphs (If, Loop, Scan),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repairs two faults that exporters leave in a model: a wrong order of nodes, and float64.
 
 Neither repair changes the engine. TensorRT computes float64 in float32, and ignores the order of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a float32 graph to FP16 or BF16, except for named nodes.
 
 A strongly typed TensorRT network runs each layer in the types of the graph. A tensor can have two

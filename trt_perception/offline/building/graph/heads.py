@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds a detector's head in its graph: the output layers, and the decoding behind them.
 
 Output layers are the last layers with learned weights. They and the decoding stay in float for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts the multiply-accumulates of a network's layers, by precision.
 
 A multiply-accumulate (MAC) is one product added to a sum. The operators Conv, ConvTranspose, Gemm

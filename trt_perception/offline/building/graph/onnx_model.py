@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads an ONNX model for building, and refuses unusable models with a reason.
 
 External weights are read only from the model's own folder, and are part of the hash. The returned

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Slims an ONNX graph with onnxslim, and keeps the result only if it computes the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a model to a newer version of ONNX's operators."""
 
 from __future__ import annotations

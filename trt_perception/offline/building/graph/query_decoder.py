@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the decoder of a transformer detector, which may lose accuracy in FP16.
 
 DETR, RT-DETR, D-FINE and related models refine a fixed number of queries. Reference points and

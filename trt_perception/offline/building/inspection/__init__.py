@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a built engine contains: its layers, their ONNX nodes and times."""

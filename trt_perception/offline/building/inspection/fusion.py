@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says which ONNX nodes each layer of an engine computes, and what differs between two engines.
 
 TensorRT computes several nodes in one layer (fusion), and some nodes in several layers. Its report

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports on an engine or ONNX file, as text and as JSON.
 
 Reading the file, its header and its manifest needs neither TensorRT nor a GPU.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Inspects an engine on a GPU: tensors, profiles, memory, layers and layer times."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the layers of an engine from the report of TensorRT's inspector.
 
 A layer is one kernel, made from several ONNX nodes or from a part of a node. The profiling

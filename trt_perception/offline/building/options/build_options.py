@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All options of build_engine, in one typed table.
 
 Each field of BuildOptions defines one option: type, default, range, unit and description. Command

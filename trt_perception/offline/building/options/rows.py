@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of the option table: texts for --help, messages and docs, and readers of values."""
 
 from __future__ import annotations

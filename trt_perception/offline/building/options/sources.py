@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read options from build.yaml and from the command line, which takes precedence.
 
 Guarantees: no key in build.yaml is ignored, and errors name each wrong key with its line.

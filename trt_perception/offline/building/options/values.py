@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of option values: shapes, profiles, sizes, paths and compute capabilities.
 
 A reader takes the value of one option from a section. The command line gives text; YAML gives

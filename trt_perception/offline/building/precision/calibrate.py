@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selects calibration images for INT8 and FP8, and calibrates with the requested tool."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a model to the precision of an engine.
 
 A strongly typed TensorRT (10.12 and newer, RTX) computes in the types of the graph, so the graph

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The precision step of a build: calibrates for INT8 and FP8, then converts the graph's types."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Quantises a model with images, to INT8 or FP8, with the Q/DQ nodes that TensorRT accepts.
 
 ONNX Runtime's quantiser writes the Q/DQ nodes; this module chooses layers and ranges. TensorRT's

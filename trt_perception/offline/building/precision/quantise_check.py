@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks a quantised model for defects that TensorRT's parser reports less clearly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts a model quantised to INT8 into a model quantised to FP8 (E4M3).
 
 Layers and ranges stay the same. The largest magnitude is 448 instead of 127. TensorRT runs FP8

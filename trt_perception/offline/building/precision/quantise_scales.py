@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adjusts scales so that TensorRT accepts them: positive, and large enough for FP16.
 
 TensorRT refuses scales that are not positive. It computes the other layers in FP16, whose smallest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the accuracy of the built model with the accuracy of the original."""
 
 from __future__ import annotations

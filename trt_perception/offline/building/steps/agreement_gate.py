@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check after every build that the built model has the results of the original.
 
 The measure is ``evaluation.metrics.agreement``: F1 of the detections at the node's default

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build an engine step by step: from an ONNX file to an engine, its manifest and a report.
 
 Guarantees: a build that fails leaves existing files unchanged. The report has the duration and the

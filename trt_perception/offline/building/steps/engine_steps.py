@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that build an engine from a converted model, and load and time the engine."""
 
 from __future__ import annotations

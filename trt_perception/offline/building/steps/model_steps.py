@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that read an ONNX file and convert the model to the requested precision."""
 
 from __future__ import annotations

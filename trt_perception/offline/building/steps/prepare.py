@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Determine preprocessing, decoder, class names and output shapes of a model before its build."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reuse the stored engine of an unchanged build."""
 
 from __future__ import annotations

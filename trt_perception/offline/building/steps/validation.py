@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the built model with the original on validation or calibration images."""
 
 from __future__ import annotations

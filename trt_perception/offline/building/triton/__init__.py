@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes models for a Triton server."""

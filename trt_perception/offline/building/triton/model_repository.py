@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes a model into the model repository of a Triton server.
 
 A model is a folder: config.pbtxt, labels.txt, and a folder for each version with the model's file.

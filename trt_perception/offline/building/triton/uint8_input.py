@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves scale, mean and standard deviation of a model's preprocessing into its graph.
 
 The input then takes pixels as bytes: a quarter of the bytes of float32.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """COCO annotation files: images, classes and masks."""

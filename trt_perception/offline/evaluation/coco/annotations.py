@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads and checks COCO annotation files.
 
 Guarantee: annotations are consistent. Ids are unique. Each box is finite and refers to a listed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Matches the classes of a model with annotated categories by name.
 
 Numbers differ between files: COCO's category ids go from 1 to 90 with gaps, while a network's

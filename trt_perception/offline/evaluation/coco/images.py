@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the files of annotated images, and reads images in their annotated orientation."""
 
 from __future__ import annotations

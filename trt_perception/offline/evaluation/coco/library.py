@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports pycocotools when it is first needed."""
 
 from __future__ import annotations

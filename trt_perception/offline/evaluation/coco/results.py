@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts detections to COCO's results format.
 
 Format: https://cocodataset.org/#format-results.

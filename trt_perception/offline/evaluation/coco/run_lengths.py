@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Converts masks to and from COCO's compressed run lengths.
 
 Runs count pixels column by column, alternately outside and inside the mask, outside first. Source:

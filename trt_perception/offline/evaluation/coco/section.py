@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads COCO files key by key, and describes their errors.
 
 Format: https://cocodataset.org/#format-data.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the agreement of two models' results, which needs no labels."""
 
 from __future__ import annotations

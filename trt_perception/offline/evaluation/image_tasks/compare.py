@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs models that describe the whole image on the same images, and compares them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds and reads the labels of images: names of folders, or PNG files with a value per pixel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the results of one model against labels, for tasks that describe the whole image."""
 
 from __future__ import annotations

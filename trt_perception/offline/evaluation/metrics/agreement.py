@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures the agreement of two models' detections, which needs no annotations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mean average precision as COCO defines it, computed by pycocotools.
 
 Average precision is the mean precision at 101 recalls. mAP is its mean over categories and over

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures keypoints by their similarity OKS (https://cocodataset.org/#keypoints-eval).
 
 An annotation has ``keypoints``: x, y and visibility of each keypoint. Visibility is 0 if not

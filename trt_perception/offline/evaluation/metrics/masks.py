@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures masks by the IoU of their pixels.
 
 An annotation has ``segmentation``: polygons or run lengths (text or numbers), in the size of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares objects by their boxes. Subclasses compare masks, keypoints or oriented boxes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts correct and wrong detections, image by image, at one score threshold.
 
 mAP measures the ranking of detections. These counts show the quality of a node's output.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures oriented boxes by the IoU of rotated rectangles.
 
 An annotation has ``oriented_bbox``: centre x, centre y, width, height, and angle. The angle is in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shapes of the objects in one image, and the overlap of their boxes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selects the measure of a task by the name in ``Task.measure``."""
 
 from __future__ import annotations

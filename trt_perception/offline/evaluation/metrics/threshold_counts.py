@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Counts correct and wrong detections at each of 101 score thresholds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the report page of models that describe the whole image."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drawable shapes of annotated and detected objects."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Creates plots with matplotlib, which is imported only if a plot is requested."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plots the accuracy of models: precision over recall, and AP50 of each category."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Says whether a model loses less accuracy than a stated limit."""
 
 from __future__ import annotations

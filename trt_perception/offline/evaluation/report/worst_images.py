@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the images with most mistakes: missed objects, false detections and wrong classes."""
 
 from __future__ import annotations

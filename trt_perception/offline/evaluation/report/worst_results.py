@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps pictures of the worst results of models that describe the whole image."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types and checks of arguments that several command-line tools use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs command-line tools: exit codes, messages, and saving of results."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of detect_images: annotated images and videos, and COCO JSON of detections."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the sources of detect_images and checks its output files before the work starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formats an accuracy report as text tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of detect_images for tasks that describe the whole image: classes and maps as PNG."""
 
 from __future__ import annotations

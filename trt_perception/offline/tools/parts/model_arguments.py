@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arguments of tools that run a model: thresholds, device, parameters of the model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracks of detect_images: ids of the objects in each sequence of images."""
 
 from __future__ import annotations
