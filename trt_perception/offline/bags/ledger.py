@@ -218,7 +218,7 @@ def check_runtime(ledger: Ledger, facts: ModelFacts, folder: Path) -> None:
     )
 
 
-def refuse_folders(errors: Sequence[ConfigError]) -> None:
+def check_folders(errors: Sequence[ConfigError]) -> None:
     """Raise one error for all output folders that cannot be used. Without errors, do nothing.
 
     Args:

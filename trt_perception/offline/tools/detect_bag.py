@@ -40,9 +40,9 @@ from trt_perception.offline.bags.cameras import FoundCameras, find_cameras
 from trt_perception.offline.bags.joining import BagJoin, check_free_topics
 from trt_perception.offline.bags.ledger import (
     Ledger,
+    check_folders,
     check_runtime,
     read_ledger,
-    refuse_folders,
     remove_parts,
     remove_results,
 )
@@ -263,7 +263,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
     if not prepared.runs:
         raise ConfigError('bags', '; '.join(failures.values()))
     if not options.dry_run:
-        refuse_folders([run.refusal for run in prepared.runs if run.refusal is not None])
+        check_folders([run.refusal for run in prepared.runs if run.refusal is not None])
     return prepared
 
 
@@ -653,7 +653,7 @@ class _BagRuns:
                 check_runtime(run.ledger, facts, run.plan.output)
             except ConfigError as error:  # noqa: PERF203
                 errors.append(error)
-        refuse_folders(errors)
+        check_folders(errors)
 
     def _open_join(self, run: _BagRun, facts: ModelFacts) -> None:
         if run.ledger.is_complete:
