@@ -216,7 +216,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         except TrtPerceptionError as error:  # noqa: PERF203
             if len(options.bags) == 1:
                 raise
-            failures[bag] = f'{bag}: {_without_bag(str(error), bag)}'
+            failures[bag] = str(error) if error.subject == bag else f'{bag}: {error}'
     if not found:
         raise ConfigError('bags', '; '.join(failures.values()))
     cameras = [camera for facts in found.values() for camera in facts.found.cameras]
@@ -612,7 +612,7 @@ class _BagRuns:
                     elif isinstance(event, Finished):
                         self._on_finished(event.unit)
                     elif isinstance(event, Failed):
-                        self._on_failed(event.unit, event.reason)
+                        self._on_failed(event)
         finally:
             self.seconds = time.monotonic() - self._opened_s
             for run in self.prepared.runs:
@@ -625,11 +625,16 @@ class _BagRuns:
         self._join(run)
         if run.join is not None and not run.join.has_result(unit):
             folder = unit.target.parent
-            self._on_failed(unit, f'its result is missing: its worker has another folder {folder}')
+            self._on_failed(
+                Failed(unit, f'its result is missing: its worker has another folder {folder}')
+            )
 
-    def _on_failed(self, unit: Unit, reason: str) -> None:
+    def _on_failed(self, event: Failed) -> None:
+        unit = event.unit
         run = self._by_bag[unit.bag]
-        sentence = f'{unit.bag}: part {unit.number}: {_without_bag(reason, unit.bag)}'
+        sentence = f'part {unit.number}: {event.reason}'
+        if not event.names_bag:
+            sentence = f'{unit.bag}: {sentence}'
         run.failure = run.failure or sentence
         self._report(sentence)
 
@@ -748,11 +753,6 @@ def _interruption_text(prepared: _Prepared, options: argparse.Namespace) -> str:
 def _same_command(options: argparse.Namespace) -> str:
     """Name the command that keeps the results of this one."""
     return 'the same command' + (' without --overwrite' if options.overwrite else '')
-
-
-def _without_bag(sentence: str, bag: str) -> str:
-    """Return the text of an error without the path of its bag, which an error has as subject."""
-    return sentence.removeprefix(f'{bag}: ')
 
 
 def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
