@@ -87,7 +87,7 @@ def recorded_for_the_readme():
 def test_figures_of_the_readme_equal_the_recorded_figures():
     """A figure without a record is not in the list, so it fails."""
     assert readme_figures(README) == recorded_for_the_readme()
-    measured = rows(section(README, 'Why trt_perception?'))
+    measured = rows(section(README, 'Measured'))
     assert [result for _, result, _ in measured if not readme_figures(result)] == []
     links = [re.findall(r'\]\((docs/data/[^)]*)\)', details) for *_, details in measured]
     assert all(links)

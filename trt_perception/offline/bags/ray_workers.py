@@ -113,7 +113,7 @@ def _connected(ray: Any, address: str | None, workers: int) -> Iterator[None]:
             raise ConfigError(
                 f'--ray-address {address}' if address else '--ray',
                 f'Ray cannot be used: {to_one_line(error)}',
-                fix='see "A thousand bags" in docs/bags.md' if address else '',
+                fix='see docs/bags_many.md' if address else '',
             ) from error
         yield
     finally:
