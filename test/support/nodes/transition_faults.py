@@ -101,7 +101,7 @@ class Fault:
 
     @staticmethod
     def _exempt(code):
-        """Return whether faults are disabled in this code, because it handles or reports faults."""
+        """Return whether faults are disabled in this code, because it handles or reports them."""
         return code.co_name in (
             'expected_handles',  # after an error in it, rclpy takes the images
             *('run', 'report', '_report_failure', '_call_each', 'log_text', 'plain'),

@@ -165,7 +165,9 @@ def _given_camera(bag: FileBag, path: str, name: str, topic: str) -> BagCamera:
         close = closest_words(topic, images)
         raise ConfigError(
             f'--camera {name}={topic}',
-            f'{path} has no such topic' if known is None else f'has the type {known.type}',
+            f'{path} has no such topic'
+            if known is None
+            else f'has the type {known.type} in {path}',
             expected=f'a topic of images: {join_first_items(images) or "none"}',
             fix=f'did you mean {close[0]}' if close else '',
         )

@@ -328,7 +328,7 @@ class _Actor:
         """Name this machine in messages about errors, unless the command runs here."""
         kind, *values = message
         if kind in ('failed', 'dying') and self._is_elsewhere:
-            return kind, f'{values[0]} (on {self._host})', *values[1:]
+            return kind, f'{values[0]} (on {self._host})'
         if kind in ('refused', 'not written') and self._is_elsewhere:
             (subject, found), *others = values
             return kind, (subject, f'{found} (on {self._host})'), *others

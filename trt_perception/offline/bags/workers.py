@@ -55,16 +55,10 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A unit has no result. Other units go on.
-
-    Attributes:
-        reason: sentence with the cause.
-        names_bag: whether the sentence names the bag already.
-    """
+    """A unit has no result. Other units go on."""
 
     unit: Unit
     reason: str
-    names_bag: bool = False
 
 
 Event: TypeAlias = Opened | Progress | Finished | Failed
@@ -388,8 +382,7 @@ def serve_units(channel: Channel, job: Job, device_id: int) -> None:
             except ConnectionError:
                 raise  # the parent has ended
             except (TrtPerceptionError, OSError) as error:
-                names_bag = isinstance(error, TrtPerceptionError) and error.subject == unit.bag
-                channel.send(('failed', str(error), names_bag))
+                channel.send(('failed', str(error)))
             else:
                 progress.flush()
                 channel.send(('finished',))

@@ -216,7 +216,7 @@ def _prepare(options: argparse.Namespace) -> _Prepared:
         except TrtPerceptionError as error:  # noqa: PERF203
             if len(options.bags) == 1:
                 raise
-            failures[bag] = str(error) if error.subject == bag else f'{bag}: {error}'
+            failures[bag] = str(error)  # names the bag
     if not found:
         raise ConfigError('bags', '; '.join(failures.values()))
     cameras = [camera for facts in found.values() for camera in facts.found.cameras]
@@ -632,9 +632,7 @@ class _BagRuns:
     def _on_failed(self, event: Failed) -> None:
         unit = event.unit
         run = self._by_bag[unit.bag]
-        sentence = f'part {unit.number}: {event.reason}'
-        if not event.names_bag:
-            sentence = f'{unit.bag}: {sentence}'
+        sentence = f'{unit.bag}: part {unit.number}: {event.reason}'
         run.failure = run.failure or sentence
         self._report(sentence)
 
