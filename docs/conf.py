@@ -26,6 +26,7 @@ FILE_OF_PAGE = {
     'site/models': 'models/README.md',
     'site/demo': 'demo/README.md',
     'site/changelog': 'CHANGELOG.rst',
+    'site/contributing': 'CONTRIBUTING.md',
     'site/examples': 'examples/README.md',
     **{
         f'site/example_{path.parent.name}': f'examples/{path.parent.name}/README.md'
@@ -38,6 +39,7 @@ ONLY_IN_THE_SITE = {
     'site/api': 'Use',
     'site/models': 'Understand',
     'site/demo': 'Understand',
+    'site/contributing': 'Develop',
     'site/changelog': 'Develop',
 }
 _LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')
