@@ -296,16 +296,19 @@ def test_rows_of_the_page_are_in_the_tested_table():
     assert [row for row in shown if row not in ROWS] == []
 
 
-def recognise_case(case, preprocessing):
-    model = ModelInfo(
+def model_of_case(case):
+    return ModelInfo(
         'x.onnx',
         case.get('inputs', (IMAGE,)),
         tuple(case['outputs']),
         case.get('metadata', {}),
         case.get('config'),
     )
+
+
+def recognise_case(case, preprocessing):
     given = ModelOverrides(preprocessing, class_names=case.get('class_names', ()))
-    return recognise(model, given)
+    return recognise(model_of_case(case), given)
 
 
 @pytest.mark.parametrize(
@@ -441,14 +444,7 @@ def test_models_of_an_exporter_need_what_the_page_lists(exporter):
         given = ModelOverrides(
             preprocessing, values.get('decoder', ''), class_names=values.get('class_names', ())
         )
-        model = ModelInfo(
-            'x.onnx',
-            case.get('inputs', (IMAGE,)),
-            tuple(case['outputs']),
-            case.get('metadata', {}),
-            case.get('config'),
-        )
-        return recognise(model, given)
+        return recognise(model_of_case(case), given)
 
     assert recognised(values)
     for name in listed:
