@@ -432,7 +432,7 @@ def test_what_was_run_equals_the_records():
     assert f'ONNX Runtime {release} on the CPU' in tested
     records = ' '.join(path.read_text('utf-8') for path in DATA.rglob('*.json'))
     gpus = set(re.findall(r'NVIDIA (\w+)', records)) - {'UNIX'}
-    summary = README.partition('**What we ran**')[2].partition('**Not run by us**')[0]
+    summary = dict(rows(section(README, 'Run it on your camera')))['run']
     assert {gpu for gpu in gpus if gpu not in engines or gpu not in summary} == set()
     assert re.search(r'TensorRT-RTX [\d.]+', engines)[0] in summary
     precisions = re.findall(r'digits_([a-z]+\d+)\.engine', records)
@@ -483,8 +483,9 @@ def test_figures_of_tracks_equal_the_recorded_figures():
             for count, each in times.items()
         ),
     ]
-    assert f'`trackers` {record["versions"]["trackers"]} ' in ' '.join(text.split())
-    assert f'the mean of {record["scenes"]} simulated scenes' in text
+    words = ' '.join(text.split())
+    assert f'`trackers` {record["versions"]["trackers"]} ' in words
+    assert f'the mean of {record["scenes"]} simulated scenes' in words
 
 
 def test_cost_of_tracks_in_the_node_equals_the_recorded_figures():
@@ -525,6 +526,9 @@ def test_tracker_is_as_good_as_trackers_and_faster():
     }
     assert ratios['100'] <= 0.25
     assert ratios['300'] <= 0.4
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    low, high = (100 * limit(ratios.values()) for limit in (min, max))
+    assert f'takes {low:.0f} to {high:.0f} % of its time' in page
 
 
 def test_identity_switches_equal_the_recorded_figures():
@@ -571,6 +575,12 @@ def test_boxes_in_space_are_right_for_most_visible_objects():
         for side in ('depth', 'width', 'height')
     ]
     assert min(shares) >= 95
+    mask, box = (
+        record['figures']['visible'][region]['largest mode']['depth_percent']
+        for region in ('mask', 'box')
+    )
+    page = (ROOT / 'docs' / 'boxes_3d.md').read_text(encoding='utf-8')
+    assert f'{mask:.1f} % of the visible objects with masks, and of {box:.1f} % with boxes' in page
     for region in record['figures']['visible'].values():
         mode, *others = (figures['depth_percent'] for figures in region.values())
         assert mode > max(others) + 10
