@@ -241,6 +241,18 @@ def test_gpu_figures_equal_the_recorded_figures():
     assert f'takes {graph:.3f} ms by graph replay, and {enqueue:.3f} ms by plain enqueue' in text
 
 
+def test_figures_in_python_equal_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Against other ways').split())
+    medians = load('benchmarks/gpu/peers.json')['medians']
+    rates = (
+        medians[side]['frames_per_s']
+        for side in ('ours_python', 'ultralytics_square', 'onnxruntime_yolo11n')
+    )
+    ours, ultralytics, onnxruntime = map('{:.0f}'.format, rates)
+    assert f"makes {ours} frames/s, Ultralytics' predictor {ultralytics}, and" in text
+    assert f'ONNX Runtime with OpenCV {onnxruntime}.' in text
+
+
 def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
     runs, later = (
