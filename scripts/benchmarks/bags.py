@@ -203,6 +203,8 @@ class Runner:
             self.digests[f'{name}, another round'] = digest
         shutil.rmtree(output)
         figures = steady_figures(record, workers)
+        if '--ray' in arguments:
+            del figures['cpu_ms']  # its workers are no children of this process
         for key in ('first_opened_s', 'last_opened_s'):
             figures[key] -= start
         return {
@@ -331,11 +333,10 @@ def medians(record):
         keys += ['images_per_s_of_command'] if base != 'pipeline' else []
         ratios[f'{name} to {base}'] = {
             key: statistics.median(
-                one[key] / other[key]
-                for one, other in zip(sides[name], sides[base], strict=False)
-                if other[key]
+                one[key] / other[key] for one, other in zip(sides[name], sides[base], strict=False)
             )
             for key in keys
+            if key in sides[name][0]
         }
     return {**found, 'ratios': ratios}
 
