@@ -26,6 +26,7 @@ from trt_perception.offline.bags import image_reading, records, units
 from trt_perception.offline.bags.workers import Finished, Opened, Progress
 from trt_perception.offline.tools import detect_bag
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
+from trt_perception.transport.advice import keep_freed_memory
 
 CLOCK_TICKS = os.sysconf('SC_CLK_TCK')
 FRAMES = 32  # of the step `model`
@@ -75,6 +76,7 @@ def steps(units_, job, device_id, found):
     Args:
         found: receives images per second of each step, and seconds of each activity.
     """
+    keep_freed_memory()  # as in a worker
     bag = units_[0].bag
     with contextlib.closing(open_bag(bag)) as opened:
         topics = [camera.topic for camera in units_[0].cameras]
