@@ -175,7 +175,7 @@ def main():
     content['medians'] = summary(content['rounds'])
     save('view_cost', content, options.json)
     print_table(content['medians'])
-    print(json.dumps(content['viewer']))
+    print(json.dumps({**content['viewer'], 'objects': content['objects']}))
     compared = content['viewer']['compared']
     if options.view == 'annotations' and not 0 < compared == content['viewer']['equal']:
         print('the annotations do not equal the detections', file=sys.stderr)
