@@ -29,6 +29,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.launch_arguments import demo_cameras
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.transport.advice import CAMERA_PROFILE, transport_environment
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'test'))
@@ -425,4 +426,5 @@ def parse_arguments():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

@@ -36,6 +36,7 @@ from vision_msgs.msg import Detection2DArray
 from trt_perception.images.detections import Detections
 from trt_perception.offline.tools.parts.arguments import add_file_option, parse_path
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 
 sys.path[:0] = [str(ROOT / 'test')]
 from support.models.written_manifest import write_manifest  # noqa: E402
@@ -271,4 +272,5 @@ def main():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())
