@@ -29,6 +29,7 @@ from trt_perception.images.frame import PIXEL_FORMATS
 from trt_perception.model.tasks.table import TASKS
 from trt_perception.parameters.launch_arguments import demo_cameras
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.transport.advice import CAMERA_PROFILE, transport_environment
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / 'test'))
@@ -37,7 +38,8 @@ from support.ties import tie
 ROOT = Path(__file__).resolve().parents[1]
 SHARE = Path(get_package_share_directory('trt_perception'))
 EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_perception'
-#: Highest rate of a camera that sends in step, by whether there are several cameras.
+#: Highest rate of a camera that sends in step, by whether there are several cameras. With --track,
+#: all send at the higher rate: a track ends after a second without detections of its object.
 IN_STEP_HZ = {False: 8.0, True: 2.0}
 EXAMPLES = """\
 examples:
@@ -167,7 +169,7 @@ def camera_command(options, name, log):
         program = [EXECUTABLES / 'replay_images']
     else:
         program = [sys.executable, ROOT / 'scripts' / 'demo_camera.py']
-    rate = options.rate or IN_STEP_HZ[bool(options.cameras)]
+    rate = options.rate or IN_STEP_HZ[bool(options.cameras) and not options.track]
     return [
         *(*program, options.scenes, '--rate', rate),
         *('--encoding', options.encoding, '--wait-for-subscribers', '1', '--log', log),
@@ -357,7 +359,8 @@ def parse_arguments():
         type=positive,
         metavar='HZ',
         help='scenes per second of each camera, also if the machine is slower (default: each '
-        'scene after the answer to the previous one, at most 8 per second; 2 with --cameras)',
+        'scene after the answer to the previous one, at most 8 per second; 2 with --cameras, but '
+        '8 with --track)',
     )
     parser.add_argument(
         '--encoding',
@@ -423,4 +426,5 @@ def parse_arguments():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

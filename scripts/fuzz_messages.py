@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / 'test'))
 
 from trt_perception.offline.tools.parts.arguments import integer_at_least  # noqa: E402
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.standard_streams import guarded_streams  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -92,7 +93,8 @@ def main():
 
 
 if __name__ == '__main__':
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with guarded_streams():
+        try:
+            sys.exit(main())
+        except KeyboardInterrupt:
+            sys.exit(130)

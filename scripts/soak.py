@@ -20,6 +20,7 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or '.').resolve() != RO
 sys.path.insert(0, str(ROOT / 'test'))
 
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.standard_streams import guarded_streams  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -191,4 +192,5 @@ def main():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

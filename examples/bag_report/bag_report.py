@@ -8,6 +8,7 @@ It needs no ROS 2 and not trt_perception: the bag has the definitions of its mes
 in UTC, by the log time of the image.
 """
 
+import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections import Counter
@@ -38,6 +39,8 @@ def count_detections(bag):
 
 
 if __name__ == '__main__':
+    # End without an error if the reader of the output ends, as in `... | head`.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument('bag', type=Path, help='the folder that detect_bag wrote')
     try:

@@ -8,6 +8,8 @@ The argument is the column of the line in pixels. The detector needs tracker.typ
 the detector's process starts again, so must this program: the ids begin again at 1.
 """
 
+import os
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
 import rclpy
@@ -44,6 +46,9 @@ if __name__ == '__main__':
     rclpy.init()
     try:
         rclpy.spin(LineCounter(options.line))
+    except BrokenPipeError:  # the reader of the output has ended, as in `... | head`
+        # At its end, Python writes the text that is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (KeyboardInterrupt, Exception) as error:  # rclpy's calls fail after a signal
         if rclpy.ok() and not isinstance(error, KeyboardInterrupt):
             raise

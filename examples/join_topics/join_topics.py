@@ -8,6 +8,8 @@ All results carry the header of their image, so equal stamps mean the same image
 `on_image` with your own code. Without ROS 2's message_filters, this needs no other package.
 """
 
+import os
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from functools import partial
 
@@ -65,6 +67,9 @@ if __name__ == '__main__':
     rclpy.init()
     try:
         rclpy.spin(Joiner(set(options.topics), on_image))
+    except BrokenPipeError:  # the reader of the output has ended, as in `... | head`
+        # At its end, Python writes the text that is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (KeyboardInterrupt, Exception) as error:  # rclpy's calls fail after a signal
         if rclpy.ok() and not isinstance(error, KeyboardInterrupt):
             raise

@@ -10,6 +10,8 @@ only because this program subscribes to them.
 """
 
 import math
+import os
+import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from functools import partial
 
@@ -126,9 +128,13 @@ if __name__ == '__main__':
     ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args(
         remove_ros_args()[1:]
     )
+    sys.stdout.reconfigure(line_buffering=True)  # a pipe gets each line at once
     rclpy.init()
     try:
         rclpy.spin(Subscriber())
+    except BrokenPipeError:  # the reader of the output has ended, as in `... | head`
+        # At its end, Python writes the text that is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (KeyboardInterrupt, Exception) as error:  # rclpy's calls fail after a signal
         if rclpy.ok() and not isinstance(error, KeyboardInterrupt):
             raise

@@ -33,6 +33,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import Header
 
 from trt_perception.images import compressed
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
@@ -278,4 +279,5 @@ def svg_chart(cases):
 
 
 if __name__ == '__main__':
-    main()
+    with guarded_streams():
+        main()

@@ -31,6 +31,7 @@ from host import host_settings
 
 from trt_perception.offline.tools.parts.arguments import add_file_option, parse_path
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.ros.runtime.arguments import number_between, text_matching
 
 EXAMPLES = """\
@@ -248,4 +249,5 @@ def main():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

@@ -36,6 +36,7 @@ from vision_msgs.msg import Detection2DArray
 from trt_perception.images.detections import Detections
 from trt_perception.offline.tools.parts.arguments import add_file_option, parse_path
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 
 sys.path[:0] = [str(ROOT / 'test')]
 from support.models.written_manifest import write_manifest  # noqa: E402
@@ -256,7 +257,7 @@ def parse_arguments():
     options = parser.parse_args()
     if options.part == 'load' and options.model is None:
         parser.error('load needs a model')
-    options.topic, options.view, options.logs = 'detections', None, None
+    options.topic, options.view, options.logs, options.pictures = 'detections', None, None, []
     return options
 
 
@@ -271,4 +272,5 @@ def main():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

@@ -47,6 +47,7 @@ from trt_perception.model.model_spec import ModelSpec
 from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.ros.wire import rcl
 
@@ -292,4 +293,5 @@ def threads_of(rounds):
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

@@ -32,6 +32,7 @@ from side import CONFIDENCE, IOU, MAX_BOXES  # noqa: E402
 
 from trt_perception.offline.tools.parts.arguments import integer_at_least, parse_path  # noqa: E402
 from trt_perception.process.option_parser import OptionParser  # noqa: E402
+from trt_perception.process.standard_streams import guarded_streams  # noqa: E402
 
 EXAMPLES = """\
 examples:
@@ -236,4 +237,5 @@ def parse_arguments(arguments):
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

@@ -36,6 +36,7 @@ from trt_perception.model.preprocessing import Preprocessing
 from trt_perception.model.tensors import TensorSpec
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.offline.benchmarking.frames import synthetic_image
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.stages.decode import decode
 from trt_perception.stages.host_preprocess import HostPreprocessor
 
@@ -164,4 +165,5 @@ def main():
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

@@ -29,6 +29,7 @@ from trt_perception.offline.tools.parts.arguments import integer_at_least
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 from trt_perception.stages.host_preprocess import HostPreprocessor
 from trt_perception.stages.tensorrt.runtime import TensorRtEngine
 
@@ -249,4 +250,5 @@ def parse_arguments(arguments):
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

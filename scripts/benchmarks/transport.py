@@ -22,6 +22,8 @@ from common import HEIGHT, WIDTH, launch_environment, quality, run_camera, save
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 
+from trt_perception.process.standard_streams import guarded_streams
+
 WARM_UP_S = 2.0
 
 
@@ -145,4 +147,5 @@ def print_row(name, row):
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    with guarded_streams():
+        sys.exit(main())

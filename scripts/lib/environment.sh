@@ -161,6 +161,7 @@ env_key() {
 env_make_venv() { # env_make_venv PYTHON [OPTION...]
   local python=$1
   shift
+  rm -f "$ENV_VENV/.complete"  # first: an interrupted removal must not look finished
   rm -rf "$ENV_VENV"
   "$python" -m venv "$@" "$ENV_VENV"
   touch "$ENV_VENV/COLCON_IGNORE"  # its share/ contains many package.xml files
@@ -205,17 +206,29 @@ for path in pathlib.Path(sys.prefix, 'share').rglob('*.cmake'):
         path.write_bytes(new)
 PY
   # Build outside the checkout, so that colcon does not find it and no build folder of the user changes.
-  local build package
+  local build
   build=$(mktemp -d)
-  for package in vision_msgs foxglove_msgs bond; do
-    AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH \
-      cmake -S "$ENV_ROOT/overlay/$package" -B "$build/$package" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
-      -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
-      -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python"
-    PATH=$ENV_VENV/bin:$PATH cmake --build "$build/$package" --parallel "$(nproc)"
-    cmake --install "$build/$package"
-  done
+  export ENV_ROOT ENV_VENV ENV_STATE
+  export AMENT_PREFIX_PATH=$ENV_VENV CMAKE_PREFIX_PATH=$ENV_VENV PATH=$ENV_VENV/bin:$PATH
+  export -f env_overlay_package
+  # All packages at once. Started by xargs, because Ctrl-C does not end background jobs of a script.
+  printf '%s\n' vision_msgs foxglove_msgs bond |
+    xargs -P 0 -I NAME bash -c 'env_overlay_package "$@"' bash NAME "$build"
   rm -rf "$build"
+}
+
+env_overlay_package() { # env_overlay_package NAME FOLDER: build overlay/NAME in FOLDER/NAME, and install it
+  local build=$2/$1 log=$ENV_STATE/overlay_$1.log
+  if ! {
+    cmake -S "$ENV_ROOT/overlay/$1" -B "$build" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
+      -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
+      -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python" &&
+      cmake --build "$build" --parallel "$(nproc)" &&
+      cmake --install "$build"
+  } > "$log" 2>&1; then
+    printf '%s\n' "$(tail -n 20 "$log")" "package $1 failed; its log is ${log#"$ENV_ROOT"/}"
+    return 1
+  fi
 }
 
 env_setup() {
@@ -253,6 +266,7 @@ env_build() {
   key=$(env_sources)
   [ "$(cat "$ENV_INSTALL/.complete" 2>/dev/null)" != "$key" ] || return 0
   : > "$ENV_STATE/build.log"
+  rm -f "$ENV_INSTALL/.complete"  # first: an interrupted removal must not look finished
   # Build from nothing: setuptools would install deleted modules again.
   rm -rf "$ENV_BUILD/trt_perception" "$ENV_INSTALL"
   env_step build.log 'colcon build' env_colcon build --base-paths "$ENV_ROOT" --packages-select trt_perception \

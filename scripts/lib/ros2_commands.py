@@ -22,6 +22,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from trt_perception.files.plain_text import closest_words, escape_controls
 from trt_perception.process.option_parser import OptionParser
+from trt_perception.process.standard_streams import guarded_streams
 
 DISCOVERY_S = 5.0
 TRANSITIONS = ('configure', 'activate', 'deactivate', 'cleanup', 'shutdown')
@@ -233,4 +234,5 @@ def main(command, *arguments):
 
 
 if __name__ == '__main__':
-    sys.exit(main(*sys.argv[1:]))
+    with guarded_streams():
+        sys.exit(main(*sys.argv[1:]))

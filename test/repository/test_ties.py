@@ -36,6 +36,19 @@ print(*(program.pid for program in started), flush=True)
 time.sleep(600)
 """
 
+# A process that starts the leader of a process group. The child of the leader ignores SIGTERM.
+STARTER_OF_A_GROUP = """
+import subprocess, sys, time
+sys.path.insert(0, sys.argv[1])
+from support import ties
+child = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+child += "print(os.getpid(), flush=True); time.sleep(600)"
+leader = 'import subprocess, sys; subprocess.run([sys.executable, "-c", sys.argv[1]])'
+command = [sys.executable, '-c', leader, child]
+ties.tie(subprocess.Popen(command, start_new_session=True).pid)
+time.sleep(600)
+"""
+
 
 def run_starter(folder, grace_s):
     """Run STARTER. Return its process, and a file descriptor of each program."""
@@ -71,6 +84,18 @@ def test_slow_program_may_use_its_grace_period(tmp_path):
         assert not has_ended(stubborn, 0)
     finally:
         end_all(starter, (orderly, stubborn))
+
+
+def test_group_of_a_program_ends_when_the_starter_is_killed():
+    helpers = Path(programs.__file__).parents[1]
+    command = [sys.executable, '-c', STARTER_OF_A_GROUP, helpers]
+    starter = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    child = os.pidfd_open(int(starter.stdout.readline()))
+    try:
+        starter.kill()
+        assert has_ended(child, 30)
+    finally:
+        end_all(starter, [child])
 
 
 def end_all(starter, processes):

@@ -2,6 +2,7 @@
 """Test the files of examples/ that have no test file of their own."""
 
 import itertools
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithP
 
 from support.docs_pages import ROOT
 from support.programs import Program
+from support.ties import tie
 from trt_perception.parameters.bond import BondParameters
 from trt_perception.parameters.launch_arguments import NODE_NAME, launch_arguments
 
@@ -55,6 +57,32 @@ def found(id_, name, x, height):
     hypothesis.hypothesis.class_id, hypothesis.hypothesis.score = name, 0.9
     detection.results.append(hypothesis)
     return detection
+
+
+@pytest.mark.parametrize(
+    'words', [('subscriber',), ('count_line', '32'), ('join_topics', 'detections')]
+)
+def test_printing_program_ends_without_an_error_when_its_reader_ends(client, words):
+    name, *arguments = words
+    command = [sys.executable, EXAMPLES / name / f'{name}.py', *arguments]
+    publisher = client.node.create_publisher(Detection2DArray, f'{NAMESPACE}/detections', 10)
+    columns = itertools.cycle([0, 64])  # each message crosses the line of count_line
+    with subprocess.Popen(
+        [*command, '--ros-args', '-r', f'__ns:={NAMESPACE}'],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        tie(process.pid)
+        process.stdout.close()
+
+        def has_ended():
+            detection = found('1', 'person', next(columns), 10)
+            publisher.publish(Detection2DArray(detections=[detection]))
+            return process.poll() is not None
+
+        client.spin_until(has_ended, 'the end of the program')
+        assert (process.returncode, process.stderr.read()) == (0, '')
 
 
 class Scene:

@@ -3,6 +3,7 @@
 
 import ctypes
 import json
+import subprocess
 import sys
 import types
 import typing
@@ -10,7 +11,7 @@ import typing
 import numpy as np
 import pytest
 
-from support.docs_pages import load_script
+from support.docs_pages import ROOT, load_script
 from support.gpu.fake_tensorrt import PLAN
 from support.gpu.gpu_standins import SMALL
 from support.models.fixed_model import OUTPUTS, small_onnx
@@ -150,6 +151,24 @@ def test_medians_are_those_of_the_rounds():
     rounds = [dict.fromkeys(report.FIGURES, value) for value in (9.0, 1.0, 2.0)]
     record = {'sides': {'a': {'rounds': rounds}, 'failed': {'rounds': []}}}
     assert report.summary(record) == {'a': dict.fromkeys(report.FIGURES, 2.0)}
+
+
+@pytest.mark.parametrize(
+    ('name', 'script', 'digits'), [('peers', 'report', 2), ('peers_dds', 'dds_report', 1)]
+)
+def test_command_prints_the_figures_of_a_record_and_draws_them(tmp_path, name, script, digits):
+    script = ROOT / 'scripts' / 'benchmarks' / 'peers' / f'{script}.py'
+    record = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / f'{name}.json'
+    picture = tmp_path / 'peers.png'
+    printed = subprocess.check_output([sys.executable, script, record], text=True)
+    subprocess.check_call([sys.executable, script, record, picture])
+    content = json.loads(record.read_text())
+    cases = content.get('cases', [content])
+    medians = [found for case in cases for found in case['medians'].values()]
+    lines = printed.splitlines()[1:][: len(medians)]
+    for line, median in zip(lines, medians, strict=True):
+        assert f'{median["cpu_ms"]:.{digits}f}' in line
+    assert picture.read_bytes().startswith(b'\x89PNG')
 
 
 # The sides with an engine, without a GPU.

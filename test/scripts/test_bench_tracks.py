@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test the scene of scripts/bench cameras_tracks: its model reads the boxes of a picture."""
+"""Test scripts/bench cameras_tracks: short runs of both parts, the scene and its model."""
 
+import json
+import subprocess
 import sys
 
 import numpy as np
@@ -27,6 +29,34 @@ def scenes(bench):
     import track_scenes
 
     return track_scenes
+
+
+def run_bench(folder, *arguments):
+    """Run the benchmark, and return its result."""
+    script = ROOT / 'scripts' / 'benchmarks' / 'cameras_tracks.py'
+    command = [sys.executable, script, *map(str, arguments), '--json', 'result.json']
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=150)
+    assert not result.returncode, result.stderr
+    return json.loads((folder / 'result.json').read_text())[arguments[0]]
+
+
+def test_load_measures_the_node_with_and_without_the_tracker(tmp_path):
+    model = ROOT / 'models' / 'digits.onnx'
+    options = ('--count', 1, '--rounds', 1, '--seconds', 2, '--warm-up', 1, '--rate', 5)
+    found = run_bench(tmp_path, 'load', model, *options, '--size', '64x48')
+    (off,), (on,) = found['rounds']['off'], found['rounds']['on']
+    for figures in (off, on):
+        assert figures['received'] > 0
+        assert figures['sent'] == figures['received'] + figures['lost']
+    assert found['differences_ms']['cpu_ms'] == [on['cpu_ms'] - off['cpu_ms']]
+
+
+def test_crossing_counts_the_switches_of_each_seed(tmp_path):
+    found = run_bench(tmp_path, 'crossing', '--images', 10, '--seeds', 2)
+    assert list(found['seeds']) == ['0', '1']
+    for figures in found['seeds'].values():
+        assert figures['unanswered'] == 0
+        assert figures['objects'] > 0
 
 
 @pytest.mark.parametrize('name', ['walking', 'crowded'])

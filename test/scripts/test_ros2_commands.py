@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from support.programs import run_without_reader
 from trt_perception.transport.advice import PROFILE_VARIABLES
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -62,6 +63,11 @@ def test_failed_transition_has_an_exit_code(start_detector, tmp_path):
     code, output, error = run('lifecycle', 'set', detector.name, 'configure')
     assert (code, output) == (1, '')
     assert 'unconfigured' in error
+
+
+def test_closed_output_is_no_error(detector):
+    ended = run_without_reader([sys.executable, PROGRAM, 'param', 'list', detector.name])
+    assert (ended.returncode, ended.stderr) == (0, '')
 
 
 def test_parameters_are_set_and_read_as_yaml(detector):

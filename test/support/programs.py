@@ -69,6 +69,18 @@ def run_tied(command, *, timeout_s):
     return subprocess.CompletedProcess(command, process.returncode, output, said)
 
 
+def run_without_reader(command, **options):
+    """Run a program whose output nobody reads. Return it as subprocess.run does, with stderr."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        return subprocess.run(
+            list(map(str, command)), stdout=writer, stderr=subprocess.PIPE, text=True, **options
+        )
+    finally:
+        os.close(writer)
+
+
 class Program:
     """Runs a process, and reads its output (stdout and stderr together) continuously.
 

@@ -5,6 +5,9 @@ A guardian process outside the process group receives the started programs. When
 gone, the guardian sends SIGTERM, and SIGKILL after a grace period. The kernel's own mechanism
 (PR_SET_PDEATHSIG) can send only one of these signals, and also sends it when only the starting
 thread ends.
+
+If a program leads a process group, SIGKILL goes to the whole group: to the processes that the
+program started, too.
 """
 
 import contextlib
@@ -28,16 +31,21 @@ def tie(pid):
     if not hasattr(os, 'pidfd_open'):  # not Linux
         return
     child = os.pidfd_open(pid)
-    tie_open(child)
+    tie_open(child, pid if os.getpgid(pid) == pid else 0)
     os.close(child)
 
 
-def tie_open(child):
-    """Tie a process, given as an open process file descriptor, to this process."""
+def tie_open(child, group=0):
+    """Tie a process, given as an open process file descriptor, to this process.
+
+    Args:
+        child: the process file descriptor.
+        group: number of the process group that the process leads; 0 if it leads none.
+    """
     with _lock:
         if not _guardians:
             _guardians.append(_start_guardian())
-        socket.send_fds(_guardians[0][0], [b'.'], [child])
+        socket.send_fds(_guardians[0][0], [str(group).encode()], [child])
 
 
 def _start_guardian():
@@ -56,23 +64,29 @@ def _start_guardian():
 
 def guard(socket_number, grace_s):
     """Receive started programs until the starter has ended, then end all remaining programs."""
-    tied = set()
+    tied = {}  # maps a child to the process group that it leads, or to 0
     with socket.socket(fileno=socket_number) as starter:
         while True:
-            word, children, *_ = socket.recv_fds(starter, 1, 1)
-            if not word:
-                break
+            group, children, *_ = socket.recv_fds(starter, 20, 1)
             for ended in _wait_for(tied, 0):
-                tied.remove(ended)
+                # Another process may get the number of its group.
+                del tied[ended]
                 os.close(ended)
-            tied.update(children)
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for child in tied:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(child, number)
-        end = time.monotonic() + grace_s
-        while tied and time.monotonic() < end:
-            tied -= _wait_for(tied, end - time.monotonic())
+            if not group:
+                break
+            tied[children[0]] = int(group)
+    for child in tied:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(child, signal.SIGTERM)
+    running, end = set(tied), time.monotonic() + grace_s
+    while running and time.monotonic() < end:
+        running -= _wait_for(running, end - time.monotonic())
+    for child, group in tied.items():
+        with contextlib.suppress(ProcessLookupError):
+            if group:
+                os.killpg(group, signal.SIGKILL)
+            else:
+                signal.pidfd_send_signal(child, signal.SIGKILL)
 
 
 def _wait_for(children, seconds):

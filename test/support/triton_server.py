@@ -230,6 +230,7 @@ class TritonServer:
             ],
             stdout=self._log,
             stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         tie(self.process.pid)
         if wait:
@@ -259,13 +260,18 @@ class TritonServer:
             os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def end(self, number=signal.SIGKILL):
-        """End the server with a signal, also if it is stopped."""
+        """End the server with a signal, also if it is stopped, and all processes of its models.
+
+        The process of a model may hang for ever if the server is killed while it starts.
+        """
         if self.process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
         self.process.wait(30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process = None
         self._log.close()
         for path in Path('/dev/shm').glob(f'{self._shm_prefix}*'):

@@ -7,10 +7,7 @@ python scripts/benchmarks/peers/dds_report.py peers_dds.json peers_dds.png  draw
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
-from pathlib import Path
 
 FIGURES = 'p50_ms', 'p95_ms', 'p99_ms', 'lost_share', 'cpu_ms', 'pss_mib', 'gpu_mib', 'objects'
 TITLES = {
@@ -101,17 +98,10 @@ def plot(record, path):
         axis.bar_label(bars, fmt=form, padding=2)
         axis.set_xlabel(label)
         axis.margins(x=0.35)
-    write_figure(figure, Path(path))
-
-
-def main():
-    record = json.loads(Path(sys.argv[1]).read_text(encoding='utf-8'))
-    if len(sys.argv) > 2:
-        plot(record, sys.argv[2])
-    else:
-        print_table(record)
-    return 0
+    write_figure(figure, path)
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    from show_record import show_record  # here, because importers of this file may not find it
+
+    show_record(__doc__, print_table, plot)

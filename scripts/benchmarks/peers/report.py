@@ -7,10 +7,7 @@ python scripts/benchmarks/peers/report.py peers.json peers.png  draw the plot
 
 from __future__ import annotations
 
-import json
 import statistics
-import sys
-from pathlib import Path
 
 import numpy as np
 
@@ -131,17 +128,10 @@ def plot(record, path):
         axis.bar_label(bars, fmt='%.0f' if key == 'frames_per_s' else '%.2f', padding=2)
         axis.set_xlabel(label)
         axis.margins(x=0.2)
-    write_figure(figure, Path(path))
-
-
-def main():
-    record = json.loads(Path(sys.argv[1]).read_text(encoding='utf-8'))
-    if len(sys.argv) > 2:
-        plot(record, sys.argv[2])
-    else:
-        print_table(record)
-    return 0
+    write_figure(figure, path)
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    from show_record import show_record  # here, because importers of this file may not find it
+
+    show_record(__doc__, print_table, plot)

@@ -10,16 +10,17 @@ from support.detect_bags import START_NS, camera_rows, run_detect_bag, write_bag
 from support.docs_pages import ROOT
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
+from support.programs import run_without_reader
 
 pytestmark = [needs(name) for name in ('onnx', 'rosbags', 'mcap')]
 MINUTE_NS = 60 * 10**9
 PERSON, CAR = (20, 20, 10, 12, 0.8, 0), (45, 30, 10, 12, 0.8, 1)
+PROGRAM = ROOT / 'examples/bag_report/bag_report.py'
 
 
 def run_report(bag):
-    program = ROOT / 'examples/bag_report/bag_report.py'
     return subprocess.run(
-        [sys.executable, program, bag], capture_output=True, text=True, check=False
+        [sys.executable, PROGRAM, bag], capture_output=True, text=True, check=False
     )
 
 
@@ -52,6 +53,7 @@ def test_detections_are_counted_by_minute_topic_and_class(storage, bag, tmp_path
         ['2023-11-14', '22:14', '/front/detections', 'person', '2'],
         ['2023-11-14', '22:14', '/rear/detections', 'car', '4'],
     ]
+    assert run_without_reader([sys.executable, PROGRAM, out]).stderr == ''
 
 
 def test_bags_without_detections_end_with_one_line(bag, tmp_path):

@@ -2,10 +2,12 @@
 """Tests of a model on a Triton server: a real server on the CPU, and its faults."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -213,6 +215,19 @@ def test_frames_fail_while_the_server_is_killed_and_succeed_after_its_restart(
     while not names <= pipeline._served._connection.known_regions():
         assert time.monotonic() < end
         time.sleep(0.1)
+
+
+def test_programs_of_models_end_with_the_server(own_server):
+    tasks = Path(f'/proc/{own_server.process.pid}/task')
+    children = ' '.join(path.read_text() for path in tasks.glob('*/children')).split()
+    assert children
+    processes = [os.pidfd_open(int(number)) for number in children]
+    for number in children:
+        os.kill(int(number), signal.SIGSTOP)  # they cannot notice the end of the server
+    own_server.end()
+    for process in processes:
+        assert select.select([process], [], [], DEADLINE_S)[0]
+        os.close(process)
 
 
 def test_frames_are_late_while_the_server_is_stopped(own_server, open_model):
