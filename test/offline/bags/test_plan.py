@@ -8,8 +8,8 @@ import pytest
 from trt_perception.bags.bag import BagLoss
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import FoundCameras
+from trt_perception.offline.bags.part_runner import MAX_PART_LOSSES
 from trt_perception.offline.bags.plan import OutputOptions, plan_bag, time_span
-from trt_perception.offline.bags.units import MAX_PART_LOSSES
 
 START, END = 1_700_000_000 * 10**9, 1_700_000_100 * 10**9
 
@@ -63,9 +63,9 @@ def test_each_file_that_is_read_belongs_to_the_hash(tmp_path, name):
 
 @pytest.mark.parametrize('count', [0, MAX_PART_LOSSES, MAX_PART_LOSSES + 1, 3000])
 def test_damaged_ranges_of_a_part_are_bounded(tmp_path, count):
-    (unit,) = plan(tmp_path).units()
+    (part,) = plan(tmp_path).parts()
     losses = [BagLoss(f'{number}.mcap', None, None, 'cut') for number in range(count)]
-    found = unit.losses_of(SimpleNamespace(losses=losses))
+    found = part.losses_of(SimpleNamespace(losses=losses))
     assert len(found) == min(count, MAX_PART_LOSSES)
     if count <= MAX_PART_LOSSES:
         assert found == losses

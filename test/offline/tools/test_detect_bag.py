@@ -471,11 +471,11 @@ def test_interruption_says_what_is_done(
     bags.append(write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30))))
     out = tmp_path / 'out'
     arguments = model, *bags, '--output', out, '--part-s', 1
-    run_units = detect_bag.run_units
+    run_parts = detect_bag.run_parts
 
-    def run_two_units(*arguments):
+    def run_two_parts(*arguments):
         finished = 0
-        with contextlib.closing(run_units(*arguments)) as events:
+        with contextlib.closing(run_parts(*arguments)) as events:
             for event in events:
                 yield event
                 finished += isinstance(event, Finished)
@@ -483,7 +483,7 @@ def test_interruption_says_what_is_done(
                     raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(detect_bag, 'run_units', run_two_units)
+        patch.setattr(detect_bag, 'run_parts', run_two_parts)
         assert run_detect_bag(*arguments, *options) == 130
     golden_messages.add(capsys.readouterr().err)
     kept = [out / 'drive_0/drive_0_0.mcap', out / 'long/long_0.mcap']

@@ -2,7 +2,7 @@
 """Joins the raw results of a bag's parts: tracks objects, filters them, and writes the new bag.
 
 Parts are joined in their order in one process, so the new bag does not depend on the processes
-that ran the units. Each part becomes a file of the new bag.
+that ran the parts. Each part becomes a file of the new bag.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from trt_perception.offline.bags.ledger import (
     remove_leftovers,
     remove_parts,
 )
+from trt_perception.offline.bags.part_runner import ModelFacts, Part
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import FrameRecord, PartReader, PartReport
 from trt_perception.offline.bags.result_messages import ObjectMessages
-from trt_perception.offline.bags.units import ModelFacts, Unit
 from trt_perception.parameters.camera import NodeParameters
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.tracking.tracker import Tracker
@@ -128,7 +128,7 @@ class BagJoin:
         self.remarks: list[str] = []
         self._topic_names = {topic.name for topic in facts.topics}
         self._joined = 0
-        self._units = list(plan.units())
+        self._parts = list(plan.parts())
         self._bag: FileBag | None = open_bag(plan.bag) if plan.options.copies_input else None
         own = {topic.name: topic for topic in result_topics_of(plan, facts)}
         copied = [] if self._bag is None else self._copied_topics(self._bag)
@@ -180,17 +180,17 @@ class BagJoin:
 
     def join_ready(self) -> Iterator[PartReport]:
         """Join the next parts whose raw results exist. Yield the report of each written part."""
-        while self._joined < len(self._units) and self._units[self._joined].target.exists():
-            report = self._join(self._units[self._joined])
+        while self._joined < len(self._parts) and self._parts[self._joined].target.exists():
+            report = self._join(self._parts[self._joined])
             self._joined += 1
             if report is not None:
                 yield report
 
-    def has_result(self, unit: Unit) -> bool:
+    def has_result(self, part: Part) -> bool:
         """Return whether a part was joined, or waits in this folder for an earlier part."""
-        return unit.number < self._joined or unit.target.exists()
+        return part.number < self._joined or part.target.exists()
 
-    def _records(self, reader: PartReader, unit: Unit) -> Iterator[FrameRecord]:
+    def _records(self, reader: PartReader, part: Part) -> Iterator[FrameRecord]:
         """Yield the raw results of a part.
 
         Raises:
@@ -199,43 +199,43 @@ class BagJoin:
         for record in reader:
             if (
                 record.camera not in self._cameras
-                or not unit.start_ns <= record.log_ns < unit.end_ns
+                or not part.start_ns <= record.log_ns < part.end_ns
                 or not {name for name, _ in record.messages} <= self._topic_names
             ):
                 raise reader.error('it has results that do not belong to this part')
             yield record
 
-    def _join(self, unit: Unit) -> PartReport | None:
+    def _join(self, part: Part) -> PartReport | None:
         """Join a part. Return its report if it was written, None if it had been written before."""
-        with PartReader(unit.target) as reader:
-            if unit.number < len(self._ledger.reports):
-                for record in self._records(reader, unit):
+        with PartReader(part.target) as reader:
+            if part.number < len(self._ledger.reports):
+                for record in self._records(reader, part):
                     for _ in self._cameras[record.camera].messages(record):
                         pass
                 return None
-            is_empty = not self._write(reader, unit)
+            is_empty = not self._write(reader, part)
         report = reader.report
         if self._bag is not None and self._bag.losses:
-            own = unit.losses_of(self._bag)
+            own = part.losses_of(self._bag)
             report.losses += [loss for loss in own if loss not in report.losses]
             # A bag reports a loss once, and the next part must report it, too.
             self._bag.close()
             self._bag = open_bag(self._plan.bag)
         self._ledger.reports.append(report)
         self._ledger.files += not is_empty
-        self._ledger.is_complete = unit.number + 1 == len(self._units)
+        self._ledger.is_complete = part.number + 1 == len(self._parts)
         self._ledger.save(self._plan.output)
         if self._ledger.is_complete:
             remove_parts(self._plan.output)
         elif not self.has_trackers:
-            unit.target.unlink()
+            part.target.unlink()
         return report
 
-    def _write(self, reader: PartReader, unit: Unit) -> bool:
+    def _write(self, reader: PartReader, part: Part) -> bool:
         """Write a file of the new bag. Return False if it would have no messages."""
-        messages = self._results(self._records(reader, unit))
+        messages = self._results(self._records(reader, part))
         if self._bag is not None:
-            copied = self._bag.messages(list(self._bag.topics), unit.start_ns, unit.end_ns)
+            copied = self._bag.messages(list(self._bag.topics), part.start_ns, part.end_ns)
             messages = heapq.merge(copied, messages, key=attrgetter('log_ns'))
         first = next(messages, None)
         if first is None:

@@ -17,7 +17,7 @@ from trt_perception.bags.metadata import NO_START
 from trt_perception.bags.open_bag import storage_suffix
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import FoundCameras
-from trt_perception.offline.bags.units import BagCamera, Unit
+from trt_perception.offline.bags.part_runner import BagCamera, Part
 from trt_perception.parameters.camera import NodeParameters
 
 #: Folder for raw results, inside the output folder.
@@ -88,11 +88,11 @@ class BagPlan:
             return None
         return sum(self.counts[topic] for topic in topics)
 
-    def units(self) -> Iterator[Unit]:
+    def parts(self) -> Iterator[Part]:
         """Yield the parts in their order."""
         for number in range(self.part_count):
             start = self.start_ns + number * self.options.part_ns
-            yield Unit(
+            yield Part(
                 self.bag,
                 number,
                 start,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs units in workers that Ray places on the machines of a cluster, with a GPU for each.
+"""Runs parts in workers that Ray places on the machines of a cluster, with a GPU for each.
 
 Ray only places the workers and reports their ends. Bags, models and results are files in folders
 that all machines share, so no pixels pass through Ray.
@@ -25,13 +25,13 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import counted, to_one_line
 from trt_perception.model.files.model_file import is_onnx
 from trt_perception.model.files.triton_address import is_triton_address
+from trt_perception.offline.bags.part_runner import Job, Part
 from trt_perception.offline.bags.plan import package_digest
-from trt_perception.offline.bags.units import Job, Unit
 from trt_perception.offline.bags.workers import (
     Event,
     WorkerDiedError,
-    run_units_at,
-    serve_units,
+    run_parts_at,
+    serve_parts,
 )
 
 _PERIOD_S: Final = 5.0
@@ -61,13 +61,13 @@ def load_ray() -> Any:
         ) from error
 
 
-def run_units(
-    units: Sequence[Unit], job: Job, workers: int, address: str | None
+def run_parts(
+    parts: Sequence[Part], job: Job, workers: int, address: str | None
 ) -> Generator[Event, None, None]:
-    """Run units in workers of Ray. Closing the generator ends the workers.
+    """Run parts in workers of Ray. Closing the generator ends the workers.
 
     Args:
-        units: in the order in which they start.
+        parts: in the order in which they start.
         workers: number of workers. Each has a GPU of its own, or a CPU core without GPUs.
         address: HOST:PORT of a cluster, which this machine belongs to; None starts Ray here.
 
@@ -77,11 +77,11 @@ def run_units(
             or GPUs of several kinds.
         WriteError: a file cannot be written.
     """
-    if not units:
+    if not parts:
         return
     ray = load_ray()
     with _connected(ray, address, workers):
-        yield from run_units_at(_Cluster(ray, job, workers), units, job, workers)
+        yield from run_parts_at(_Cluster(ray, job, workers), parts, job, workers)
 
 
 @contextlib.contextmanager
@@ -165,7 +165,7 @@ class _Cluster:
         here = socket.gethostname()
         self._arguments = job, os.getcwd(), here, package_digest()
         gpus = 1 if self._resource == 'GPU' else 0
-        # Units are tried again by this command, which knows what they had finished.
+        # Parts are tried again by this command, which knows what they had finished.
         self._actor = ray.remote(_Actor).options(num_cpus=1, num_gpus=gpus, max_restarts=0)
 
     def _places(self, resource: str) -> list[int]:
@@ -212,19 +212,19 @@ class _RayWorker:
 
     Attributes:
         actor: its process.
-        stream: its messages; None while it waits for a unit.
+        stream: its messages; None while it waits for a part.
     """
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray = ray
         self.actor = actor
         self.stream = actor.open.options(num_returns='streaming').remote()
-        self._unit: Unit | None = None
+        self._part: Part | None = None
 
-    def send(self, unit: Unit) -> None:
-        """Start a unit."""
-        self._unit = unit
-        self.stream = self.actor.run.options(num_returns='streaming').remote(unit)
+    def send(self, part: Part) -> None:
+        """Start a part."""
+        self._part = part
+        self.stream = self.actor.run.options(num_returns='streaming').remote(part)
 
     def receive(self) -> tuple[Any, ...]:
         """Return the next message."""
@@ -234,7 +234,7 @@ class _RayWorker:
             raise WorkerDiedError('its worker ended without a result') from error
         except self._ray.exceptions.RayError as error:
             reason = f'Ray: {to_one_line(error, _LONGEST_REASON)}'
-            if self._unit is None:
+            if self._part is None:
                 reason = f'is this package on the path of Python where Ray was started? {reason}'
             raise WorkerDiedError(reason) from error
         if message[0] == 'dying':
@@ -242,11 +242,11 @@ class _RayWorker:
             raise WorkerDiedError(message[1])
         if message[0] != 'progress':
             self.stream = None
-        if message[0] == 'finished' and self._unit is not None:
+        if message[0] == 'finished' and self._part is not None:
             # Listing a folder on NFS ends the memory of files that were missing before. The folder
             # itself is missing after its last part was joined.
             with contextlib.suppress(OSError):
-                os.listdir(self._unit.target.parent)
+                os.listdir(self._part.target.parent)
         return message
 
 
@@ -265,7 +265,7 @@ class _Actor:
         self._digest = digest
         self._host = socket.gethostname()
         self._is_elsewhere = self._host != host
-        self._units = SimpleQueue[Unit]()
+        self._parts = SimpleQueue[Part]()
         self._messages = SimpleQueue[tuple[Any, ...]]()
 
     def open(self) -> Iterator[tuple[Any, ...]]:
@@ -282,13 +282,13 @@ class _Actor:
         threading.Thread(target=self._serve, daemon=True).start()
         yield from self._until_last_message()
 
-    def run(self, unit: Unit) -> Iterator[tuple[Any, ...]]:
-        """Run a unit, and yield the messages about it."""
-        # A machine without the folder would otherwise soon have failed with all units.
-        if missing := self._missing(unit.bag, unit.target.parent):
+    def run(self, part: Part) -> Iterator[tuple[Any, ...]]:
+        """Run a part, and yield the messages about it."""
+        # A machine without the folder would otherwise soon have failed with all parts.
+        if missing := self._missing(part.bag, part.target.parent):
             yield missing
             return
-        self._units.put(unit)
+        self._parts.put(part)
         yield from self._until_last_message()
 
     def _missing(self, *paths: str | Path) -> tuple[Any, ...] | None:
@@ -300,20 +300,20 @@ class _Actor:
                 return 'refused', (str(path), found), '', fix
         return None
 
-    # The channel of `serve_units`.
+    # The channel of `serve_parts`.
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a message to the command."""
         self._messages.put(message)
 
-    def recv(self) -> Unit:
-        """Wait for the next unit."""
-        return self._units.get()
+    def recv(self) -> Part:
+        """Wait for the next part."""
+        return self._parts.get()
 
     def _serve(self) -> None:
         try:
             # Ray shows a worker its own GPU only.
-            serve_units(self, self._job, 0)
+            serve_parts(self, self._job, 0)
         except BaseException as error:
             self.send(('dying', f'{type(error).__name__}: {error}'))
 

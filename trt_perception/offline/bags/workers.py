@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs units in workers, which are processes of this machine or of another place.
+"""Runs parts in workers, which are processes of this machine or of another place.
 
-Each worker opens the model once, and then runs one unit after the other. A unit whose worker dies
+Each worker opens the model once, and then runs one part after the other. A part whose worker dies
 is tried again twice, in a new worker. `ray_workers` is the other place.
 """
 
@@ -24,7 +24,7 @@ from trt_perception.errors import (
     TrtPerceptionError,
     WriteError,
 )
-from trt_perception.offline.bags.units import Job, ModelFacts, Unit, UnitRunner
+from trt_perception.offline.bags.part_runner import Job, ModelFacts, Part, PartRunner
 
 _TRIES: Final = 3
 _PROGRESS_PERIOD_S: Final = 0.2
@@ -40,24 +40,24 @@ class Opened:
 
 @dataclass(frozen=True)
 class Progress:
-    """Further images of a unit are finished. If the unit is tried again, they count again."""
+    """Further images of a part are finished. If the part is tried again, they count again."""
 
-    unit: Unit
+    part: Part
     images: int
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The file of a unit exists."""
+    """The file of a part exists."""
 
-    unit: Unit
+    part: Part
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A unit has no result. Other units go on."""
+    """A part has no result. Other parts go on."""
 
-    unit: Unit
+    part: Part
     reason: str
 
 
@@ -65,17 +65,17 @@ Event: TypeAlias = Opened | Progress | Finished | Failed
 
 
 class WorkerDiedError(Exception):
-    """A worker has ended before its unit. The text is the reason."""
+    """A worker has ended before its part. The text is the reason."""
 
 
 class Worker(Protocol):
-    """A process that runs units, wherever it is."""
+    """A process that runs parts, wherever it is."""
 
-    def send(self, unit: Unit) -> None:
-        """Start a unit. `receive` tells if the worker has died."""
+    def send(self, part: Part) -> None:
+        """Start a part. `receive` tells if the worker has died."""
 
     def receive(self) -> tuple[Any, ...]:
-        """Return the next message of `serve_units`. Waits for it.
+        """Return the next message of `serve_parts`. Waits for it.
 
         Raises:
             WorkerDiedError: the worker has died.
@@ -107,37 +107,37 @@ class _State(Generic[_W]):
     """A worker, and what it does.
 
     Attributes:
-        unit: the unit that it runs; None if it waits.
+        part: the part that it runs; None if it waits.
         is_open: whether it has opened the model.
-        images: number of finished images of the unit.
+        images: number of finished images of the part.
     """
 
     worker: _W
-    unit: Unit | None = None
+    part: Part | None = None
     is_open: bool = False
     images: int = 0
 
 
-def run_units(
-    units: Sequence[Unit], job: Job, processes: int, device_ids: Sequence[int]
+def run_parts(
+    parts: Sequence[Part], job: Job, processes: int, device_ids: Sequence[int]
 ) -> Generator[Event, None, None]:
-    """Run units in processes of this machine. See `run_units_at`.
+    """Run parts in processes of this machine. See `run_parts_at`.
 
     Args:
-        units: in the order in which they start.
+        parts: in the order in which they start.
         processes: number of processes.
         device_ids: CUDA devices; the processes are distributed evenly.
     """
-    return run_units_at(_ThisMachine(job, device_ids), units, job, processes)
+    return run_parts_at(_ThisMachine(job, device_ids), parts, job, processes)
 
 
-def run_units_at(
-    place: Place[_W], units: Sequence[Unit], job: Job, workers: int
+def run_parts_at(
+    place: Place[_W], parts: Sequence[Part], job: Job, workers: int
 ) -> Generator[Event, None, None]:
-    """Run units, and yield what happens. Closing the generator ends all workers.
+    """Run parts, and yield what happens. Closing the generator ends all workers.
 
     Args:
-        units: in the order in which they start.
+        parts: in the order in which they start.
         workers: number of workers.
 
     Raises:
@@ -145,20 +145,20 @@ def run_units_at(
         ConfigError: the devices are not of one kind, or no worker can run.
         WriteError: a file cannot be written, for instance because the disk is full.
     """
-    pool = _Pool(place, deque(units), job, min(workers, len(units)))
+    pool = _Pool(place, deque(parts), job, min(workers, len(parts)))
     try:
         while pool.has_work:
             pool.start_workers()
-            pool.send_units()
+            pool.send_parts()
             yield from pool.events()
     finally:
         pool.close()
 
 
 class _Pool(Generic[_W]):
-    """The workers, and the units that wait for them."""
+    """The workers, and the parts that wait for them."""
 
-    def __init__(self, place: Place[_W], waiting: deque[Unit], job: Job, count: int) -> None:
+    def __init__(self, place: Place[_W], waiting: deque[Part], job: Job, count: int) -> None:
         self._place = place
         self._waiting = waiting
         self._job = job
@@ -170,26 +170,26 @@ class _Pool(Generic[_W]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a unit waits or is being run."""
-        return bool(self._waiting) or any(state.unit for state in self._states)
+        """Whether a part waits or is being run."""
+        return bool(self._waiting) or any(state.part for state in self._states)
 
     def start_workers(self) -> None:
-        """Start workers for the waiting units."""
+        """Start workers for the waiting parts."""
         # Only one worker opens the model at first, because this may prepare files for the others.
         most = self._count if self._facts is not None else 1
-        busy = sum(state.unit is not None for state in self._states)
+        busy = sum(state.part is not None for state in self._states)
         while len(self._states) < min(most, busy + len(self._waiting)):
             self._states.append(_State(self._place.start()))
 
-    def send_units(self) -> None:
-        """Give a unit to each worker that waits for one."""
+    def send_parts(self) -> None:
+        """Give a part to each worker that waits for one."""
         for state in self._states:
-            if state.is_open and state.unit is None and self._waiting:
-                unit = self._waiting.popleft()
-                key = unit.bag, unit.number
+            if state.is_open and state.part is None and self._waiting:
+                part = self._waiting.popleft()
+                key = part.bag, part.number
                 self._tries[key] = self._tries.get(key, 0) + 1
-                state.unit, state.images = unit, 0
-                state.worker.send(unit)
+                state.part, state.images = part, 0
+                state.worker.send(part)
 
     def events(self) -> Iterator[Event]:
         """Wait for messages of workers, and yield what they mean."""
@@ -213,28 +213,28 @@ class _Pool(Generic[_W]):
             raise EngineError(*values[0], expected=values[1], fix=values[2])
         elif kind == 'not written':
             raise WriteError(*values[0], expected=values[1], fix=values[2])
-        elif state.unit is not None:
+        elif state.part is not None:
             if kind == 'progress':
                 state.images += values[0]
-                yield Progress(state.unit, values[0])
+                yield Progress(state.part, values[0])
                 return
-            unit, state.unit = state.unit, None
-            yield Finished(unit) if kind == 'finished' else Failed(unit, *values)
+            part, state.part = state.part, None
+            yield Finished(part) if kind == 'finished' else Failed(part, *values)
 
     def _on_death(self, state: _State[_W], reason: str) -> Iterator[Event]:
-        """Try the unit of a dead worker again, or give it up."""
+        """Try the part of a dead worker again, or give it up."""
         self._states.remove(state)
-        unit = state.unit
-        if unit is None:
+        part = state.part
+        if part is None:
             self._failed_starts += 1
             if self._failed_starts >= _TRIES:
                 raise EngineError(self._job.model, f'cannot be run: {reason}')
             return
-        yield Progress(unit, -state.images)
-        if self._tries[unit.bag, unit.number] < _TRIES:
-            self._waiting.appendleft(unit)
+        yield Progress(part, -state.images)
+        if self._tries[part.bag, part.number] < _TRIES:
+            self._waiting.appendleft(part)
         else:
-            yield Failed(unit, reason)
+            yield Failed(part, reason)
 
     def close(self) -> None:
         """End all workers."""
@@ -292,7 +292,7 @@ class _ThisMachine:
 
 
 class _Process:
-    """A process of this machine that runs units.
+    """A process of this machine that runs parts.
 
     Attributes:
         has_ended: whether `receive` has reported the end.
@@ -308,10 +308,10 @@ class _Process:
         self.device_id = device_id
         self.has_ended = False
 
-    def send(self, unit: Unit) -> None:
-        """Start a unit."""
+    def send(self, part: Part) -> None:
+        """Start a part."""
         with contextlib.suppress(ConnectionError):  # it has died: `receive` finds out
-            self.connection.send(unit)
+            self.connection.send(part)
 
     def receive(self) -> tuple[Any, ...]:
         """Return the next message."""
@@ -336,10 +336,10 @@ class _Process:
 
 
 def _work(connection: Connection, job: Job, device_id: int) -> None:
-    """Run units until the parent closes the connection. The main function of a process."""
+    """Run parts until the parent closes the connection. The main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends this process
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
-        serve_units(connection, job, device_id)
+        serve_parts(connection, job, device_id)
 
 
 class Channel(Protocol):
@@ -349,31 +349,31 @@ class Channel(Protocol):
         """Send a message to the command."""
 
     def recv(self) -> Any:
-        """Wait for the next unit."""
+        """Wait for the next part."""
 
 
-def serve_units(channel: Channel, job: Job, device_id: int) -> None:
-    """Open the model, and run units until the channel is closed.
+def serve_parts(channel: Channel, job: Job, device_id: int) -> None:
+    """Open the model, and run parts until the channel is closed.
 
     Messages to the command: ``opened`` (facts), ``progress`` (images), ``finished``, ``failed``
     (reason). ``refused`` and ``not written`` (fields of an error) end the command. After ``dying``
-    (reason), a new worker may run the unit.
+    (reason), a new worker may run the part.
 
     Raises:
         EOFError, ConnectionError: the channel is closed.
     """
     try:
-        runner = UnitRunner(job, device_id)
+        runner = PartRunner(job, device_id)
     except TrtPerceptionError as error:
         channel.send(('refused', *_fields(error)))
         return
     try:
         channel.send(('opened', runner.facts))
         while True:
-            unit = channel.recv()
+            part = channel.recv()
             progress = _ProgressSender(channel)
             try:
-                runner.run(unit, progress)
+                runner.run(part, progress)
             except WriteError as error:
                 channel.send(('not written', *_fields(error)))
             except CudaError as error:

@@ -46,6 +46,7 @@ from trt_perception.offline.bags.ledger import (
     remove_parts,
     remove_results,
 )
+from trt_perception.offline.bags.part_runner import Job, ModelFacts, Part
 from trt_perception.offline.bags.plan import (
     BagPlan,
     OutputOptions,
@@ -54,16 +55,15 @@ from trt_perception.offline.bags.plan import (
     time_span,
 )
 from trt_perception.offline.bags.ray_workers import load_ray
-from trt_perception.offline.bags.ray_workers import run_units as run_units_with_ray
+from trt_perception.offline.bags.ray_workers import run_parts as run_parts_with_ray
 from trt_perception.offline.bags.records import PartReport
-from trt_perception.offline.bags.units import Job, ModelFacts, Unit
 from trt_perception.offline.bags.workers import (
     Event,
     Failed,
     Finished,
     Opened,
     Progress,
-    run_units,
+    run_parts,
 )
 from trt_perception.offline.tools.parts.arguments import (
     check_output_folder,
@@ -162,8 +162,8 @@ class _BagRun:
     tracks: int = 0
     failure: str = ''
 
-    def missing_units(self, *, from_start: bool) -> list[Unit]:
-        """Return the units whose raw results are missing.
+    def missing_parts(self, *, from_start: bool) -> list[Part]:
+        """Return the parts whose raw results are missing.
 
         Args:
             from_start: whether also parts that were written need raw results, for a tracker.
@@ -171,7 +171,7 @@ class _BagRun:
         if self.ledger.is_complete:
             return []
         done = 0 if from_start else len(self.ledger.reports)
-        return [unit for unit in list(self.plan.units())[done:] if not unit.target.exists()]
+        return [part for part in list(self.plan.parts())[done:] if not part.target.exists()]
 
 
 @dataclass
@@ -513,14 +513,14 @@ def _save_page(folder: Path, run: _BagRun, options: argparse.Namespace) -> str:
     return page.write(folder)
 
 
-_Runner: TypeAlias = Callable[[Sequence[Unit]], Generator[Event, None, None]]
+_Runner: TypeAlias = Callable[[Sequence[Part]], Generator[Event, None, None]]
 
 
 def _runner(job: Job, options: argparse.Namespace) -> _Runner:
-    """Return the function that runs units: in processes of this machine, or with Ray."""
+    """Return the function that runs parts: in processes of this machine, or with Ray."""
     if options.ray:
-        return lambda units: run_units_with_ray(units, job, options.workers, options.ray_address)
-    return lambda units: run_units(units, job, options.workers, job.parameters.node.device_ids)
+        return lambda parts: run_parts_with_ray(parts, job, options.workers, options.ray_address)
+    return lambda parts: run_parts(parts, job, options.workers, job.parameters.node.device_ids)
 
 
 @contextlib.contextmanager
@@ -564,7 +564,7 @@ def _expected_images(plan: BagPlan) -> int | None:
 
 @dataclass
 class _BagRuns:
-    """Runs the units of all bags, and joins each part as soon as it is the next one.
+    """Runs the parts of all bags, and joins each part as soon as it is the next one.
 
     Attributes:
         facts: what is known about the model; None before it was opened.
@@ -580,7 +580,7 @@ class _BagRuns:
     def __post_init__(self) -> None:
         self._by_bag = {run.plan.bag: run for run in self.prepared.runs}
 
-    def process(self, run_units: _Runner) -> None:
+    def process(self, run_parts: _Runner) -> None:
         """Process all bags. Bags with an error are left incomplete, and the others go on.
 
         Raises:
@@ -594,23 +594,23 @@ class _BagRuns:
             for camera in run.plan.cameras
         )
         missing = {
-            run.plan.bag: run.missing_units(from_start=tracks) for run in self.prepared.runs
+            run.plan.bag: run.missing_parts(from_start=tracks) for run in self.prepared.runs
         }
-        units = [unit for own in missing.values() for unit in own]
+        parts = [part for own in missing.values() for part in own]
         try:
             # All raw results may exist already.
             for run in self.prepared.runs:
                 if not missing[run.plan.bag] and run.ledger.facts is not None:
                     self._open_join(run, run.ledger.facts)
-            with contextlib.closing(run_units(units)) as events:
+            with contextlib.closing(run_parts(parts)) as events:
                 for event in events:
                     if isinstance(event, Opened):
                         self._use_facts(event.facts)
                     elif isinstance(event, Progress):
-                        self._by_bag[event.unit.bag].images += event.images
+                        self._by_bag[event.part.bag].images += event.images
                         self.bar.update(event.images)
                     elif isinstance(event, Finished):
-                        self._on_finished(event.unit)
+                        self._on_finished(event.part)
                     elif isinstance(event, Failed):
                         self._on_failed(event)
         finally:
@@ -620,19 +620,19 @@ class _BagRuns:
                     run.tracks = run.join.track_count
                     run.join.close()
 
-    def _on_finished(self, unit: Unit) -> None:
-        run = self._by_bag[unit.bag]
+    def _on_finished(self, part: Part) -> None:
+        run = self._by_bag[part.bag]
         self._join(run)
-        if run.join is not None and not run.join.has_result(unit):
-            folder = unit.target.parent
+        if run.join is not None and not run.join.has_result(part):
+            folder = part.target.parent
             self._on_failed(
-                Failed(unit, f'its result is missing: its worker has another folder {folder}')
+                Failed(part, f'its result is missing: its worker has another folder {folder}')
             )
 
     def _on_failed(self, event: Failed) -> None:
-        unit = event.unit
-        run = self._by_bag[unit.bag]
-        sentence = f'{unit.bag}: part {unit.number}: {event.reason}'
+        part = event.part
+        run = self._by_bag[part.bag]
+        sentence = f'{part.bag}: part {part.number}: {event.reason}'
         run.failure = run.failure or sentence
         self._report(sentence)
 
@@ -794,7 +794,7 @@ def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
 
 
 def _raw_files(plan: BagPlan) -> list[Path]:
-    return [unit.target for unit in plan.units() if unit.target.exists()]
+    return [part.target for part in plan.parts() if part.target.exists()]
 
 
 def _parser() -> argparse.ArgumentParser:

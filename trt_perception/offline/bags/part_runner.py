@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One unit of work: run a model on the images of one part of a bag, and store the raw results.
+"""Runs a model on the images of one part of a bag, and stores the raw results.
 
-A unit depends on its bag, its model and its parameters only. So its file is the same in any
-process and after any interruption. No batch has images of two units.
+A part depends on its bag, its model and its parameters only. So its file is the same in any
+process and after any interruption. No batch has images of two parts.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class BagCamera:
 
 @dataclass(frozen=True)
 class Job:
-    """What all units of a command share. Processes send it to each other.
+    """What all parts of a command share. Processes send it to each other.
 
     Attributes:
         model: path of the model.
@@ -113,7 +113,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Unit:
+class Part:
     """One part of one bag.
 
     Attributes:
@@ -193,11 +193,11 @@ def result_topics(task: Task, *, with_masks: bool) -> tuple[Topic, ...]:
     return tuple(topic for topic in task.topics if topic not in left_out)
 
 
-class UnitRunner:
-    """Runs units in this process. Keeps the model and the last bag open between units.
+class PartRunner:
+    """Runs parts in this process. Keeps the model and the last bag open between parts.
 
     Args:
-        job: what all units share.
+        job: what all parts share.
         device_id: CUDA device.
 
     Raises:
@@ -266,8 +266,8 @@ class UnitRunner:
             )
         )
 
-    def run(self, unit: Unit, progress: Callable[[int], None]) -> None:
-        """Run a unit. Its file then exists.
+    def run(self, part: Part, progress: Callable[[int], None]) -> None:
+        """Run a part. Its file then exists.
 
         Args:
             progress: called with the number of further images that are finished.
@@ -276,11 +276,11 @@ class UnitRunner:
             TrtPerceptionError: the bag cannot be opened, the file cannot be written, or the GPU
                 failed.
         """
-        self._follow_size(unit.image_wh)
-        bag = self._open(unit.bag)
+        self._follow_size(part.image_wh)
+        bag = self._open(part.bag)
         report = PartReport()
-        with PartWriter(unit.target) as writer:
-            for record, error in self._results(bag, unit):
+        with PartWriter(part.target) as writer:
+            for record, error in self._results(bag, part):
                 if record is not None:
                     report.images += 1
                     report.skipped += record.skipped
@@ -289,7 +289,7 @@ class UnitRunner:
                     assert error is not None
                     report.count_unread(error.reason, str(error))
                 progress(1)
-            report.losses = unit.losses_of(bag)
+            report.losses = part.losses_of(bag)
             writer.finish(report)
         if bag.losses:
             # A bag reports a loss once. Each part must report its losses, whatever ran before.
@@ -332,18 +332,18 @@ class UnitRunner:
             detect_one(self._pipeline, grey, Thresholds())
 
     def _results(
-        self, bag: FileBag, unit: Unit
+        self, bag: FileBag, part: Part
     ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
         """Yield the record or the error of each image, in the order of the images."""
         pipeline, parameters = self._pipeline, self._job.parameters
         thresholds = {
             camera.name: self._thresholds(parameters.camera(camera.name))
-            for camera in unit.cameras
+            for camera in part.cameras
         }
         needs_info = pipeline.spec.decoder.needs_focal_length or any(
             topic.message == 'sensor_msgs/CameraInfo' for topic in self.facts.topics
         )
-        with self._read_ahead(bag, unit, needs_info=needs_info) as images:
+        with self._read_ahead(bag, part, needs_info=needs_info) as images:
             free = deque(range(pipeline.depth))
             in_flight: deque[tuple[int, list[BagImage]]] = deque()
             chunk: list[BagImage] = []
@@ -379,7 +379,7 @@ class UnitRunner:
         self._pipeline.enqueue(slot, frames, own)
         return slot
 
-    def _read_ahead(self, bag: FileBag, unit: Unit, *, needs_info: bool) -> ReadAhead:
+    def _read_ahead(self, bag: FileBag, part: Part, *, needs_info: bool) -> ReadAhead:
         sources = {
             camera.topic: ImageTopic(
                 camera.name,
@@ -387,10 +387,10 @@ class UnitRunner:
                 decodes_jpeg=self._pipeline.decodes_jpeg,
                 info_topic=camera.info_topic if needs_info else '',
             )
-            for camera in unit.cameras
+            for camera in part.cameras
         }
         topics = [*sources, *(each.info_topic for each in sources.values() if each.info_topic)]
-        span = unit.start_ns, unit.end_ns
+        span = part.start_ns, part.end_ns
 
         def messages() -> Iterator[BagMessage]:
             for source in sources.values():
