@@ -8,7 +8,7 @@ import pytest
 from trt_perception.bags.bag import BagLoss
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import FoundCameras
-from trt_perception.offline.bags.part_runner import MAX_PART_LOSSES
+from trt_perception.offline.bags.part import MAX_PART_LOSSES
 from trt_perception.offline.bags.plan import OutputOptions, plan_bag, time_span
 
 START, END = 1_700_000_000 * 10**9, 1_700_000_100 * 10**9

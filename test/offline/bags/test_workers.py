@@ -11,7 +11,7 @@ from support.detect_bags import START_NS, camera_rows, write_bag
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
 from trt_perception.errors import EngineError, WriteError
-from trt_perception.offline.bags.part_runner import BagCamera, Job, Part
+from trt_perception.offline.bags.part import BagCamera, Job, Part
 from trt_perception.offline.bags.workers import Failed, Finished, Opened, run_parts
 from trt_perception.parameters.camera import NodeParameters
 

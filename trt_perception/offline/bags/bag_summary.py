@@ -21,7 +21,7 @@ from trt_perception.bags.open_bag import open_bag
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC
 from trt_perception.offline.bags.joining import camera_topic
-from trt_perception.offline.bags.part_runner import ModelFacts
+from trt_perception.offline.bags.part import ModelFacts
 from trt_perception.offline.bags.plan import BagPlan
 from trt_perception.wire.cdr import CdrReader, StampFields
 from trt_perception.wire.detections import FoundObjects, read_detections

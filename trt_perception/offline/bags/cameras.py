@@ -15,7 +15,7 @@ from trt_perception.images.bag_images import COMPRESSED, RAW
 from trt_perception.model.tasks.table import OUTPUT_IMAGE_SUFFIXES
 from trt_perception.model.tasks.task import LABEL_INFO
 from trt_perception.offline.bags.image_reading import ImageTopic
-from trt_perception.offline.bags.part_runner import BagCamera
+from trt_perception.offline.bags.part import BagCamera
 from trt_perception.parameters.rules import cameras_mistake
 
 _INFO_TYPE: Final = 'sensor_msgs/msg/CameraInfo'

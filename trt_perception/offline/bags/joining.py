@@ -30,7 +30,7 @@ from trt_perception.offline.bags.ledger import (
     remove_leftovers,
     remove_parts,
 )
-from trt_perception.offline.bags.part_runner import ModelFacts, Part
+from trt_perception.offline.bags.part import ModelFacts, Part
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import FrameRecord, PartReader, PartReport
 from trt_perception.offline.bags.result_messages import ObjectMessages

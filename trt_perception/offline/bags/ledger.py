@@ -23,7 +23,7 @@ from trt_perception.files.json_section import parse_json
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.files.regular_files import read_regular
 from trt_perception.model.tasks.task import Topic
-from trt_perception.offline.bags.part_runner import ModelFacts
+from trt_perception.offline.bags.part import ModelFacts
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import PartReport, checked_integer
 

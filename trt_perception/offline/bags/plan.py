@@ -17,7 +17,7 @@ from trt_perception.bags.metadata import NO_START
 from trt_perception.bags.open_bag import storage_suffix
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import FoundCameras
-from trt_perception.offline.bags.part_runner import BagCamera, Part
+from trt_perception.offline.bags.part import BagCamera, Part
 from trt_perception.parameters.camera import NodeParameters
 
 #: Folder for raw results, inside the output folder.

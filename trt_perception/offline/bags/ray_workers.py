@@ -25,7 +25,7 @@ from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import counted, to_one_line
 from trt_perception.model.files.model_file import is_onnx
 from trt_perception.model.files.triton_address import is_triton_address
-from trt_perception.offline.bags.part_runner import Job, Part
+from trt_perception.offline.bags.part import Job, Part
 from trt_perception.offline.bags.plan import package_digest
 from trt_perception.offline.bags.workers import (
     Event,

@@ -24,7 +24,8 @@ from trt_perception.errors import (
     TrtPerceptionError,
     WriteError,
 )
-from trt_perception.offline.bags.part_runner import Job, ModelFacts, Part, PartRunner
+from trt_perception.offline.bags.part import Job, ModelFacts, Part
+from trt_perception.offline.bags.part_runner import PartRunner
 
 _TRIES: Final = 3
 _PROGRESS_PERIOD_S: Final = 0.2

@@ -46,7 +46,7 @@ from trt_perception.offline.bags.ledger import (
     remove_parts,
     remove_results,
 )
-from trt_perception.offline.bags.part_runner import Job, ModelFacts, Part
+from trt_perception.offline.bags.part import Job, ModelFacts, Part
 from trt_perception.offline.bags.plan import (
     BagPlan,
     OutputOptions,
