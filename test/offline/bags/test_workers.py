@@ -10,7 +10,7 @@ import pytest
 from support.detect_bags import START_NS, camera_rows, write_bag
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
-from trt_perception.errors import EngineError, WriteError
+from trt_perception.errors import ConfigError, WriteError
 from trt_perception.offline.bags.part import BagCamera, Job, Part
 from trt_perception.offline.bags.workers import Failed, Finished, Opened, run_parts
 from trt_perception.parameters.camera import NodeParameters
@@ -75,6 +75,14 @@ def test_part_that_dies_once_is_run_again(job, parts):
     assert all(part.target.exists() for part in parts)
 
 
+def test_bag_that_is_gone_is_named_once(job, parts, tmp_path, golden_messages):
+    (tmp_path / 'bag').rename(tmp_path / 'moved')
+    failed = [event for event in run_parts(parts, job, 1, [0]) if isinstance(event, Failed)]
+    assert [event.part for event in failed] == parts
+    for event in failed:
+        golden_messages.add(event.sentence)
+
+
 def test_closing_ends_all_processes(job, parts):
     events = run_parts(parts, job, 2, [0])
     assert isinstance(next(events), Opened)
@@ -84,7 +92,7 @@ def test_closing_ends_all_processes(job, parts):
 
 def test_model_that_cannot_be_opened_is_refused(job, parts):
     bad = Job(job.model, NodeParameters.from_values({'class_filter': ['unicorn']}))
-    with pytest.raises(EngineError):
+    with pytest.raises(ConfigError):
         list(run_parts(parts, bad, 2, [0]))
     assert not multiprocessing.active_children()
 

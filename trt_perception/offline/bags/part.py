@@ -76,6 +76,9 @@ class Part:
     image_wh: tuple[int, int]
     target: Path
 
+    def __str__(self) -> str:
+        return f'{self.bag}: part {self.number}'
+
     def losses_of(self, bag: FileBag) -> list[BagLoss]:
         """Return the damaged ranges of a bag that may have had messages of this part.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ConfigError, EngineError, TrtPerceptionError
 from trt_perception.files.plain_text import counted, to_one_line
 from trt_perception.model.files.model_file import is_onnx
 from trt_perception.model.files.triton_address import is_triton_address
@@ -29,6 +29,9 @@ from trt_perception.offline.bags.part import Job, Part
 from trt_perception.offline.bags.plan import package_digest
 from trt_perception.offline.bags.workers import (
     Event,
+    Failed,
+    Finished,
+    Progress,
     WorkerDiedError,
     run_parts_at,
     serve_parts,
@@ -226,10 +229,10 @@ class _RayWorker:
         self._part = part
         self.stream = self.actor.run.options(num_returns='streaming').remote(part)
 
-    def receive(self) -> tuple[Any, ...]:
-        """Return the next message."""
+    def receive(self) -> Event:
+        """Return the next event."""
         try:
-            message: tuple[Any, ...] = self._ray.get(next(self.stream))
+            message: Event | Exception = self._ray.get(next(self.stream))
         except StopIteration as error:
             raise WorkerDiedError('its worker ended without a result') from error
         except self._ray.exceptions.RayError as error:
@@ -237,16 +240,17 @@ class _RayWorker:
             if self._part is None:
                 reason = f'is this package on the path of Python where Ray was started? {reason}'
             raise WorkerDiedError(reason) from error
-        if message[0] == 'dying':
+        if isinstance(message, WorkerDiedError):
             self._ray.kill(self.actor)
-            raise WorkerDiedError(message[1])
-        if message[0] != 'progress':
+        if isinstance(message, Exception):
+            raise message
+        if not isinstance(message, Progress):
             self.stream = None
-        if message[0] == 'finished' and self._part is not None:
+        if isinstance(message, Finished):
             # Listing a folder on NFS ends the memory of files that were missing before. The folder
             # itself is missing after its last part was joined.
             with contextlib.suppress(OSError):
-                os.listdir(self._part.target.parent)
+                os.listdir(message.part.target.parent)
         return message
 
 
@@ -266,13 +270,16 @@ class _Actor:
         self._host = socket.gethostname()
         self._is_elsewhere = self._host != host
         self._parts = SimpleQueue[Part]()
-        self._messages = SimpleQueue[tuple[Any, ...]]()
+        self._messages = SimpleQueue[Event | Exception]()
 
-    def open(self) -> Iterator[tuple[Any, ...]]:
+    def open(self) -> Iterator[Event | Exception]:
         """Open the model, and yield the message about it."""
         if package_digest() != self._digest:
-            found = f'{self._host} has another version than this machine'
-            yield 'refused', ('trt_perception', found), '', 'install one version on all machines'
+            yield EngineError(
+                'trt_perception',
+                f'{self._host} has another version than this machine',
+                fix='install one version on all machines',
+            )
             return
         if missing := self._missing(self._folder):
             yield missing
@@ -282,7 +289,7 @@ class _Actor:
         threading.Thread(target=self._serve, daemon=True).start()
         yield from self._until_last_message()
 
-    def run(self, part: Part) -> Iterator[tuple[Any, ...]]:
+    def run(self, part: Part) -> Iterator[Event | Exception]:
         """Run a part, and yield the messages about it."""
         # A machine without the folder would otherwise soon have failed with all parts.
         if missing := self._missing(part.bag, part.target.parent):
@@ -291,18 +298,20 @@ class _Actor:
         self._parts.put(part)
         yield from self._until_last_message()
 
-    def _missing(self, *paths: str | Path) -> tuple[Any, ...] | None:
-        """Return a message if a path, which exists for the command, is missing on this machine."""
+    def _missing(self, *paths: str | Path) -> EngineError | None:
+        """Return an error if a path, which exists for the command, is missing on this machine."""
         for path in paths:
             if self._is_elsewhere and not os.path.exists(path):
-                found = f'{self._host} does not have it'
-                fix = 'mount its folder at the same path on all machines of the cluster'
-                return 'refused', (str(path), found), '', fix
+                return EngineError(
+                    str(path),
+                    f'{self._host} does not have it',
+                    fix='mount its folder at the same path on all machines of the cluster',
+                )
         return None
 
     # The channel of `serve_parts`.
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: Event | Exception) -> None:
         """Send a message to the command."""
         self._messages.put(message)
 
@@ -315,21 +324,21 @@ class _Actor:
             # Ray shows a worker its own GPU only.
             serve_parts(self, self._job, 0)
         except BaseException as error:
-            self.send(('dying', f'{type(error).__name__}: {error}'))
+            self.send(WorkerDiedError(f'{type(error).__name__}: {error}'))
 
-    def _until_last_message(self) -> Iterator[tuple[Any, ...]]:
+    def _until_last_message(self) -> Iterator[Event | Exception]:
         while True:
             message = self._messages.get()
-            yield self._with_host(message)
-            if message[0] != 'progress':
+            yield self._with_host(message) if self._is_elsewhere else message
+            if not isinstance(message, Progress):
                 return
 
-    def _with_host(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Name this machine in messages about errors, unless the command runs here."""
-        kind, *values = message
-        if kind in ('failed', 'dying') and self._is_elsewhere:
-            return kind, f'{values[0]} (on {self._host})'
-        if kind in ('refused', 'not written') and self._is_elsewhere:
-            (subject, found), *others = values
-            return kind, (subject, f'{found} (on {self._host})'), *others
+    def _with_host(self, message: Event | Exception) -> Event | Exception:
+        """Name this machine in messages about errors."""
+        if isinstance(message, Failed):
+            return replace(message, sentence=f'{message.sentence} (on {self._host})')
+        if isinstance(message, WorkerDiedError):
+            return WorkerDiedError(f'{message} (on {self._host})')
+        if isinstance(message, TrtPerceptionError):
+            message.found = f'{message.found} (on {self._host})'
         return message

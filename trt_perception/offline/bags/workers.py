@@ -56,17 +56,21 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """A part has no result. Other parts go on."""
+    """A part has no result. Other parts go on.
+
+    Attributes:
+        sentence: names the bag and the reason.
+    """
 
     part: Part
-    reason: str
+    sentence: str
 
 
 Event: TypeAlias = Opened | Progress | Finished | Failed
 
 
 class WorkerDiedError(Exception):
-    """A worker has ended before its part. The text is the reason."""
+    """A worker has ended before its part, or must end. The text is the reason."""
 
 
 class Worker(Protocol):
@@ -75,11 +79,12 @@ class Worker(Protocol):
     def send(self, part: Part) -> None:
         """Start a part. `receive` tells if the worker has died."""
 
-    def receive(self) -> tuple[Any, ...]:
-        """Return the next message of `serve_parts`. Waits for it.
+    def receive(self) -> Event:
+        """Return the next event. Waits for it.
 
         Raises:
-            WorkerDiedError: the worker has died.
+            WorkerDiedError: the worker has died. A new one may run the part.
+            TrtPerceptionError: the command must end.
         """
 
 
@@ -197,30 +202,22 @@ class _Pool(Generic[_W]):
         ready = self._place.wait([state.worker for state in self._states])
         for state in [each for each in self._states if each.worker in ready]:
             try:
-                kind, *values = state.worker.receive()
+                event = state.worker.receive()
             except WorkerDiedError as error:  # noqa: PERF203
                 yield from self._on_death(state, str(error))
             else:
-                yield from self._on_message(state, kind, values)
+                self._note(state, event)
+                yield event
 
-    def _on_message(self, state: _State[_W], kind: str, values: list[Any]) -> Iterator[Event]:
-        if kind == 'opened':
-            (facts,) = values
-            if self._facts is not None and facts.runtime != self._facts.runtime:
-                raise _mixed_devices_error(self._facts, facts)
-            self._facts, state.is_open = facts, True
-            yield Opened(facts)
-        elif kind == 'refused':
-            raise EngineError(*values[0], expected=values[1], fix=values[2])
-        elif kind == 'not written':
-            raise WriteError(*values[0], expected=values[1], fix=values[2])
-        elif state.part is not None:
-            if kind == 'progress':
-                state.images += values[0]
-                yield Progress(state.part, values[0])
-                return
-            part, state.part = state.part, None
-            yield Finished(part) if kind == 'finished' else Failed(part, *values)
+    def _note(self, state: _State[_W], event: Event) -> None:
+        if isinstance(event, Opened):
+            if self._facts is not None and event.facts.runtime != self._facts.runtime:
+                raise _mixed_devices_error(self._facts, event.facts)
+            self._facts, state.is_open = event.facts, True
+        elif isinstance(event, Progress):
+            state.images += event.images
+        else:
+            state.part = None
 
     def _on_death(self, state: _State[_W], reason: str) -> Iterator[Event]:
         """Try the part of a dead worker again, or give it up."""
@@ -235,7 +232,7 @@ class _Pool(Generic[_W]):
         if self._tries[part.bag, part.number] < _TRIES:
             self._waiting.appendleft(part)
         else:
-            yield Failed(part, reason)
+            yield Failed(part, f'{part}: {reason}')
 
     def close(self) -> None:
         """End all workers."""
@@ -314,15 +311,16 @@ class _Process:
         with contextlib.suppress(ConnectionError):  # it has died: `receive` finds out
             self.connection.send(part)
 
-    def receive(self) -> tuple[Any, ...]:
-        """Return the next message."""
+    def receive(self) -> Event:
+        """Return the next event."""
         try:
-            message: tuple[Any, ...] = self.connection.recv()
+            message: Event | Exception = self.connection.recv()
         except (EOFError, ConnectionError) as error:
             raise WorkerDiedError(self._end_reason()) from error
-        if message[0] == 'dying':
+        if isinstance(message, WorkerDiedError):
             self._end_reason()
-            raise WorkerDiedError(message[1])
+        if isinstance(message, Exception):
+            raise message
         return message
 
     def _end_reason(self) -> str:
@@ -346,8 +344,8 @@ def _work(connection: Connection, job: Job, device_id: int) -> None:
 class Channel(Protocol):
     """Connects a worker with the command."""
 
-    def send(self, message: tuple[Any, ...], /) -> None:
-        """Send a message to the command."""
+    def send(self, message: Event | Exception, /) -> None:
+        """Send an event to the command, or an error, which `Worker.receive` raises there."""
 
     def recv(self) -> Any:
         """Wait for the next part."""
@@ -356,49 +354,49 @@ class Channel(Protocol):
 def serve_parts(channel: Channel, job: Job, device_id: int) -> None:
     """Open the model, and run parts until the channel is closed.
 
-    Messages to the command: ``opened`` (facts), ``progress`` (images), ``finished``, ``failed``
-    (reason). ``refused`` and ``not written`` (fields of an error) end the command. After ``dying``
-    (reason), a new worker may run the part.
-
     Raises:
         EOFError, ConnectionError: the channel is closed.
     """
     try:
         runner = PartRunner(job, device_id)
     except TrtPerceptionError as error:
-        channel.send(('refused', *_fields(error)))
+        channel.send(error)
         return
     try:
-        channel.send(('opened', runner.facts))
+        channel.send(Opened(runner.facts))
         while True:
-            part = channel.recv()
-            progress = _ProgressSender(channel)
-            try:
-                runner.run(part, progress)
-            except WriteError as error:
-                channel.send(('not written', *_fields(error)))
-            except CudaError as error:
-                channel.send(('dying', str(error)))  # a new process may use the GPU again
+            message = _run(runner, channel.recv(), channel)
+            channel.send(message)
+            if isinstance(message, WorkerDiedError):
                 return
-            except ConnectionError:
-                raise  # the parent has ended
-            except (TrtPerceptionError, OSError) as error:
-                channel.send(('failed', str(error)))
-            else:
-                progress.flush()
-                channel.send(('finished',))
     finally:
         runner.close()
 
 
-def _fields(error: TrtPerceptionError) -> tuple[tuple[str, str], str, str]:
-    return (error.subject, error.found), error.expected, error.fix
+def _run(runner: PartRunner, part: Part, channel: Channel) -> Event | Exception:
+    """Run a part, and return the message about its end."""
+    progress = _ProgressSender(part, channel)
+    try:
+        runner.run(part, progress)
+    except WriteError as error:
+        return error
+    except ConfigError as error:
+        return Failed(part, str(error))  # about the bag, which the error names
+    except CudaError as error:
+        return WorkerDiedError(str(error))  # a new process may use the GPU again
+    except ConnectionError:
+        raise  # the parent has ended
+    except (TrtPerceptionError, OSError) as error:
+        return Failed(part, f'{part}: {error}')
+    progress.flush()
+    return Finished(part)
 
 
 class _ProgressSender:
     """Sends numbers of finished images, at most five times a second."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, part: Part, channel: Channel) -> None:
+        self._part = part
         self._channel = channel
         self._count = 0
         self._sent_s = time.monotonic()
@@ -411,5 +409,5 @@ class _ProgressSender:
 
     def flush(self) -> None:
         """Send what was counted."""
-        self._channel.send(('progress', self._count))
+        self._channel.send(Progress(self._part, self._count))
         self._count, self._sent_s = 0, time.monotonic()

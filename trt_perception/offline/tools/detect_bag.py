@@ -612,7 +612,7 @@ class _BagRuns:
                     elif isinstance(event, Finished):
                         self._on_finished(event.part)
                     elif isinstance(event, Failed):
-                        self._on_failed(event)
+                        self._on_failed(self._by_bag[event.part.bag], event.sentence)
         finally:
             self.seconds = time.monotonic() - self._opened_s
             for run in self.prepared.runs:
@@ -626,15 +626,14 @@ class _BagRuns:
         if run.join is not None and not run.join.has_result(part):
             folder = part.target.parent
             self._on_failed(
-                Failed(part, f'its result is missing: its worker has another folder {folder}')
+                run, f'{part}: its result is missing: its worker has another folder {folder}'
             )
 
-    def _on_failed(self, event: Failed) -> None:
-        part = event.part
-        run = self._by_bag[part.bag]
-        sentence = f'{part.bag}: part {part.number}: {event.reason}'
+    def _on_failed(self, run: _BagRun, sentence: str) -> None:
+        # All parts of a bag that cannot be opened have the same sentence.
+        if sentence != run.failure:
+            self._report(sentence)
         run.failure = run.failure or sentence
-        self._report(sentence)
 
     def _use_facts(self, facts: ModelFacts) -> None:
         if self.facts is not None:
