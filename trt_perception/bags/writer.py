@@ -292,6 +292,21 @@ class BagWriter:
         write_atomically({self._folder / METADATA_NAME: content.encode()})
 
 
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep writers out of a folder in the ``with`` block.
+
+    Raises:
+        ConfigError: another program writes to the folder.
+        WriteError: the folder cannot be opened.
+    """
+    descriptor = _lock_folder(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _lock_folder(folder: Path) -> int:
     """Return the descriptor of a folder that no other writer can lock until it is closed.
 

@@ -22,7 +22,8 @@ INPUTS = {'bag': 'hash'}
 
 
 def plan(folder, parts=2):
-    return BagPlan('in', folder, (), (4, 4), 0, parts, OutputOptions(part_ns=1), INPUTS, {}, 1.0)
+    options = OutputOptions(part_ns=1)
+    return BagPlan('in', folder, options, (), (4, 4), 0, parts, inputs=INPUTS)
 
 
 def results(folder):

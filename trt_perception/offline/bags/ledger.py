@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -59,7 +59,7 @@ class Ledger:
         is_complete: whether all parts were written.
     """
 
-    inputs: dict[str, str]
+    inputs: Mapping[str, str]
     facts: ModelFacts | None = None
     reports: list[PartReport] = field(default_factory=list)
     files: int = 0
@@ -96,10 +96,8 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
         ConfigError: the folder has other files, or results of other inputs.
     """
     folder = plan.output
-    if not folder.exists() or _is_empty(folder):
-        return None
     path = folder / LEDGER_FILE
-    if _has_only_metadata(folder):
+    if _is_unused(folder):
         return None
     if not path.is_file():
         raise ConfigError(
@@ -155,16 +153,18 @@ def _check_files(plan: BagPlan, ledger: Ledger) -> None:
             raise ConfigError(str(plan.output / name), 'is missing', fix=_OVERWRITE)
 
 
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
+def _is_unused(folder: Path) -> bool:
+    """Return whether a folder is missing or empty, or has only files of a run without a ledger.
 
-
-def _has_only_metadata(folder: Path) -> bool:
-    """Return whether a run was killed before it saved its ledger."""
+    Such a run was killed before it saved its ledger.
+    """
+    if not folder.exists():
+        return True
     if not folder.is_dir():
         return False
-    names = {each.name for each in folder.iterdir()}
-    if not names <= {PARTS_FOLDER, METADATA_NAME} or not all(map(_is_ours, folder.iterdir())):
+    paths = list(folder.iterdir())
+    names = {path.name for path in paths}
+    if not names <= {PARTS_FOLDER, METADATA_NAME} or not all(map(_is_ours, paths)):
         return False
     with contextlib.suppress(FileNotFoundError):
         return _OURS in read_regular(folder / METADATA_NAME, _MAX_BYTES)
@@ -250,8 +250,7 @@ def remove_results(folder: Path) -> None:
     """
     if not folder.exists():
         return
-    is_foreign = not folder.is_dir() or not (folder / LEDGER_FILE).is_file()
-    if is_foreign and not _has_only_metadata(folder) and not _is_empty(folder):
+    if not (folder / LEDGER_FILE).is_file() and not _is_unused(folder):
         raise ConfigError(
             str(folder),
             'exists, and detect_bag did not write it, so --overwrite does not remove it',
