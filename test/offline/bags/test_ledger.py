@@ -2,6 +2,7 @@
 """Tests of the ledger of an output bag: foreign files stay, and edited ledgers are refused."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -32,7 +33,7 @@ def results(folder):
     for name in (f'{folder.name}_0.mcap', f'{folder.name}_1.mcap', 'metadata.yaml'):
         (folder / name).write_text('content')
     report = PartReport(3, {'bad_step': 1}, {'bad_step': 'a'}, 0, [BagLoss('a', 5, None, 'cut')])
-    Ledger(INPUTS, None, [report, PartReport(2)], 2, True).save(folder)
+    Ledger(INPUTS, None, [report, PartReport(2)], 2, True, Counter(person=4)).save(folder)
     return folder
 
 
@@ -95,6 +96,7 @@ def test_saved_ledger_is_read_back(tmp_path):
     ledger = read_ledger(plan(folder))
     assert ledger is not None
     assert (ledger.is_complete, ledger.files, ledger.total.images) == (True, 2, 5)
+    assert ledger.detections == {'person': 4}
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,8 @@ def test_saved_ledger_is_read_back(tmp_path):
         (['is_complete'], 'yes'),
         (['parts'], []),
         (['facts'], {}),
+        (['detections'], 4),
+        (['detections'], {'person': 'many'}),
         (['parts', 0, 'images'], 'many'),
         (['parts', 0, 'images'], -5),
         (['parts', 0, 'unread'], []),

@@ -8,6 +8,7 @@ that ran the parts. Each part becomes a file of the new bag.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
@@ -116,6 +117,7 @@ class BagJoin:
             camera.name: CameraResults(camera.name, facts, parameters.camera(camera.name))
             for camera in plan.cameras
         }
+        self._class_names = facts.class_names
         self._topic_names = {topic.name for topic in facts.topics}
         self._parts = list(plan.parts())
         # With a tracker, parts are joined again from the first one after an interruption.
@@ -196,7 +198,8 @@ class BagJoin:
                 for record in records:
                     self._cameras[record.camera].track(record)
                 return None
-            has_messages = self._write(self._results(records), part)
+            counts = Counter[int]()
+            has_messages = self._write(self._results(records, counts), part)
         report = reader.report
         if self._copied is not None and self._copied.losses:
             own = part.losses_of(self._copied)
@@ -206,6 +209,8 @@ class BagJoin:
             self._copied = open_bag(self._plan.bag)
         self._ledger.reports.append(report)
         self._ledger.files += has_messages
+        for class_id in sorted(counts):
+            self._ledger.detections[self._class_names[class_id]] += counts[class_id]
         self._ledger.is_complete = part.number + 1 == len(self._parts)
         self._ledger.save(self._plan.output)
         if self._ledger.is_complete:
@@ -230,14 +235,20 @@ class BagJoin:
         self._writer.end_file()
         return True
 
-    def _results(self, records: Iterator[FrameRecord]) -> Iterator[BagMessage]:
+    def _results(
+        self, records: Iterator[FrameRecord], counts: Counter[int]
+    ) -> Iterator[BagMessage]:
+        """Yield the messages of a part, and count the detections by class id."""
         labelled = set[str]()
         for record in records:
             camera = self._cameras[record.camera]
             if record.camera not in labelled:
                 labelled.add(record.camera)
                 yield from camera.labels(record)
-            yield from camera.messages(record, camera.track(record))
+            found = camera.track(record)
+            if found is not None:
+                counts.update(found.class_ids.tolist())
+            yield from camera.messages(record, found)
 
     def close(self) -> None:
         """Close the bags. Calling it twice does no harm."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,6 +56,7 @@ class Ledger:
         facts: what is known about the model; None before it was opened.
         reports: the report of each part that was written, in their order.
         files: number of files that were written. Parts without messages have none.
+        detections: number of detections by name of the class.
         is_complete: whether all parts were written.
     """
 
@@ -64,6 +65,7 @@ class Ledger:
     reports: list[PartReport] = field(default_factory=list)
     files: int = 0
     is_complete: bool = False
+    detections: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> PartReport:
@@ -84,6 +86,7 @@ class Ledger:
             'facts': None if self.facts is None else asdict(self.facts),
             'files': self.files,
             'is_complete': self.is_complete,
+            'detections': self.detections,
             'parts': [report.as_dict() for report in self.reports],
         }
         write_json(folder / LEDGER_FILE, content, 1)
@@ -194,7 +197,10 @@ def _parse(content: Any, plan: BagPlan) -> Ledger:
     reports = [PartReport.from_dict(each) for each in content['parts']]
     inputs = dict(content['inputs'])
     files = checked_integer(content['files'], 0, len(reports))
-    ledger = Ledger(inputs, facts, reports, files, content['is_complete'])
+    detections = Counter[str]()
+    for name, count in dict(content['detections']).items():
+        detections[name] = checked_integer(count)
+    ledger = Ledger(inputs, facts, reports, files, content['is_complete'], detections)
     is_same_plan = ledger.inputs == plan.inputs
     if is_same_plan and ledger.is_complete is not (len(reports) == plan.part_count):
         raise ValueError('its number of parts contradicts is_complete')

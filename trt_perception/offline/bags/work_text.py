@@ -3,34 +3,58 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from trt_perception.files.plain_text import counted, format_table
 from trt_perception.offline.bags.work import BagRun, Work
 
+_MOST_CLASSES: Final = 10
+
 
 def result_text(work: Work) -> str:
-    """Return a row for each bag, a total with the rate, and the failures."""
-    rows = [['bag', 'images', 'unread', 'lost ranges', 'result']]
+    """Return a row for each bag, a total, the detections, the rate, and the failures."""
+    has_detections = any(map(_finds_objects, work.runs))
+    heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', 'result']
+    rows = [heads]
     for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
         written = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {written}'
         rows.append([run.plan.bag, *_counts([run]), result])
-    rows += [[bag, '', '', '', 'failed'] for bag in work.failures]
-    has_rate = work.images and work.seconds
-    rate = f'{work.images / work.seconds:.1f} img/s' if has_rate else ''
-    rows.append([_completeness(work), *_counts(work.runs), rate])
-    return '\n'.join([format_table(rows), *work.failures.values(), *_failures(work)])
+    rows += [[bag, '', '', '', '', 'failed'] for bag in work.failures]
+    rows.append([_completeness(work), *_counts(work.runs), ''])
+    if not has_detections:
+        rows = [[*row[:2], *row[3:]] for row in rows]
+    return '\n'.join(
+        [format_table(rows), *_facts(work), *work.failures.values(), *_failures(work)]
+    )
 
 
 def _counts(runs: Sequence[BagRun]) -> list[str]:
-    """Return the numbers of images, of images without a result, and lost ranges."""
+    """Return the numbers of images, detections, images without a result, and lost ranges."""
     totals = [run.ledger.total for run in runs]
     return [
         str(sum(total.images for total in totals)),
+        str(sum(sum(run.ledger.detections.values()) for run in runs)),
         str(sum(sum(total.unread.values()) for total in totals)),
         str(sum(len(total.losses) for total in totals)),
     ]
+
+
+def _finds_objects(run: BagRun) -> bool:
+    facts = run.ledger.facts
+    return facts is not None and facts.finds_objects
+
+
+def _facts(work: Work) -> Iterator[str]:
+    """Yield the detections of each class if they are few, and the rate of this command."""
+    classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
+    if 1 < len(classes) <= _MOST_CLASSES:
+        yield 'detections: ' + ', '.join(f'{name} {n}' for name, n in classes.most_common())
+    if work.images and work.seconds:
+        rate = work.images / work.seconds
+        yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
 
 
 def _failures(work: Work) -> Iterator[str]:
