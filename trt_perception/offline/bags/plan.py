@@ -237,7 +237,7 @@ def with_parameters(
             remarks.append(f'camera {camera.name} is left out: enabled is false')
     if not cameras:
         raise ConfigError(plan.bag, 'all cameras are switched off (parameter enabled)')
-    remarks += [f'camera {camera.name or repr("")}: {camera.topic}' for camera in cameras]
+    remarks += [f'camera {camera.name or "without a name"}: {camera.topic}' for camera in cameras]
     own = {camera.name: parameters.camera(camera.name) for camera in cameras}
     changed = replace(
         plan,

@@ -85,6 +85,7 @@ def progress_bar(
         total=total,
         initial=initial,
         leave=False,
+        dynamic_ncols=True,
         disable=not sys.stderr.isatty(),
     ) as bar:
 
