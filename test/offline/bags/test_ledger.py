@@ -84,6 +84,15 @@ def test_foreign_files_next_to_raw_results_stay(tmp_path):
     assert names(parts) == ['.hidden', 'notes.txt']
 
 
+def test_ledger_that_a_killed_process_began_is_removed(tmp_path):
+    folder = results(tmp_path / 'out')
+    (folder / '.parts').mkdir()
+    before = names(folder)
+    (folder / f'.{LEDGER_FILE}.a1b2c3d4').write_text('{')
+    remove_leftovers(folder, keeps_raw=True)
+    assert names(folder) == before
+
+
 def test_folder_with_foreign_parts_is_no_unfinished_result(tmp_path):
     (tmp_path / 'out/.parts').mkdir(parents=True)
     (tmp_path / 'out/.parts/mine.txt').write_text('precious')

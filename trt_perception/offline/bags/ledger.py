@@ -299,6 +299,9 @@ def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
     Args:
         keeps_raw: whether the raw results belong to the ledger. Otherwise they are removed, too.
     """
+    for path in folder.iterdir():
+        if path.name.startswith(_TEMPORARY) and not path.is_dir():
+            path.unlink()
     for path in (folder / PARTS_FOLDER).iterdir():
         if _is_raw(path) and (path.name.startswith('.') or not keeps_raw):
             path.unlink()
