@@ -218,9 +218,10 @@ class PartRunner:
             self._pipeline = open_pipeline(self._job.model, self._options)
             self._memories = self._new_memories()
         self._image_wh = image_wh
-        grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
-        # The images of the bag report the error if the model cannot follow this size.
+        # If the model cannot follow this size, the images of the bag report the error. The size is
+        # 0 if the first image cannot be read: then the next image decides.
         with contextlib.suppress(ImageError, OutputError):
+            grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
             detect_one(self._pipeline, grey, Thresholds())
 
     def _results(
