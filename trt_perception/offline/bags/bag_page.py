@@ -62,11 +62,12 @@ class _BagTimes:
 
     def __init__(self, plan: BagPlan, bag_start_ns: int) -> None:
         self._bag_start_ns = bag_start_ns
-        self._bin_ns = (plan.end_ns - plan.start_ns) / BIN_COUNT
-        self.bin_s = self._bin_ns / 1e9
+        bin_ns = (plan.end_ns - plan.start_ns) / BIN_COUNT
+        self.bin_s = bin_ns / 1e9
         self.range_s = self.seconds(plan.start_ns), self.seconds(plan.end_ns)
-        self._starts_ns = [plan.start_ns + self._bin_ns * (i + 0.5) for i in range(BIN_COUNT)]
-        self.middles_s = [self.seconds(start) for start in self._starts_ns]
+        self.middles_s = [
+            self.seconds(plan.start_ns + bin_ns * (index + 0.5)) for index in range(BIN_COUNT)
+        ]
 
     def seconds(self, log_ns: float) -> float:
         """Return the time since the start of the bag."""
@@ -100,7 +101,6 @@ def bag_page(
     total = ledger.total
     with contextlib.closing(open_bag(plan.bag)) as bag:
         times = _BagTimes(plan, bag.start_ns)
-        bag_start_ns = bag.start_ns
         parts = f'{len(ledger.reports)} of {plan.part_count} parts'
         state = '' if ledger.is_complete else f' The new bag is incomplete: {parts}.'
         start, end = times.range_s
@@ -111,7 +111,7 @@ def bag_page(
         facts = {
             'command': command,
             'is_complete': ledger.is_complete,
-            'bag_start_ns': bag_start_ns,
+            'bag_start_ns': bag.start_ns,
             'start_ns': plan.start_ns,
             'end_ns': plan.end_ns,
             'report': total.as_dict(),

@@ -172,14 +172,13 @@ class PartRunner:
         bag = self._open(part.bag)
         report = PartReport()
         with PartWriter(part.target) as writer:
-            for record, error in self._results(bag, part):
-                if record is not None:
-                    report.images += 1
-                    report.skipped += record.skipped
-                    writer.add(record)
+            for result in self._results(bag, part):
+                if isinstance(result, FrameError):
+                    report.count_unread(result.reason, str(result))
                 else:
-                    assert error is not None
-                    report.count_unread(error.reason, str(error))
+                    report.images += 1
+                    report.skipped += result.skipped
+                    writer.add(result)
                 progress(1)
             report.losses = part.losses_of(bag)
             writer.finish(report)
@@ -224,9 +223,7 @@ class PartRunner:
             grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
             detect_one(self._pipeline, grey, Thresholds())
 
-    def _results(
-        self, bag: FileBag, part: Part
-    ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
+    def _results(self, bag: FileBag, part: Part) -> Iterator[FrameRecord | FrameError]:
         """Yield the record or the error of each image, in the order of the images."""
         pipeline, parameters = self._pipeline, self._job.parameters
         thresholds = {
@@ -302,15 +299,15 @@ class PartRunner:
 
     def _collect(
         self, in_flight: deque[tuple[int, list[BagImage]]], free: deque[int]
-    ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
+    ) -> Iterator[FrameRecord | FrameError]:
         slot, chunk = in_flight.popleft()
         results = iter(self._pipeline.collect(slot) if slot >= 0 else ())
         for image in chunk:
             found = next(results) if image.error is None else image.error
             if isinstance(found, FrameError):
-                yield None, found
+                yield found
             else:
-                yield self._record(image, found.frame, found.found), None
+                yield self._record(image, found.frame, found.found)
             image.release()
         if slot >= 0:
             free.append(slot)
