@@ -19,7 +19,7 @@ def result_text(work: Work) -> str:
     heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', 'result']
     rows = [heads]
     for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
-        written = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
+        written = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")}'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {written}'
         rows.append([run.plan.bag, *_counts([run]), result])
     rows += [[bag, '', '', '', '', 'failed'] for bag in work.failures]
@@ -121,6 +121,6 @@ def _state(run: BagRun, *, overwrites: bool) -> str:
         return run.refusal.found
     if run.ledger.is_complete:
         return 'complete'
-    state = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
+    state = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")} written'
     detected = sum(part.target.exists() for part in run.plan.parts())
-    return f'{state} written, {counted(detected, "part")} detected' if detected else state
+    return f'{state}, {counted(detected, "part")} detected' if detected else state
