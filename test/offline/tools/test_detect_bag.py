@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -475,6 +477,24 @@ def test_table_ends_with_a_total_and_the_failures(
     # The same command runs nothing, so it has no rate.
     assert run_detect_bag(*arguments) == 1
     golden_messages.add(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(('highest', 'code'), [(4096, 0), (80, 1)])
+def test_more_bags_than_open_files(model, tmp_path, highest, code):
+    (first,) = write_short_bags(tmp_path, 1)
+    bags = [shutil.copytree(first, tmp_path / f'copy_{number}') for number in range(80)]
+    command = [executable('detect_bag'), model, *bags, '--output', tmp_path / 'out']
+    limits = 80, highest
+    ended = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
+    )
+    assert ended.returncode == code, ended.stderr
+    assert 'Traceback' not in ended.stderr
+    assert len(list((tmp_path / 'out').glob('*/*.mcap'))) == (0 if code else 80)
 
 
 @pytest.mark.parametrize('options', [(), ('--overwrite',)], ids=['new', 'overwrite'])

@@ -7,6 +7,7 @@ that ran the parts. Each part becomes a file of the new bag.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -123,23 +124,23 @@ class BagJoin:
         # With a tracker, parts are joined again from the first one after an interruption.
         self._joined = 0 if plan.has_trackers else len(ledger.reports)
         self.remarks: list[str] = []
-        self._writer: BagWriter | None = None
-        self._copied: FileBag | None = open_bag(plan.bag) if plan.options.copies_input else None
+        self._copied: FileBag | None = None  # open while its parts are joined
+        topics = _result_topics(plan, facts)
+        if plan.options.copies_input:
+            with contextlib.closing(open_bag(plan.bag)) as bag:
+                _check_free_topics(plan, bag, topics)
+                topics = [*self._copied_topics(bag), *topics]
+        self._writer = BagWriter(
+            plan.output,
+            topics,
+            storage=plan.options.storage,
+            compression=plan.options.compression,
+            # With parts in the ledger, the writer refuses a folder without their files.
+            first_file=ledger.files
+            if ledger.reports or (plan.output / METADATA_NAME).exists()
+            else None,
+        )
         try:
-            topics = _result_topics(plan, facts)
-            if self._copied is not None:
-                _check_free_topics(plan, self._copied, topics)
-                topics = [*self._copied_topics(self._copied), *topics]
-            self._writer = BagWriter(
-                plan.output,
-                topics,
-                storage=plan.options.storage,
-                compression=plan.options.compression,
-                # With parts in the ledger, the writer refuses a folder without their files.
-                first_file=ledger.files
-                if ledger.reports or (plan.output / METADATA_NAME).exists()
-                else None,
-            )
             make_folder(plan.output / PARTS_FOLDER)
             remove_leftovers(plan.output, keeps_raw=ledger.facts is not None)
             ledger.facts = facts
@@ -205,8 +206,7 @@ class BagJoin:
             own = part.losses_of(self._copied)
             report.losses += [loss for loss in own if loss not in report.losses]
             # A bag reports a loss once, and the next part must report it, too.
-            self._copied.close()
-            self._copied = open_bag(self._plan.bag)
+            self._close_copied()
         self._ledger.reports.append(report)
         self._ledger.files += has_messages
         for class_id in sorted(counts):
@@ -215,14 +215,16 @@ class BagJoin:
         self._ledger.save(self._plan.output)
         if self._ledger.is_complete:
             remove_parts(self._plan.output)
+            self.close()  # other bags need the open files
         elif not self._plan.has_trackers:
             part.target.unlink()
         return report
 
     def _write(self, messages: Iterator[BagMessage], part: Part) -> bool:
         """Write a file of the new bag. Return False if it would have no messages."""
-        assert self._writer is not None
-        if self._copied is not None:
+        if self._plan.options.copies_input:
+            if self._copied is None:
+                self._copied = open_bag(self._plan.bag)
             copied = self._copied.messages(list(self._copied.topics), part.start_ns, part.end_ns)
             messages = heapq.merge(copied, messages, key=attrgetter('log_ns'))
         first = next(messages, None)
@@ -252,8 +254,10 @@ class BagJoin:
 
     def close(self) -> None:
         """Close the bags. Calling it twice does no harm."""
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
+        self._close_copied()
+
+    def _close_copied(self) -> None:
         if self._copied is not None:
             self._copied.close()
             self._copied = None

@@ -27,7 +27,10 @@ from trt_perception.offline.bags.part import Job, ModelFacts, Part
 from trt_perception.offline.bags.plan import BagPlan
 from trt_perception.offline.bags.records import PartReport
 from trt_perception.offline.bags.workers import Event, Failed, Finished, Opened, Progress
+from trt_perception.process.file_limit import raise_file_limit
 
+#: Files that a command opens besides: of workers, of a bag that is copied, of libraries.
+_OTHER_FILES: Final = 64
 #: Bags that a sentence about several bags names.
 MOST_NAMED: Final = 3
 #: Runs parts, and yields what happens: in processes of this machine, or with Ray.
@@ -136,9 +139,10 @@ class Work:
         Raises:
             TrtPerceptionError: the model cannot be used, or a file cannot be written.
         """
+        _check_open_files(len(self.runs))
         for run in self.runs:
             self._make_output(run)
-        done = self.seen_images
+        done, total = self.seen_images, self.image_count
         missing = {run.plan.bag: run.missing_parts() for run in self.runs}
         parts = [part for own in missing.values() for part in own]
         opened_s = time.monotonic()
@@ -153,10 +157,10 @@ class Work:
                         if self._facts is None:
                             opened_s = time.monotonic()
                             self._use_facts(event.facts)
-                        progress(done + self.images, self.image_count)
+                        progress(done + self.images, total)
                     elif isinstance(event, Progress):
                         self.images += event.images
-                        progress(done + self.images, self.image_count)
+                        progress(done + self.images, total)
                     elif isinstance(event, Finished):
                         self._on_finished(event.part)
                     elif isinstance(event, Failed):
@@ -235,6 +239,21 @@ class Work:
                 f'{join_first_items(names, MOST_NAMED)}: {topic} has no camera_info, so the '
                 'model does not know the focal length: set model.focal_length'
             )
+
+
+def _check_open_files(bags: int) -> None:
+    """Check that each bag may have an open file: the lock of its output.
+
+    Raises:
+        ConfigError: the system does not allow so many.
+    """
+    limit = raise_file_limit()
+    if bags + _OTHER_FILES > limit:
+        raise ConfigError(
+            f'{bags} bags',
+            f'need {bags + _OTHER_FILES} open files, and the system allows {limit}',
+            fix='give fewer bags to one command, or raise the limit: ulimit -n',
+        )
 
 
 def _problems(report: PartReport) -> list[str]:
