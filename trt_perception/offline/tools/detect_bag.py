@@ -266,21 +266,24 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
         ConfigError: two bags have one name, or a bag would replace an input.
     """
     folders: dict[str, Path] = {}
-    read = [path for bag in bags for path in _read_paths(Path(bag))]
+    taken = set[Path]()
+    # Sets, because comparing each output with each bag takes minutes for a thousand bags.
+    read = {path for bag in bags for path in _read_paths(Path(bag))}
+    above = {parent for path in read for parent in path.parents}
     for bag in bags:
         path = Path(bag)
         name = path.stem if path.is_file() else real_path(path).name
         folder = output / name if len(bags) > 1 else output
-        if folder in folders.values():
+        if folder in taken:
             raise ConfigError(
                 bag, f'another bag has the name {name}', fix='process them with two commands'
             )
         written = real_path(folder)
-        for each in read:
-            if each == written or each in written.parents or written in each.parents:
-                found = f'{folder} is a bag that is read, is inside it, or has files of it'
-                raise ConfigError('--output', found, fix='choose another folder')
+        if written in above or not read.isdisjoint((written, *written.parents)):
+            found = f'{folder} is a bag that is read, is inside it, or has files of it'
+            raise ConfigError('--output', found, fix='choose another folder')
         folders[bag] = folder
+        taken.add(folder)
     return folders
 
 
