@@ -4,6 +4,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 
 import pytest
 
@@ -81,6 +82,28 @@ def test_bag_that_is_gone_is_named_once(job, parts, tmp_path, golden_messages):
     assert [event.part for event in failed] == parts
     for event in failed:
         golden_messages.add(event.sentence)
+
+
+def test_ctrl_c_does_not_reach_workers_that_start(job, parts):
+    """A terminal sends Ctrl-C to all processes. The command ends its workers."""
+    is_open, events = threading.Event(), []
+
+    def interrupt():
+        while not is_open.wait(0.002):
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        for event in run_parts(parts, job, 1, [0]):
+            is_open.set()
+            events.append(type(event))
+    finally:
+        is_open.set()
+        thread.join()
+    assert events.count(Opened) == 1
+    assert events.count(Finished) == 2
 
 
 def test_closing_ends_all_processes(job, parts):

@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -301,7 +302,8 @@ class _Process:
         context = multiprocessing.get_context('spawn')
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, job, device_id), daemon=True)
-        self.process.start()
+        with _interrupts_blocked():
+            self.process.start()
         theirs.close()
         self.device_id = device_id
         self.has_ended = False
@@ -334,9 +336,19 @@ class _Process:
         return f'its process ended with exit code {code}'
 
 
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start a process that Ctrl-C does not reach, also while it starts: the parent ends it."""
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(connection: Connection, job: Job, device_id: int) -> None:
     """Run parts until the parent closes the connection. The main function of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends this process
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
         serve_parts(connection, job, device_id)
 
