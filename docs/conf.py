@@ -39,8 +39,6 @@ ONLY_IN_THE_SITE = {
     'site/api': 'Use',
     'site/models': 'Understand',
     'site/demo': 'Understand',
-    'site/contributing': 'Develop',
-    'site/changelog': 'Develop',
 }
 _LINK = re.compile(r'(?<=\]\()(?!\w+:|#)([^)#\s]+)')
 _GROUP = re.compile(r'^## ([^\n]+)\n(.*?)(?=^## |\Z)', re.DOTALL | re.MULTILINE)

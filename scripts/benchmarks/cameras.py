@@ -189,6 +189,12 @@ def parse_arguments():
         help='parameter of the nodes',
     )
     parser.add_argument('--view', metavar='TOPIC', help='also subscribe to masks or debug_image')
+    parser.add_argument(
+        '--logs',
+        type=parse_path,
+        metavar='FOLDER',
+        help='write the log of each detector_node there, with lines of level INFO',
+    )
     add_file_option(
         parser, '--json', 'file for all rounds (default benchmark_output/cameras.json)'
     )

@@ -51,18 +51,19 @@ class Case:
         return f'{self.image}, {self.count} cameras, {self.timing}'
 
 
-def start_node(children, options, case, side, cameras, arguments=()):
+def start_node(children, options, case, side, cameras, arguments=(), log=None):
     """Start a detector_node of a side for some cameras; return its Child.
 
     Args:
         arguments: further ROS arguments of this node.
+        log: file for the node's log, with lines of level INFO; None keeps no file.
     """
     parameters = {
         'engine_path': options.model.resolve(),
         'autostart': 'true',
         'image_transport': 'compressed' if case.image == 'jpeg' else 'raw',
     }
-    words = ['--ros-args', '--log-level', 'warn']
+    words = ['--ros-args', '--log-level', 'info' if log else 'warn']
     for parameter in (*(f'{n}:={v}' for n, v in parameters.items()), *options.parameter):
         words += ['-p', parameter]
     words += arguments
@@ -71,13 +72,16 @@ def start_node(children, options, case, side, cameras, arguments=()):
     else:
         words += ['-p', f'cameras:=[{",".join(cameras)}]']
     if side != 'other':
-        return children.start(NODE, *words, environment=launch_environment(), answers=False)
+        return children.start(
+            NODE, *words, environment=launch_environment(), answers=False, log=log
+        )
     # Python finds the modules of the working folder first.
     return children.start(
         *('-c', options.other_node_program, *words),
         environment=launch_environment(),
         folder=options.other,
         answers=False,
+        log=log,
     )
 
 
@@ -119,8 +123,8 @@ def groups(cameras, most):
     return [cameras[first:end] for first, end in itertools.pairwise(bounds)]
 
 
-def start_nodes(children, options, case, side):
-    """Start the nodes of a side. Return their Children."""
+def start_nodes(children, options, case, side, number):
+    """Start the nodes of a side for a round. Return their Children."""
     environment = launch_environment()
     if side in ('intake', 'relay'):
         words = side, *case.cameras, *image_words(options, case), '--topic', options.topic
@@ -129,6 +133,12 @@ def start_nodes(children, options, case, side):
         'many': [([name], []) for name in case.cameras],
         'two': two_nodes(options, case.cameras) if side == 'two' else [],
     }.get(side, [(case.cameras, [])])
+    if options.logs:
+        options.logs.mkdir(parents=True, exist_ok=True)
+        name = f'{case.image}_{case.count}_{case.timing}_{side}_{number}'
+        shares = [
+            (*share, options.logs / f'{name}_{index}.log') for index, share in enumerate(shares)
+        ]
     return [start_node(children, options, case, side, *share) for share in shares]
 
 
@@ -158,7 +168,7 @@ def measure(options, case, side, number, start=start_nodes):
         def role(name, cameras, *words):
             return children.start(ROLES, name, *cameras, *words, environment=environment)
 
-        nodes = receivers = start(children, options, case, side)
+        nodes = receivers = start(children, options, case, side, number)
         if side != 'intake':
             most = max(1, int(CLIENT_HZ / options.rate))
             receivers = [
@@ -198,7 +208,7 @@ def measure(options, case, side, number, start=start_nodes):
         for node in nodes:
             if node not in receivers:
                 node.check()
-        lines = itertools.chain.from_iterable(node.output().splitlines() for node in nodes)
+        lines = itertools.chain.from_iterable(node.log_lines() for node in nodes)
         warnings = [line for line in lines if line.startswith('[WARN]')]
     window_ns = (round(first_s * 1e9), round(end_s * 1e9))
     latencies_ns = {name: match(sent[name], arrivals[name], *window_ns) for name in case.cameras}

@@ -256,7 +256,7 @@ def parse_arguments():
     options = parser.parse_args()
     if options.part == 'load' and options.model is None:
         parser.error('load needs a model')
-    options.topic, options.view = 'detections', None
+    options.topic, options.view, options.logs = 'detections', None, None
     return options
 
 

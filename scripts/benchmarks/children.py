@@ -35,11 +35,13 @@ class Child:
         folder: the process's working folder; None keeps the folder of the benchmark.
         answers: whether the benchmark reads the process's standard output. Otherwise the standard
             output belongs to the log.
+        log: file for the log, which stays; None for a temporary file.
     """
 
-    def __init__(self, script, *arguments, environment=None, folder=None, answers=True):
+    def __init__(self, script, *arguments, environment=None, folder=None, answers=True, log=None):
         self._words = [str(script), *map(str, arguments)]
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (end closes it)
+        # end closes it
+        self._log = open(log, 'w+b') if log else tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, *self._words],
             env={**os.environ, 'PYTHONFAULTHANDLER': '1', **(environment or {})},
@@ -90,10 +92,20 @@ class Child:
 
     def output(self):
         """Return the last lines of the process's log: its standard error."""
+        start = max(0, self._log_size() - _SHOWN_BYTES)
+        return self._log_text(start).strip() or '(none)'
+
+    def log_lines(self):
+        """Return all lines of the process's log."""
+        return self._log_text(0).splitlines()
+
+    def _log_size(self):
+        return os.fstat(self._log.fileno()).st_size
+
+    def _log_text(self, start):
         # A read at a position does not move the file's position, which the process shares.
-        start = max(0, os.fstat(self._log.fileno()).st_size - _SHOWN_BYTES)
-        text = os.pread(self._log.fileno(), _SHOWN_BYTES, start).decode(errors='replace')
-        return text.strip() or '(none)'
+        data = os.pread(self._log.fileno(), self._log_size() - start, start)
+        return data.decode(errors='replace')
 
     def tell(self, line):
         """Write a line to the process's standard input."""

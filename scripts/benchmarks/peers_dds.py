@@ -43,7 +43,7 @@ examples:
 SIDES = 'ours', 'ultralytics', 'onnxruntime'
 
 
-def start_nodes(children, options, case, side):
+def start_nodes(children, options, case, side, _):
     """Start the nodes of a side. Return their Children."""
     if side == 'ours':
         return [start_node(children, options, case, side, case.cameras)]

@@ -36,6 +36,15 @@ def test_late_stage_is_the_cause_of_missing_images(change, if_lost, if_replaced)
     assert late_stage(load, were_taken=True) == if_replaced
 
 
+@pytest.mark.parametrize('periods', [1.1, 1.4, 2.3, 10.7])
+def test_busy_worker_is_the_cause_if_the_intake_takes_images_too_slowly(periods):
+    """The middleware keeps only the newest image, and the intake takes it once per cycle."""
+    takes_s = [number * periods * PERIOD_S for number in range(1, 101)]
+    ages_s = [take_s % PERIOD_S for take_s in takes_s]
+    load = StageLoad(PERIOD_S, 0.001, sum(ages_s) / len(ages_s), 0.75, 0.2)
+    assert late_stage(load, were_taken=False) == 'worker'
+
+
 @pytest.mark.parametrize(
     ('total_ns', 'expected_s'),
     [

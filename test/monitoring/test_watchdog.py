@@ -19,6 +19,9 @@ PROMISE_S = 2.0
 NO_PUBLISHER, PUBLISHER = TopicState(0), TopicState(1, publisher='/driver')
 HERE = TopicState(1, publisher='/driver on this machine', on_this_machine=True)
 ELSEWHERE = TopicState(1, publisher='/driver on another machine', on_this_machine=False)
+JPEG = {'message_bytes': 330_000}
+# Images of 60 Hz are taken after 7 ms on average, because a newer one replaces an older one.
+INTERPRETER = {'intake_s': 0.007, 'worker_share': 0.75, 'model_share': 0.2}
 MISMATCH = TopicState(1, mismatch='set another QoS')
 NO_OUTPUT = {'published': 0, 'replaced': 15}
 OPENING = {
@@ -252,6 +255,25 @@ SCENES = {
     'images wait for the intake because of the worker': (
         healthy,
         [{'intake_s': 0.04, 'worker_share': 0.8}, (2, 15, {'lost': 15})],
+    ),
+    # One node with more JPEG cameras than its interpreter can serve; the GPU is idle.
+    'interpreter is too slow, and images are lost': (
+        lambda: healthy(60),
+        [JPEG, INTERPRETER, (4, 22, {'lost': 8})],
+    ),
+    'interpreter is too slow: more lost than replaced': (
+        lambda: healthy(60),
+        [
+            *[JPEG, INTERPRETER],
+            (4, 27, {'lost': 3, 'replaced': 2}),
+        ],
+    ),
+    'interpreter is too slow: as many replaced as lost': (
+        lambda: healthy(60),
+        [
+            *[JPEG, INTERPRETER],
+            (4, 28, {'lost': 2, 'replaced': 2}),
+        ],
     ),
     'stage that is too slow is known from the last second': (
         healthy,

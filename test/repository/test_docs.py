@@ -2,6 +2,7 @@
 """Check that links, parameters, arguments, executables and names in README and docs exist."""
 
 import ast
+import configparser
 import dataclasses
 import itertools
 import json
@@ -103,7 +104,7 @@ def test_pages_contain_no_local_paths(path):
 @pytest.mark.parametrize('page', PAGES, ids=page_id)
 def test_code_blocks_have_valid_syntax(page):
     text = page.read_text(encoding='utf-8')
-    known = {'bash', 'json', 'mermaid', 'python', 'text', 'toml', 'xml', 'yaml'}
+    known = {'bash', 'ini', 'json', 'mermaid', 'python', 'text', 'toml', 'xml', 'yaml'}
     assert set(re.findall(r'^```(\w+)$', text, re.MULTILINE)) <= known
     for block in blocks(text, 'yaml'):
         assert yaml.safe_load(block)
@@ -113,6 +114,8 @@ def test_code_blocks_have_valid_syntax(page):
         assert ElementTree.fromstring(block) is not None
     for block in blocks(text, 'python'):
         assert ast.parse(block)
+    for block in blocks(text, 'ini'):
+        configparser.RawConfigParser().read_string(block)
     for block in blocks(text, 'bash'):
         checked = subprocess.run(['bash', '-n'], input=block, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stderr

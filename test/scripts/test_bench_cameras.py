@@ -15,6 +15,7 @@ pytestmark = pytest.mark.ros
 # Other tests of benchmarks cover the use of ROS.
 SCRIPT = Path(__file__).parents[2] / 'scripts' / 'benchmarks' / 'cameras.py'
 report = load_script('benchmarks/cameras_report.py')
+children = load_script('benchmarks/children.py')
 
 
 def bench(folder, *arguments):
@@ -31,7 +32,7 @@ def test_each_image_of_the_window_is_received_or_lost(tmp_path):
     seconds, rate = 2, 10
     options = ('--count', 2, '--rounds', 1, '--seconds', seconds, '--warm-up', 1, '--rate', rate)
     more = ('--image', 'jpeg', '--size', '64x48', '--timing', 'triggered')
-    more += ('--nodes', 'one', 'two', 'many')
+    more += ('--nodes', 'one', 'two', 'many', '--logs', 'logs')
     result = bench(tmp_path, *options, *more, '--json', 'result.json')
     assert not result.returncode, result.stderr
     [case] = json.loads((tmp_path / 'result.json').read_text())['cases']
@@ -52,6 +53,19 @@ def test_each_image_of_the_window_is_received_or_lost(tmp_path):
     assert case['rounds']['one'][0]['pss_mib'] < case['rounds']['many'][0]['pss_mib']
     ratios = case['ratios']['one / many']
     assert len(ratios['p99_ms']) == 1
+    logs = {path.stem: path.read_text() for path in (tmp_path / 'logs').iterdir()}
+    names = ['one_1_0', *[f'{side}_1_{node}' for side in ('many', 'two') for node in (0, 1)]]
+    assert sorted(logs) == sorted(f'jpeg_2_triggered_{name}' for name in names)
+    # The node logs the counts of an activation after the benchmark has asked it to end.
+    assert all('[INFO]' in text and 'counts' in text for text in logs.values())
+
+
+def test_warning_before_a_long_log_is_found():
+    program = "print('[WARN] first'); [print('x' * 99) for _ in range(99)]"
+    with children.Child('-c', program, answers=False) as child:
+        child._process.wait(30)
+        lines = child.log_lines()
+    assert lines == ['[WARN] first', *['x' * 99] * 99]
 
 
 def test_images_of_the_window_count_even_if_they_arrive_after_its_end():

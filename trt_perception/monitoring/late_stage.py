@@ -13,9 +13,13 @@ from typing import Final, Literal
 # A stage that is idle for more than half of the time is not the limit. The share of a worker
 # lacks the time for polling and scheduling, so it stays below 1.
 _BUSY_SHARE: Final = 0.5
-# Images queue if they wait longer than half of the time between two images. Without load, 1080p
-# images at 30 Hz, sent every 33 ms, wait 6 ms in the transport.
-_LATE_SHARE: Final = 0.5
+# Images queue in the transport if they wait longer than half of the time between two images.
+# Without load, 1080p images at 30 Hz, sent every 33 ms, wait 6 ms in the transport.
+_LATE_TRANSPORT_SHARE: Final = 0.5
+# The queue of the intake keeps only the newest image by default. If the intake is too slow, it
+# takes images of any age up to a period, on average of half a period. Without load, images wait
+# less than 1 ms.
+_LATE_INTAKE_SHARE: Final = 0.25
 # Longer and negative delays come from another clock, or from missing time stamps.
 _MAX_DELAY_S: Final = 60.0
 
@@ -63,10 +67,13 @@ def late_stage(load: StageLoad, *, were_taken: bool) -> Stage:
     is_busy = max(load.worker_share, load.model_share) >= _BUSY_SHARE
     if were_taken and is_busy:
         return 'worker' if worker_is_busier else 'model'
-    if max(load.transport_s, load.intake_s) < _LATE_SHARE * load.period_s:
-        return ''
-    if load.transport_s > load.intake_s:
+    intake_is_late = load.intake_s >= _LATE_INTAKE_SHARE * load.period_s
+    if load.transport_s >= _LATE_TRANSPORT_SHARE * load.period_s and (
+        load.transport_s > load.intake_s or not intake_is_late
+    ):
         return 'transport'
+    if not intake_is_late:
+        return ''
     # A busy worker holds the interpreter's lock, so the intake thread waits for the worker.
     return 'worker' if is_busy and worker_is_busier else 'intake'
 

@@ -89,6 +89,10 @@ class _CountSnapshot:
             count for reason, count in self.dropped.items() if reason not in _INTENDED_DROPS
         )
 
+    @property
+    def replaced(self) -> int:
+        return self.dropped.get('replaced', 0)
+
 
 class CameraWatchdog:
     """Finds the problems of a camera during one activation.
@@ -271,9 +275,12 @@ class CameraWatchdog:
 
     def _slow_model(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
-        replaced = now.dropped.get('replaced', 0) - then.dropped.get('replaced', 0)
-        received = now.received - then.received
-        if replaced < _MIN_IMAGES or replaced <= _MIN_SHARE * received:
+        replaced, received = now.replaced - then.replaced, now.received - then.received
+        # An overloaded node loses images before and after it takes them, each perhaps a small
+        # share. The larger share decides which problem is reported.
+        lost = _lost_images(then, now) or 0
+        missing = replaced + (lost if lost <= replaced else 0)
+        if replaced < _MIN_IMAGES or missing <= _MIN_SHARE * (received + missing - replaced):
             self._slower_since_s = None
             return None
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
@@ -316,11 +323,14 @@ class CameraWatchdog:
 
     def _lost_in_transport(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
-        if now.not_delivered is None or then.not_delivered is None:
+        lost = _lost_images(then, now)
+        if lost is None:
             return None
-        lost = now.not_delivered - then.not_delivered
         sent = lost + now.received - then.received
-        if lost < _MIN_IMAGES or lost <= _MIN_SHARE * sent:
+        # See _slow_model.
+        replaced = now.replaced - then.replaced
+        missing = lost + (replaced if replaced < lost else 0)
+        if lost < _MIN_IMAGES or missing <= _MIN_SHARE * sent:
             return None
         is_here = self._camera.topic_state().on_this_machine
         load = self._stage_load(now, same_clock=is_here is not False)
@@ -368,6 +378,13 @@ class CameraWatchdog:
 def _no_result(message: str) -> StatusSummary:
     """Return the problem of images that a Triton server did not answer."""
     return StatusSummary(Level.WARN, 'no_result', message)
+
+
+def _lost_images(then: _CountSnapshot, now: _CountSnapshot) -> int | None:
+    """Return the number of sent images that did not arrive; None if unknown."""
+    if now.not_delivered is None or then.not_delivered is None:
+        return None
+    return now.not_delivered - then.not_delivered
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:

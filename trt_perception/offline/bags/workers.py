@@ -27,6 +27,7 @@ from trt_perception.errors import (
 )
 from trt_perception.offline.bags.part import Job, ModelFacts, Part
 from trt_perception.offline.bags.part_runner import PartRunner
+from trt_perception.transport.advice import keep_freed_memory
 
 _TRIES: Final = 3
 _PROGRESS_PERIOD_S: Final = 0.2
@@ -369,6 +370,8 @@ def serve_parts(channel: Channel, job: Job, device_id: int) -> None:
     Raises:
         EOFError, ConnectionError: the channel is closed.
     """
+    # Without this, page faults are more than half of the CPU time of reading raw images.
+    keep_freed_memory()
     try:
         runner = PartRunner(job, device_id)
     except TrtPerceptionError as error:
