@@ -29,7 +29,7 @@ lower layer is always attached as the cause.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class TrtPerceptionError(Exception):
@@ -55,6 +55,10 @@ class TrtPerceptionError(Exception):
         self.expected = expected
         self.fix = fix
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Pickling by default calls the class with positional arguments only.
+        return _restored, (type(self), self.args, vars(self))
+
     @property
     def statement(self) -> str:
         """The sentence without the fix."""
@@ -64,6 +68,15 @@ class TrtPerceptionError(Exception):
 
     def __str__(self) -> str:
         return f'{self.statement}; {self.fix}' if self.fix else self.statement
+
+
+def _restored(
+    kind: type[TrtPerceptionError], args: tuple[str, ...], fields: dict[str, Any]
+) -> TrtPerceptionError:
+    """Return an error that another process has pickled."""
+    error = kind.__new__(kind, *args)
+    vars(error).update(fields)
+    return error
 
 
 class ConfigError(TrtPerceptionError):

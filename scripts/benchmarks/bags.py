@@ -116,16 +116,16 @@ def steady_figures(record, workers):
     """Return the figures of detect_bag while all workers had work.
 
     Args:
-        record: of bags_side.py. Its units must be at least twice the number of workers.
+        record: of bags_side.py. Its parts must be at least twice the number of workers.
     """
     events = record['events']
     opened = [time_s for time_s, _, kind, _, _ in events if kind == 'Opened']
     finished = [time_s for time_s, _, kind, _, _ in events if kind == 'Finished']
     begin_s, end_s = opened[-1], finished[-workers]
     curves = {}
-    for time_s, _, kind, unit, images in events:
+    for time_s, _, kind, part, images in events:
         if kind in ('Progress', 'Finished'):
-            times, counts = curves.setdefault(unit, ([], [0]))
+            times, counts = curves.setdefault(part, ([], [0]))
             times.append(time_s)
             counts.append(counts[-1] + images)
 

@@ -22,7 +22,8 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 
 from trt_perception.bags.open_bag import open_bag
 from trt_perception.model.thresholds import Thresholds
-from trt_perception.offline.bags import image_reading, records, units
+from trt_perception.offline.bags import image_reading, records
+from trt_perception.offline.bags.part_runner import PartRunner
 from trt_perception.offline.bags.workers import Finished, Opened, Progress
 from trt_perception.offline.tools import detect_bag
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
@@ -49,17 +50,17 @@ def cpu_s():
     return total
 
 
-def recorded(run_units, record):
-    """Return `run_units` that appends [time, CPU time, event, unit, images] to the record."""
+def recorded(run_parts, record):
+    """Return `run_parts` that appends [time, CPU time, event, part, images] to the record."""
 
-    def run(units_, job, workers, place):
-        record['units'] = len(units_)
-        for event in run_units(units_, job, workers, place):
-            unit = getattr(event, 'unit', None)
+    def run(parts, job, workers, place):
+        record['parts'] = len(parts)
+        for event in run_parts(parts, job, workers, place):
+            part = getattr(event, 'part', None)
             record['events'].append(
                 [
                     *(time.monotonic(), cpu_s(), type(event).__name__),
-                    unit and f'{unit.bag}#{unit.number}',
+                    part and f'{part.bag}#{part.number}',
                     getattr(event, 'images', 0),
                 ]
             )
@@ -70,22 +71,22 @@ def recorded(run_units, record):
     return run
 
 
-def steps(units_, job, device_id, found):
-    """Measure the steps in this process, and run the units. A stand-in for `run_units`.
+def steps(parts, job, device_id, found):
+    """Measure the steps in this process, and run the parts. A stand-in for `run_parts`.
 
     Args:
         found: receives images per second of each step, and seconds of each activity.
     """
     keep_freed_memory()  # as in a worker
-    bag = units_[0].bag
+    bag = parts[0].bag
     with contextlib.closing(open_bag(bag)) as opened:
-        topics = [camera.topic for camera in units_[0].cameras]
+        topics = [camera.topic for camera in parts[0].cameras]
         found['read'] = rate(opened.messages(topics))
-    runner = units.UnitRunner(job, device_id)
+    runner = PartRunner(job, device_id)
     try:
         yield Opened(runner.facts)
-        found['read and decode'] = rate(decoded_images(runner, units_[0]))
-        found['model'] = model_rate(runner, units_[0], FRAMES)
+        found['read and decode'] = rate(decoded_images(runner, parts[0]))
+        found['model'] = model_rate(runner, parts[0], FRAMES)
         seconds = found['seconds'] = {}
         with contextlib.ExitStack() as restore:
             pipeline = type(runner._pipeline)
@@ -97,11 +98,11 @@ def steps(units_, job, device_id, found):
             for name, (owner, method) in methods.items():
                 restore.enter_context(timed(owner, method, seconds, name))
             images, start = [], time.monotonic()
-            for unit in units_:
-                runner.run(unit, images.append)
-                yield Progress(unit, sum(images))
+            for part in parts:
+                runner.run(part, images.append)
+                yield Progress(part, sum(images))
                 images.clear()
-                yield Finished(unit)
+                yield Finished(part)
             seconds['all'] = time.monotonic() - start
     finally:
         runner.close()
@@ -114,22 +115,22 @@ def rate(items):
     return count / (time.monotonic() - start)
 
 
-def decoded_images(runner, unit):
-    """Yield the images of a unit, without running the model."""
-    with runner._read_ahead(runner._open(unit.bag), unit, needs_info=False) as images:
+def decoded_images(runner, part):
+    """Yield the images of a part, without running the model."""
+    with runner._read_ahead(runner._open(part.bag), part, needs_info=False) as images:
         while (image := images.next_image()) is not None:
             yield image
             image.release()
 
 
-def model_rate(runner, unit, count):
+def model_rate(runner, part, count):
     """Return images per second of the model with images in memory, all slots busy."""
     pipeline = runner._pipeline
-    camera = unit.cameras[0]
+    camera = part.cameras[0]
     reader = image_reading.ImageTopic(
         camera.name, is_compressed=camera.is_compressed, decodes_jpeg=pipeline.decodes_jpeg
     )
-    with contextlib.closing(open_bag(unit.bag)) as bag:
+    with contextlib.closing(open_bag(part.bag)) as bag:
         frames = [
             reader.read(message.data)[1]
             for message, _ in zip(bag.messages([camera.topic]), range(count), strict=False)
@@ -174,14 +175,14 @@ def timed(owner, method, seconds, name):
 
 def main():
     target, side, *arguments = sys.argv[1:]
-    record = {'units': 0, 'events': [], 'join_cpu_s': 0.0, 'steps': {}}
+    record = {'parts': 0, 'events': [], 'join_cpu_s': 0.0, 'steps': {}}
 
-    def run_steps(units_, job, _, device_ids):
-        return steps(units_, job, device_ids[0], record['steps'])
+    def run_steps(parts, job, _, device_ids):
+        return steps(parts, job, device_ids[0], record['steps'])
 
-    run_units = detect_bag.run_units if side == 'run' else run_steps
-    detect_bag.run_units = recorded(run_units, record)
-    detect_bag.run_units_with_ray = recorded(detect_bag.run_units_with_ray, record)
+    run_parts = detect_bag.run_parts if side == 'run' else run_steps
+    detect_bag.run_parts = recorded(run_parts, record)
+    detect_bag.run_parts_with_ray = recorded(detect_bag.run_parts_with_ray, record)
     code = detect_bag.main(arguments)
     Path(target).write_text(json.dumps(record), encoding='utf-8')
     return code

@@ -35,7 +35,7 @@ from support.written_bags import (
     write_files,
 )
 from trt_perception.bags.bag import BagMessage, BagTopic
-from trt_perception.bags.metadata import NO_START, BagFile, metadata_text
+from trt_perception.bags.metadata import NO_START, WrittenFile, metadata_text
 from trt_perception.bags.writer import STORAGES, BagWriter
 from trt_perception.errors import ConfigError, WriteError
 
@@ -220,7 +220,9 @@ def test_metadata_lists_times_and_counts_of_files_and_topics(tmp_path, storage):
 def test_file_and_bag_without_messages_have_the_start_of_rosbag2(tmp_path, storage):
     with BagWriter(tmp_path / 'drive', TOPICS, storage=storage) as bag:
         bag.begin_file()
-        assert bag.end_file() == BagFile(f'drive_0{STORAGES[storage]}', NO_START, 0, (0, 0, 0, 0))
+        assert bag.end_file() == WrittenFile(
+            f'drive_0{STORAGES[storage]}', NO_START, 0, (0, 0, 0, 0)
+        )
         metadata = (tmp_path / 'drive' / 'metadata.yaml').read_text()
         assert f'nanoseconds_since_epoch: {NO_START}' in metadata
         write_files(bag, [5])
@@ -250,7 +252,7 @@ def test_folder_whose_name_is_not_utf8_is_refused(tmp_path):
 
 def test_names_need_no_escape_in_yaml():
     topics = [BagTopic('/a: "b" #\\', 'x')]
-    files = [BagFile('Fahrt ü 😀 "1"_0.mcap', 1, 2, (3,))]
+    files = [WrittenFile('Fahrt ü 😀 "1"_0.mcap', 1, 2, (3,))]
     content = yaml.safe_load(metadata_text('mcap', topics, files))['rosbag2_bagfile_information']
     assert content['relative_file_paths'] == [files[0].name]
     assert content['topics_with_message_count'][0]['topic_metadata']['name'] == topics[0].name

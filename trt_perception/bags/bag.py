@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -64,35 +63,3 @@ class BagLoss:
         start = 'the start' if self.start_ns is None else f'{self.start_ns / 1e9:.3f} s'
         end = 'the end' if self.end_ns is None else f'{self.end_ns / 1e9:.3f} s'
         return f'{self.file}: {self.reason}; messages between {start} and {end} are lost'
-
-
-class Bag(Protocol):
-    """A bag that is open for reading.
-
-    Attributes:
-        topics: by name.
-        message_counts: by name of the topic, as the bag states them; empty if it does not.
-        start_ns: log time of the first message.
-        end_ns: log time of the last message.
-        losses: what could not be read so far. Iterating over messages may add to it.
-    """
-
-    topics: Mapping[str, BagTopic]
-    message_counts: Mapping[str, int]
-    start_ns: int
-    end_ns: int
-    losses: list[BagLoss]
-
-    def messages(
-        self, topics: Collection[str], start_ns: int | None = None, end_ns: int | None = None
-    ) -> Iterator[BagMessage]:
-        """Yield messages of some topics by log time, then in the order of the bag's files.
-
-        Args:
-            topics: names of topics.
-            start_ns: first log time; None for the start of the bag.
-            end_ns: log time at which to stop, exclusive; None for the end of the bag.
-        """
-
-    def close(self) -> None:
-        """Close the files. May be called again."""

@@ -41,7 +41,7 @@ _MAX_LOSSES: Final = 10_000
 
 
 class FileBag:
-    """A `Bag` of files.
+    """A bag that is open for reading.
 
     Args:
         name: the path as the user gave it, for errors.
@@ -50,7 +50,13 @@ class FileBag:
         counts: number of messages by topic, from metadata.yaml, for files that do not state them.
         on_close: called by `close`.
 
-    Attributes: see `Bag`. A bag without messages starts and ends at 0.
+    Attributes:
+        topics: by name.
+        refused: for each topic that cannot be read, the reason.
+        message_counts: by name of the topic, as the bag states them; empty if it does not.
+        start_ns: log time of the first message; 0 without a message.
+        end_ns: log time of the last message; 0 without a message.
+        losses: what could not be read so far. Iterating over messages may add to it.
     """
 
     def __init__(
@@ -105,7 +111,12 @@ class FileBag:
     def messages(
         self, topics: Collection[str], start_ns: int | None = None, end_ns: int | None = None
     ) -> Iterator[BagMessage]:
-        """Yield messages of some topics. See `Bag.messages`.
+        """Yield messages of some topics by log time, then in the order of the files.
+
+        Args:
+            topics: names of topics.
+            start_ns: first log time; None for the start of the bag.
+            end_ns: log time at which to stop, exclusive; None for the end of the bag.
 
         Raises:
             ConfigError: a topic does not exist, or cannot be read.
@@ -139,7 +150,7 @@ class FileBag:
         return len(self.losses) - 1
 
     def close(self) -> None:
-        """Delete temporary files. May be called again."""
+        """Delete temporary files. Calling it twice does no harm."""
         self._on_close()
 
 

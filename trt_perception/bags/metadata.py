@@ -34,7 +34,7 @@ _COUNTS_KEY: Final = 'trt_perception.message_counts'
 
 
 @dataclass(frozen=True)
-class BagFile:
+class WrittenFile:
     """A closed file of a bag.
 
     Attributes:
@@ -55,7 +55,7 @@ class BagFile:
         return self.start_ns + self.duration_ns if any(self.message_counts) else 0
 
 
-def metadata_text(storage: str, topics: Sequence[BagTopic], files: Sequence[BagFile]) -> str:
+def metadata_text(storage: str, topics: Sequence[BagTopic], files: Sequence[WrittenFile]) -> str:
     """Return the content of metadata.yaml.
 
     Args:
@@ -118,7 +118,7 @@ def _quote(text: str) -> str:
 
 def read_closed_files(
     folder: Path, storage: str, topics: Sequence[BagTopic]
-) -> tuple[BagFile, ...]:
+) -> tuple[WrittenFile, ...]:
     """Return the files that metadata.yaml of an unfinished bag lists.
 
     Args:
@@ -157,7 +157,7 @@ def read_closed_files(
     return files
 
 
-def _bag_file(entry: Any, counts: Any) -> BagFile:
+def _bag_file(entry: Any, counts: Any) -> WrittenFile:
     """Return a checked entry of metadata.yaml.
 
     Raises:
@@ -172,4 +172,4 @@ def _bag_file(entry: Any, counts: Any) -> BagFile:
     if not isinstance(name, str) or name != Path(name).name:
         raise ValueError(f'{name!r} is not the name of a file')
     name.encode()  # half of a surrogate pair raises a ValueError
-    return BagFile(name, start, duration, tuple(counts))
+    return WrittenFile(name, start, duration, tuple(counts))

@@ -30,7 +30,7 @@ from trt_perception.bags.mcap_output import COMPRESSIONS, McapOutput, check_libr
 from trt_perception.bags.metadata import (
     METADATA_NAME,
     NO_START,
-    BagFile,
+    WrittenFile,
     metadata_text,
     read_closed_files,
 )
@@ -137,7 +137,7 @@ class BagWriter:
             raise
 
     @property
-    def files(self) -> tuple[BagFile, ...]:
+    def files(self) -> tuple[WrittenFile, ...]:
         """The complete files."""
         return self._files
 
@@ -184,7 +184,7 @@ class BagWriter:
         self._start_ns = min(self._start_ns, message.log_ns)
         self._end_ns = max(self._end_ns, message.log_ns)
 
-    def end_file(self) -> BagFile:
+    def end_file(self) -> WrittenFile:
         """Finish the open file, list it in metadata.yaml, and return its entry.
 
         Raises:
@@ -199,7 +199,7 @@ class BagWriter:
             sync_folder(self._folder)
         self._output = None
         duration = max(0, self._end_ns - self._start_ns)
-        file = BagFile(path.name, self._start_ns, duration, tuple(self._counts))
+        file = WrittenFile(path.name, self._start_ns, duration, tuple(self._counts))
         self._write_metadata((*self._files, file))
         self._files = (*self._files, file)
         return file
@@ -250,12 +250,12 @@ class BagWriter:
             with contextlib.suppress(OSError):
                 self._temporary_path.unlink()
 
-    def _kept_files(self, first_file: int | None) -> tuple[BagFile, ...]:
+    def _kept_files(self, first_file: int | None) -> tuple[WrittenFile, ...]:
         """Return the complete files to keep, and delete later files. See the class."""
         # A run that was killed while it wrote metadata.yaml leaves a temporary file.
         temporary = f'.{METADATA_NAME}.'
         names = [name for name in os.listdir(self._folder) if not name.startswith(temporary)]
-        files: tuple[BagFile, ...] = ()
+        files: tuple[WrittenFile, ...] = ()
         if names and first_file is None:
             raise ConfigError(
                 str(self._folder), 'exists and is not empty', fix='name a new folder for the bag'
@@ -287,9 +287,24 @@ class BagWriter:
                 except OSError as error:
                     raise error_of_failed_write(path, error) from error
 
-    def _write_metadata(self, files: Sequence[BagFile]) -> None:
+    def _write_metadata(self, files: Sequence[WrittenFile]) -> None:
         content = metadata_text(self._storage, self._topics, files)
         write_atomically({self._folder / METADATA_NAME: content.encode()})
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Keep writers out of a folder in the ``with`` block.
+
+    Raises:
+        ConfigError: another program writes to the folder.
+        WriteError: the folder cannot be opened.
+    """
+    descriptor = _lock_folder(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lock_folder(folder: Path) -> int:

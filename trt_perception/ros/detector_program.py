@@ -14,11 +14,12 @@ from trt_perception.parameters.camera import foreign_parameter, suggest_assignme
 from trt_perception.parameters.sections import unused_parameters
 from trt_perception.pipelines.open_pipeline import open_pipeline
 from trt_perception.pipelines.warm_up import OpenPipeline
+from trt_perception.process.file_limit import raise_file_limit
 from trt_perception.process.option_parser import OptionParser
 from trt_perception.ros.detector_node import EXIT_GPU_LOST, DetectorNode
 from trt_perception.ros.runtime.command_line import parse_own_arguments
 from trt_perception.ros.runtime.log import log_text
-from trt_perception.ros.runtime.process import raise_file_limit, run_node
+from trt_perception.ros.runtime.process import run_node
 from trt_perception.ros.topics import unused_remappings
 from trt_perception.transport.advice import node_profile_environment
 
@@ -42,7 +43,7 @@ def main(
     parse_own_arguments(_parser(), command_line)  # prints --help and refuses other options
     share = Path(get_package_share_directory('trt_perception'))
     os.environ.update(node_profile_environment(share, os.environ))
-    raise_file_limit()
+    raise_file_limit()  # a DDS participant opens 16 files, and a node may have 65 participants
 
     def make_node() -> DetectorNode:
         node = DetectorNode(open_pipeline=open_pipeline)

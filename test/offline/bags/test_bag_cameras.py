@@ -16,16 +16,14 @@ pytestmark = [needs('rosbags'), needs('mcap')]
 PICTURE = np.zeros((8, 16, 3), np.uint8)
 
 
-def found_in(folder, topics, given=None, wanted=(), transports=None, compressed=False):
+def found_in(folder, topics, given=None, values=None, compressed=False):
     rows = []
     for topic in topics:
         make = png_image if topic.endswith('/compressed') else raw_image
         rows += camera_rows(topic, [PICTURE], make=make)
     write_bag(folder, rows)
     with contextlib.closing(open_bag(folder)) as bag:
-        return find_cameras(
-            bag, 'BAG', given or {}, wanted, transports or {}, prefers_compressed=compressed
-        )
+        return find_cameras(bag, 'BAG', given or {}, values or {}, prefers_compressed=compressed)
 
 
 def names(found):
@@ -60,7 +58,7 @@ def test_one_transport_of_each_camera_is_taken(tmp_path, transport, prefers_comp
     found = found_in(
         tmp_path / 'bag',
         ['/front/image', '/front/image/compressed'],
-        transports={'': 'raw', 'front': transport},
+        values={'image_transport': 'raw', 'camera.front.image_transport': transport},
         compressed=prefers_compressed,
     )
     (camera,) = found.cameras
@@ -80,11 +78,11 @@ def test_calibration_is_next_to_the_images(tmp_path):
     rows.append(('/front/camera_info', START_NS, camera_info(START_NS, (16, 8), 10)))
     write_bag(tmp_path / 'bag', rows)
     with contextlib.closing(open_bag(tmp_path / 'bag')) as bag:
-        (camera,) = find_cameras(bag, 'BAG', {}, (), {}, prefers_compressed=False).cameras
+        (camera,) = find_cameras(bag, 'BAG', {}, {}, prefers_compressed=False).cameras
     assert camera.info_topic == '/front/camera_info'
 
 
-@pytest.mark.parametrize('options', [{'given': {'a': '/gone'}}, {'wanted': ['gone']}])
+@pytest.mark.parametrize('options', [{'given': {'a': '/gone'}}, {'values': {'cameras': ['gone']}}])
 def test_missing_camera_is_refused(tmp_path, options):
     with pytest.raises(ConfigError):
         found_in(tmp_path / 'bag', ['/front/image'], **options)
@@ -95,7 +93,7 @@ def test_bag_without_colour_images_is_refused(tmp_path):
     rows = camera_rows('/depth/image', [depth], make=lambda a, t: raw_image(a, t, '', '16UC1'))
     write_bag(tmp_path / 'bag', rows)
     with contextlib.closing(open_bag(tmp_path / 'bag')) as bag, pytest.raises(ConfigError):
-        find_cameras(bag, 'BAG', {}, (), {}, prefers_compressed=False)
+        find_cameras(bag, 'BAG', {}, {}, prefers_compressed=False)
 
 
 @pytest.mark.parametrize(
@@ -117,5 +115,5 @@ def test_topics_without_different_valid_names_are_refused(tmp_path, topics):
 
 def test_names_of_cameras_that_are_left_out_may_be_invalid(tmp_path):
     topics = ['/front/image', '/rear-left/image', '/a/b/image', '/a_b/image']
-    found = found_in(tmp_path / 'bag', topics, wanted=['front'])
+    found = found_in(tmp_path / 'bag', topics, values={'cameras': ['front']})
     assert names(found) == {'front': '/front/image'}

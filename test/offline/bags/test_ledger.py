@@ -2,6 +2,7 @@
 """Tests of the ledger of an output bag: foreign files stay, and edited ledgers are refused."""
 
 import json
+from collections import Counter
 
 import pytest
 
@@ -22,7 +23,8 @@ INPUTS = {'bag': 'hash'}
 
 
 def plan(folder, parts=2):
-    return BagPlan('in', folder, (), (4, 4), 0, parts, OutputOptions(part_ns=1), INPUTS, {}, 1.0)
+    options = OutputOptions(part_ns=1)
+    return BagPlan('in', folder, options, (), (4, 4), 0, parts, inputs=INPUTS)
 
 
 def results(folder):
@@ -31,7 +33,7 @@ def results(folder):
     for name in (f'{folder.name}_0.mcap', f'{folder.name}_1.mcap', 'metadata.yaml'):
         (folder / name).write_text('content')
     report = PartReport(3, {'bad_step': 1}, {'bad_step': 'a'}, 0, [BagLoss('a', 5, None, 'cut')])
-    Ledger(INPUTS, None, [report, PartReport(2)], 2, True).save(folder)
+    Ledger(INPUTS, None, [report, PartReport(2)], 2, True, Counter(person=4)).save(folder)
     return folder
 
 
@@ -82,6 +84,15 @@ def test_foreign_files_next_to_raw_results_stay(tmp_path):
     assert names(parts) == ['.hidden', 'notes.txt']
 
 
+def test_ledger_that_a_killed_process_began_is_removed(tmp_path):
+    folder = results(tmp_path / 'out')
+    (folder / '.parts').mkdir()
+    before = names(folder)
+    (folder / f'.{LEDGER_FILE}.a1b2c3d4').write_text('{')
+    remove_leftovers(folder, keeps_raw=True)
+    assert names(folder) == before
+
+
 def test_folder_with_foreign_parts_is_no_unfinished_result(tmp_path):
     (tmp_path / 'out/.parts').mkdir(parents=True)
     (tmp_path / 'out/.parts/mine.txt').write_text('precious')
@@ -94,6 +105,7 @@ def test_saved_ledger_is_read_back(tmp_path):
     ledger = read_ledger(plan(folder))
     assert ledger is not None
     assert (ledger.is_complete, ledger.files, ledger.total.images) == (True, 2, 5)
+    assert ledger.detections == {'person': 4}
 
 
 @pytest.mark.parametrize(
@@ -106,6 +118,8 @@ def test_saved_ledger_is_read_back(tmp_path):
         (['is_complete'], 'yes'),
         (['parts'], []),
         (['facts'], {}),
+        (['detections'], 4),
+        (['detections'], {'person': 'many'}),
         (['parts', 0, 'images'], 'many'),
         (['parts', 0, 'images'], -5),
         (['parts', 0, 'unread'], []),

@@ -194,7 +194,7 @@ def cluster(token):
 
 @needs('ray')
 @pytest.mark.unmeasured
-def test_cluster_runs_units_for_those_who_have_its_token(model, tmp_path):
+def test_cluster_runs_parts_for_those_who_have_its_token(model, tmp_path):
     source = bag_of(tmp_path / 'drive', 400)
     token = {'RAY_AUTH_MODE': 'token', 'RAY_AUTH_TOKEN': secrets.token_hex(32)}
     other = {**token, 'RAY_AUTH_TOKEN': secrets.token_hex(32)}

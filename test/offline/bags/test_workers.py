@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the processes that run units: a unit that dies, a model that cannot be opened."""
+"""Tests of the processes that run parts: a part that dies, a model that cannot be opened."""
 
 import multiprocessing
 import os
 import signal
+import threading
 
 import pytest
 
 from support.detect_bags import START_NS, camera_rows, write_bag
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
-from trt_perception.errors import EngineError, WriteError
-from trt_perception.offline.bags.units import BagCamera, Job, Unit
-from trt_perception.offline.bags.workers import Failed, Finished, Opened, run_units
+from trt_perception.errors import ConfigError, WriteError
+from trt_perception.offline.bags.part import BagCamera, Job, Part
+from trt_perception.offline.bags.workers import Failed, Finished, Opened, run_parts
 from trt_perception.parameters.camera import NodeParameters
 
 pytestmark = [needs('onnx'), needs('rosbags'), needs('mcap')]
@@ -26,12 +27,12 @@ def job(tmp_path):
 
 
 @pytest.fixture
-def units(tmp_path):
+def parts(tmp_path):
     pictures = [picture_with([(20, 20, 10, 12, 0.8)])] * 20
     bag = write_bag(tmp_path / 'bag', camera_rows('/front/image', pictures))
     cameras = (BagCamera('front', '/front/image', is_compressed=False),)
     return [
-        Unit(
+        Part(
             str(bag),
             number,
             START_NS + number * SECOND,
@@ -49,47 +50,77 @@ def kill_children():
         os.kill(child.pid, signal.SIGKILL)
 
 
-def test_unit_that_always_dies_is_given_up_after_three_tries(job, units):
+def test_part_that_always_dies_is_given_up_after_three_tries(job, parts):
     opened, failed = 0, []
-    for event in run_units(units, job, 1, [0]):
+    for event in run_parts(parts, job, 1, [0]):
         if isinstance(event, Opened):
             opened += 1
             kill_children()
         elif isinstance(event, Failed):
-            failed.append(event.unit)
-    assert failed == units
+            failed.append(event.part)
+    assert failed == parts
     assert opened == 6
-    assert not any(unit.target.exists() for unit in units)
+    assert not any(part.target.exists() for part in parts)
 
 
-def test_unit_that_dies_once_is_run_again(job, units):
+def test_part_that_dies_once_is_run_again(job, parts):
     opened, finished = 0, []
-    for event in run_units(units, job, 1, [0]):
+    for event in run_parts(parts, job, 1, [0]):
         if isinstance(event, Opened):
             opened += 1
             if opened == 1:
                 kill_children()
         elif isinstance(event, Finished):
-            finished.append(event.unit)
-    assert finished == units
-    assert all(unit.target.exists() for unit in units)
+            finished.append(event.part)
+    assert finished == parts
+    assert all(part.target.exists() for part in parts)
 
 
-def test_closing_ends_all_processes(job, units):
-    events = run_units(units, job, 2, [0])
+def test_bag_that_is_gone_is_named_once(job, parts, tmp_path, golden_messages):
+    (tmp_path / 'bag').rename(tmp_path / 'moved')
+    failed = [event for event in run_parts(parts, job, 1, [0]) if isinstance(event, Failed)]
+    assert [event.part for event in failed] == parts
+    for event in failed:
+        golden_messages.add(event.sentence)
+
+
+def test_ctrl_c_does_not_reach_workers_that_start(job, parts):
+    """A terminal sends Ctrl-C to all processes. The command ends its workers."""
+    is_open, events = threading.Event(), []
+
+    def interrupt():
+        while not is_open.wait(0.002):
+            for child in multiprocessing.active_children():
+                os.kill(child.pid, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        for event in run_parts(parts, job, 1, [0]):
+            is_open.set()
+            events.append(type(event))
+    finally:
+        is_open.set()
+        thread.join()
+    assert events.count(Opened) == 1
+    assert events.count(Finished) == 2
+
+
+def test_closing_ends_all_processes(job, parts):
+    events = run_parts(parts, job, 2, [0])
     assert isinstance(next(events), Opened)
     events.close()
     assert not multiprocessing.active_children()
 
 
-def test_model_that_cannot_be_opened_is_refused(job, units):
+def test_model_that_cannot_be_opened_is_refused(job, parts):
     bad = Job(job.model, NodeParameters.from_values({'class_filter': ['unicorn']}))
-    with pytest.raises(EngineError):
-        list(run_units(units, bad, 2, [0]))
+    with pytest.raises(ConfigError):
+        list(run_parts(parts, bad, 2, [0]))
     assert not multiprocessing.active_children()
 
 
-def test_file_that_cannot_be_written_ends_the_run(job, units, tmp_path):
-    gone = [Unit(**{**vars(unit), 'target': tmp_path / 'gone' / '0.raw'}) for unit in units]
+def test_file_that_cannot_be_written_ends_the_run(job, parts, tmp_path):
+    gone = [Part(**{**vars(part), 'target': tmp_path / 'gone' / '0.raw'}) for part in parts]
     with pytest.raises(WriteError):
-        list(run_units(gone, job, 1, [0]))
+        list(run_parts(gone, job, 1, [0]))

@@ -8,6 +8,8 @@ import contextlib
 import json
 import os
 import re
+import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -90,6 +92,22 @@ def test_each_image_has_a_message_at_its_log_time(model, bag, tmp_path):
             assert (name, id_) == ('person', '')
             assert found == pytest.approx(score, abs=0.01)
             assert (x, y, width, height) == pytest.approx(box(number)[:4])
+
+
+def test_detections_are_counted_by_class(model, tmp_path, capsys):
+    rows = [box(0), (*box(1), 1)], [box(2)], []
+    source = write_bag(
+        tmp_path / 'drive', camera_rows('/image_raw', [picture_with(row) for row in rows * 4])
+    )
+    out = tmp_path / 'out'
+    for options in ((), ('--track', '--overwrite')):
+        arguments = model, source, '--output', out, '--part-s', 0.3, *options
+        assert run_detect_bag(*arguments) == 0
+        found = [name for row in messages_of(out, '/detections') for name, *_ in boxes_of(row)]
+        assert found.count('person') == 8
+        expected = {'person': 8, 'car': 4}
+        assert json.loads((out / 'detect_bag.json').read_text())['detections'] == expected
+        assert 'person 8, car 4' in capsys.readouterr().out
 
 
 def test_each_file_names_the_classes_and_the_threshold(model, bag, tmp_path):
@@ -453,14 +471,30 @@ def test_table_ends_with_a_total_and_the_failures(
     bags = [path.name for path in write_short_bags(tmp_path, 2)]
     arguments = model, 'gone', *bags, '--output', 'out'
     assert run_detect_bag(*arguments) == 1
-    *table, total, failure = capsys.readouterr().out.splitlines()
+    *table, rate, failure = capsys.readouterr().out.splitlines()
     golden_messages.add('\n'.join([*table, failure]))
-    _, images, unread, losses, rate = re.split(r' {2,}', total)
-    assert (images, unread, losses) == ('4', '0', '0')
-    assert float(rate.removesuffix(' img/s')) > 0
+    assert float(re.search(r'([0-9.]+) images/s', rate)[1]) > 0
     # The same command runs nothing, so it has no rate.
     assert run_detect_bag(*arguments) == 1
     golden_messages.add(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(('highest', 'code'), [(4096, 0), (80, 1)])
+def test_more_bags_than_open_files(model, tmp_path, highest, code):
+    (first,) = write_short_bags(tmp_path, 1)
+    bags = [shutil.copytree(first, tmp_path / f'copy_{number}') for number in range(80)]
+    command = [executable('detect_bag'), model, *bags, '--output', tmp_path / 'out']
+    limits = 80, highest
+    ended = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limits),
+    )
+    assert ended.returncode == code, ended.stderr
+    assert 'Traceback' not in ended.stderr
+    assert len(list((tmp_path / 'out').glob('*/*.mcap'))) == (0 if code else 80)
 
 
 @pytest.mark.parametrize('options', [(), ('--overwrite',)], ids=['new', 'overwrite'])
@@ -471,11 +505,11 @@ def test_interruption_says_what_is_done(
     bags.append(write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30))))
     out = tmp_path / 'out'
     arguments = model, *bags, '--output', out, '--part-s', 1
-    run_units = detect_bag.run_units
+    run_parts = detect_bag.run_parts
 
-    def run_two_units(*arguments):
+    def run_two_parts(*arguments):
         finished = 0
-        with contextlib.closing(run_units(*arguments)) as events:
+        with contextlib.closing(run_parts(*arguments)) as events:
             for event in events:
                 yield event
                 finished += isinstance(event, Finished)
@@ -483,7 +517,7 @@ def test_interruption_says_what_is_done(
                     raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(detect_bag, 'run_units', run_two_units)
+        patch.setattr(detect_bag, 'run_parts', run_two_parts)
         assert run_detect_bag(*arguments, *options) == 130
     golden_messages.add(capsys.readouterr().err)
     kept = [out / 'drive_0/drive_0_0.mcap', out / 'long/long_0.mcap']

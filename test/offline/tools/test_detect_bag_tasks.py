@@ -6,9 +6,21 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
-from support.detect_bags import camera_rows, file_image, messages_of, run_detect_bag, write_bag
+from support.detect_bags import (
+    camera_rows,
+    file_image,
+    messages_of,
+    png_image,
+    run_detect_bag,
+    write_bag,
+)
 from support.models.digits import SCENES
-from support.models.image_models import NAMES, tool_arguments, write_image_model
+from support.models.image_models import (
+    NAMES,
+    tool_arguments,
+    write_depth_anything,
+    write_image_model,
+)
 from support.models.task_models import write_task_model
 from support.optional_packages import needs
 
@@ -133,6 +145,18 @@ def test_depth_is_written(scenes, tmp_path):
     for image, expected in zip(images, loaded(values), strict=True):
         depth = expected.depth()
         assert np.array_equal(image.data.view('<f4').reshape(depth.shape), depth, equal_nan=True)
+
+
+def test_first_image_may_be_unreadable_for_a_model_that_follows_the_size(tmp_path):
+    grey = np.full((48, 64, 3), 90, np.uint8)
+    rows = camera_rows('/image_raw/compressed', [grey] * 4, make=png_image)
+    topic, log_ns, (kind, message) = rows[0]
+    message.data = message.data[:20]
+    rows[0] = topic, log_ns, (kind, message)
+    bag = write_bag(tmp_path / 'drive', rows)
+    out = tmp_path / 'out'
+    assert run_detect_bag(write_depth_anything(tmp_path), bag, '--output', out) == 1
+    assert len(messages_of(out, '/relative_depth')) == 3
 
 
 def with_bag(words, bag, output):

@@ -62,11 +62,12 @@ class _BagTimes:
 
     def __init__(self, plan: BagPlan, bag_start_ns: int) -> None:
         self._bag_start_ns = bag_start_ns
-        self._part_ns = (plan.end_ns - plan.start_ns) / BIN_COUNT
-        self.part_s = self._part_ns / 1e9
+        bin_ns = (plan.end_ns - plan.start_ns) / BIN_COUNT
+        self.bin_s = bin_ns / 1e9
         self.range_s = self.seconds(plan.start_ns), self.seconds(plan.end_ns)
-        self._starts_ns = [plan.start_ns + self._part_ns * (i + 0.5) for i in range(BIN_COUNT)]
-        self.middles_s = [self.seconds(start) for start in self._starts_ns]
+        self.middles_s = [
+            self.seconds(plan.start_ns + bin_ns * (index + 0.5)) for index in range(BIN_COUNT)
+        ]
 
     def seconds(self, log_ns: float) -> float:
         """Return the time since the start of the bag."""
@@ -100,7 +101,6 @@ def bag_page(
     total = ledger.total
     with contextlib.closing(open_bag(plan.bag)) as bag:
         times = _BagTimes(plan, bag.start_ns)
-        bag_start_ns = bag.start_ns
         parts = f'{len(ledger.reports)} of {plan.part_count} parts'
         state = '' if ledger.is_complete else f' The new bag is incomplete: {parts}.'
         start, end = times.range_s
@@ -111,7 +111,7 @@ def bag_page(
         facts = {
             'command': command,
             'is_complete': ledger.is_complete,
-            'bag_start_ns': bag_start_ns,
+            'bag_start_ns': bag.start_ns,
             'start_ns': plan.start_ns,
             'end_ns': plan.end_ns,
             'report': total.as_dict(),
@@ -148,15 +148,15 @@ def _camera(camera: str) -> str:
 
 
 def _images(summary: BagSummary, times: _BagTimes) -> Iterator[Markup]:
-    # Parts of less than 1 s together, otherwise the rate would jump by whole images.
-    step = min(BIN_COUNT, max(1, math.ceil(1 / times.part_s)))
+    # Bins of less than 1 s together, otherwise the rate would jump by whole images.
+    step = min(BIN_COUNT, max(1, math.ceil(1 / times.bin_s)))
     lines = {}
     for camera, counts in itertools.islice(summary.images.items(), _MAX_LINES):
         points = []
         for first in range(0, BIN_COUNT, step):
             some = counts[first : first + step]
-            middle = times.middles_s[first] + (len(some) - 1) / 2 * times.part_s
-            points.append((middle, int(some.sum()) / len(some) / times.part_s))
+            middle = times.middles_s[first] + (len(some) - 1) / 2 * times.bin_s
+            points.append((middle, int(some.sum()) / len(some) / times.bin_s))
         lines[_camera(camera)] = points
     yield element('div', _time_chart('Images with a result', lines, 'images/s', times))
     rows = [
@@ -207,7 +207,7 @@ def _objects(summary: BagSummary, times: _BagTimes) -> Iterator[Markup]:
     """Yield charts of objects per image: by class over all cameras, and by camera."""
 
     def points(objects: npt.NDArray[np.int64], images: npt.NDArray[np.int64]) -> Points:
-        # Parts of the time without images have no point.
+        # Bins without images have no point.
         seen = np.flatnonzero(images)
         return [(times.middles_s[i], objects[i] / images[i]) for i in seen.tolist()]
 
@@ -229,7 +229,7 @@ def _objects(summary: BagSummary, times: _BagTimes) -> Iterator[Markup]:
     )
     charts.append(_time_chart(title, by_camera, 'objects per image', times))
     yield element('div', *charts, class_='charts')
-    yield element('p', f'Each point is the mean of {times.part_s:.3g} s.')
+    yield element('p', f'Each point is the mean of {times.bin_s:.3g} s.')
 
 
 def _classes_table(summary: BagSummary) -> Markup:
@@ -315,7 +315,7 @@ def _add_pictures(
     }
     for reason, own in figures.items():
         note = f'{notes[reason]} {len(own)} of {len(moments[reason])} are here, at most one per '
-        note += f'camera and {times.part_s:.3g} s.'
+        note += f'camera and {times.bin_s:.3g} s.'
         content = element('div', *own, class_='cards')
         page.add(reason.capitalize(), element('p', note), content)
 

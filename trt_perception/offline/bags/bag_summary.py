@@ -21,12 +21,12 @@ from trt_perception.bags.open_bag import open_bag
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.model.tasks.task import DETECTIONS_TOPIC
 from trt_perception.offline.bags.joining import camera_topic
+from trt_perception.offline.bags.part import ModelFacts
 from trt_perception.offline.bags.plan import BagPlan
-from trt_perception.offline.bags.units import ModelFacts
 from trt_perception.wire.cdr import CdrReader, StampFields
 from trt_perception.wire.detections import FoundObjects, read_detections
 
-#: Number of equal parts of the time, each with counts of its own.
+#: Number of bins: equal ranges of the time, each with counts of its own.
 BIN_COUNT: Final = 120
 #: Upper limits of the lengths of tracks that are counted together, in seconds.
 TRACK_LIMITS_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, math.inf)
@@ -124,19 +124,19 @@ class BagSummary:
         self._start_ns, self._length_ns = start_ns, end_ns - start_ns
         self._open: OrderedDict[tuple[str, str], Track] = OrderedDict()
         self._before: dict[str, tuple[int, int]] = {}
-        # The best image by reason, camera and part of the time: neighbours are nearly equal.
+        # The best image by reason, camera and bin: neighbours are nearly equal.
         self._best: dict[tuple[str, str, int], Moment] = {}
 
     def add_image(self, camera: str, log_ns: int) -> int:
-        """Count an image with a result. Return the index of its part of the time."""
-        part = (log_ns - self._start_ns) * BIN_COUNT // self._length_ns
-        part = min(max(part, 0), BIN_COUNT - 1)
-        self.images[camera][part] += 1
-        return part
+        """Count an image with a result. Return the index of its bin."""
+        bin_index = (log_ns - self._start_ns) * BIN_COUNT // self._length_ns
+        bin_index = min(max(bin_index, 0), BIN_COUNT - 1)
+        self.images[camera][bin_index] += 1
+        return bin_index
 
     def add_objects(self, camera: str, log_ns: int, found: FoundObjects) -> None:
         """Count an image and its objects. Images come in the order of their log times."""
-        part = self.add_image(camera, log_ns)
+        bin_index = self.add_image(camera, log_ns)
         scores = []
         for each in found.objects:
             if not each.hypotheses:
@@ -144,7 +144,7 @@ class BagSummary:
             class_name, score = each.hypotheses[0]
             scores.append(score)
             totals = self.classes[camera][class_name]
-            totals.counts[part] += 1
+            totals.counts[bin_index] += 1
             totals.score_sum += score
             if each.id:
                 key = camera, each.id
@@ -158,11 +158,11 @@ class BagSummary:
         self._before[camera] = log_ns, len(scores)
 
         def keep(reason: str, value: float, *, is_lowest: bool = False) -> None:
-            best = self._best.get((reason, camera, part))
+            best = self._best.get((reason, camera, bin_index))
             if best is None or (value < best.value if is_lowest else value > best.value):
                 stamp = found.header.stamp
                 moment = Moment(reason, value, camera, log_ns, stamp, len(scores))
-                self._best[reason, camera, part] = moment
+                self._best[reason, camera, bin_index] = moment
 
         if scores:
             keep('many objects', len(scores))

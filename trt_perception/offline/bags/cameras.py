@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
+from trt_perception.bags.bag import BagMessage
 from trt_perception.bags.file_bag import FileBag
 from trt_perception.errors import ConfigError, ImageError
 from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
@@ -15,11 +17,12 @@ from trt_perception.images.bag_images import COMPRESSED, RAW
 from trt_perception.model.tasks.table import OUTPUT_IMAGE_SUFFIXES
 from trt_perception.model.tasks.task import LABEL_INFO
 from trt_perception.offline.bags.image_reading import ImageTopic
-from trt_perception.offline.bags.units import BagCamera
+from trt_perception.offline.bags.part import BagCamera
 from trt_perception.parameters.rules import cameras_mistake
 
 _INFO_TYPE: Final = 'sensor_msgs/msg/CameraInfo'
 _SUFFIX: Final = '/compressed'
+_NO_MESSAGES: Final = 'there are no messages'
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,7 @@ def find_cameras(
     bag: FileBag,
     path: str,
     given: Mapping[str, str],
-    wanted: Sequence[str],
-    transports: Mapping[str, str],
+    values: Mapping[str, Any],
     *,
     prefers_compressed: bool,
 ) -> FoundCameras:
@@ -51,8 +53,8 @@ def find_cameras(
     Args:
         path: path of the bag, for error messages.
         given: topics by name of the camera, as the user gave them; empty to find them.
-        wanted: names of cameras in the parameters; empty for all cameras that are found.
-        transports: values of ``image_transport`` by name of the camera; ``''`` for others.
+        values: parameters of the node by name. ``cameras`` limits the cameras that are found, and
+            ``image_transport`` decides between raw and compressed images.
         prefers_compressed: whether ``auto`` means compressed images.
 
     Raises:
@@ -60,22 +62,24 @@ def find_cameras(
             different and valid names.
     """
     if given:
-        cameras = [_given_camera(bag, path, name, topic) for name, topic in given.items()]
-        checked = [_check_images(bag, path, camera) for camera in cameras]
-        sizes = [size for size in checked if size is not None]
-        return FoundCameras(tuple(cameras), sizes[0] if sizes else (0, 0))
+        return _use_given_cameras(bag, path, given)
+    wanted = values.get('cameras', ())
     remarks: list[str] = []
     found: dict[str, tuple[BagCamera, tuple[int, int]]] = {}
     for topic in sorted(bag.topics):
         if bag.topics[topic].type not in (RAW, COMPRESSED):
             continue
         camera = _camera(bag, '', topic)
-        result, size = _first_size(bag, camera)
-        if result or size is None:
-            remarks.append(f'{topic} is left out: {result}')
+        if _is_published_by_detector(bag, topic):
+            remarks.append(f'{topic} is left out: a detector published these images')
+        elif (first := next(bag.messages([topic]), None)) is None:
+            remarks.append(f'{topic} is left out: {_NO_MESSAGES}')
         else:
-            found[topic] = camera, size
-    kept = _choose_transports(found, transports, prefers_compressed, remarks)
+            try:
+                found[topic] = camera, _size_of(camera, first)
+            except ImageError as error:
+                remarks.append(f'{topic} is left out: {error}')
+    kept = _choose_transports(found, values, prefers_compressed, remarks)
     named = _name_cameras(kept, path, wanted)
     if wanted:
         missing = [name for name in wanted if name not in named]
@@ -104,7 +108,7 @@ def find_cameras(
 
 def _choose_transports(
     found: Mapping[str, tuple[BagCamera, tuple[int, int]]],
-    transports: Mapping[str, str],
+    values: Mapping[str, Any],
     prefers_compressed: bool,
     remarks: list[str],
 ) -> list[BagCamera]:
@@ -114,7 +118,9 @@ def _choose_transports(
         is_pair = (
             topic.removesuffix(_SUFFIX) if camera.is_compressed else topic + _SUFFIX
         ) in found
-        value = transports.get(_derived_name(topic), transports.get('', 'raw'))
+        value = values.get(
+            f'camera.{_derived_name(topic)}.image_transport', values.get('image_transport', 'raw')
+        )
         wants_compressed = value == 'compressed' or (value == 'auto' and prefers_compressed)
         if is_pair and camera.is_compressed != wants_compressed:
             other = 'compressed' if wants_compressed else 'raw'
@@ -158,6 +164,18 @@ def _name_cameras(
     return named
 
 
+def _use_given_cameras(bag: FileBag, path: str, given: Mapping[str, str]) -> FoundCameras:
+    cameras = [_given_camera(bag, path, name, topic) for name, topic in given.items()]
+    sizes = []
+    for camera in cameras:
+        first = next(bag.messages([camera.topic]), None)
+        if first is None:
+            raise ConfigError(f'{path}: {camera.topic}', _NO_MESSAGES)
+        with contextlib.suppress(ImageError):  # the report of the part has the reason
+            sizes.append(_size_of(camera, first))
+    return FoundCameras(tuple(cameras), sizes[0] if sizes else (0, 0))
+
+
 def _given_camera(bag: FileBag, path: str, name: str, topic: str) -> BagCamera:
     known = bag.topics.get(topic)
     if known is None or known.type not in (RAW, COMPRESSED):
@@ -184,31 +202,25 @@ def _camera(bag: FileBag, name: str, topic: str) -> BagCamera:
     return BagCamera(name, topic, is_compressed, info if has_info else '')
 
 
-def _check_images(bag: FileBag, path: str, camera: BagCamera) -> tuple[int, int] | None:
-    """Return the size of a camera's first image; None if it cannot be read for another reason."""
-    reason, size = _first_size(bag, camera)
-    if reason and size is None and 'messages' in reason:
-        raise ConfigError(f'{path}: {camera.topic}', reason)
-    return size
+def _is_published_by_detector(bag: FileBag, topic: str) -> bool:
+    base = topic.removesuffix(_SUFFIX)
+    return any(
+        base.endswith(suffix) and f'{base.removesuffix(suffix)}/{LABEL_INFO.name}' in bag.topics
+        for suffix in OUTPUT_IMAGE_SUFFIXES
+    )
 
 
-def _first_size(bag: FileBag, camera: BagCamera) -> tuple[str, tuple[int, int] | None]:
-    """Return why a topic has no colour images, and the size of its first image."""
-    base = camera.topic.removesuffix(_SUFFIX)
-    for suffix in OUTPUT_IMAGE_SUFFIXES:
-        labels = f'{base.removesuffix(suffix)}/{LABEL_INFO.name}'
-        if base.endswith(suffix) and labels in bag.topics:
-            return 'a detector published these images', None
-    messages = bag.messages([camera.topic])
-    first = next(messages, None)
-    if first is None:
-        return 'there are no messages', None
+def _size_of(camera: BagCamera, message: BagMessage) -> tuple[int, int]:
+    """Return width and height of an image; 0 if it cannot be read, because others may be readable.
+
+    Raises:
+        ImageError: the topic has no colour images.
+    """
     reader = ImageTopic('', is_compressed=camera.is_compressed, decodes_jpeg=False)
     try:
-        _, frame = reader.read(first.data)
+        _, frame = reader.read(message.data)
     except ImageError as error:
-        # Other images of the topic may be readable.
         if error.reason == 'unknown_encoding':
-            return str(error), None
-        return '', (0, 0)
-    return '', (frame.width, frame.height)
+            raise
+        return 0, 0
+    return frame.width, frame.height

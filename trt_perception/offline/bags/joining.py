@@ -2,14 +2,15 @@
 """Joins the raw results of a bag's parts: tracks objects, filters them, and writes the new bag.
 
 Parts are joined in their order in one process, so the new bag does not depend on the processes
-that ran the units. Each part becomes a file of the new bag.
+that ran the parts. Each part becomes a file of the new bag.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from operator import attrgetter
 
@@ -30,10 +31,10 @@ from trt_perception.offline.bags.ledger import (
     remove_leftovers,
     remove_parts,
 )
+from trt_perception.offline.bags.part import ModelFacts, Part
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import FrameRecord, PartReader, PartReport
 from trt_perception.offline.bags.result_messages import ObjectMessages
-from trt_perception.offline.bags.units import ModelFacts, Unit
 from trt_perception.parameters.camera import NodeParameters
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.tracking.tracker import Tracker
@@ -62,21 +63,19 @@ class CameraResults:
         self._tracker = None if settings is None else Tracker(**asdict(settings))
         self._objects = ObjectMessages(facts.class_names, facts.topics)
 
-    @property
-    def has_tracker(self) -> bool:
-        """Whether a result depends on earlier results."""
-        return self._tracker is not None
+    def track(self, record: FrameRecord) -> Detections | None:
+        """Return the objects of the next image with their ids; None for other models."""
+        if self._tracker is None or record.found is None:
+            return record.found
+        stamp = record.header.stamp
+        stamp_s = stamp.sec + stamp.nanosec * 1e-9  # as the node calculates it
+        return self._tracker.update(record.found, stamp_s, record.size_wh).detections
 
-    @property
-    def track_count(self) -> int:
-        """Number of ids so far."""
-        return 0 if self._tracker is None else self._tracker.last_id
-
-    def messages(self, record: FrameRecord) -> Iterator[BagMessage]:
+    def messages(self, record: FrameRecord, found: Detections | None) -> Iterator[BagMessage]:
         """Yield the messages of one image, in the order in which the node publishes them."""
         made = record.messages
-        if record.found is not None:
-            made = (*made, *self._objects(record.header, record.size_wh, self._tracked(record)))
+        if found is not None:
+            made = (*made, *self._objects(record.header, record.size_wh, found))
         for name, data in made:
             yield self._message(record, name, data)
 
@@ -86,14 +85,6 @@ class CameraResults:
         data = bytes(label_info_message(header, self._facts.class_names, self._threshold))
         for topic in self._facts.label_topics:
             yield self._message(record, topic.name, data)
-
-    def _tracked(self, record: FrameRecord) -> Detections:
-        assert record.found is not None
-        if self._tracker is None:
-            return record.found
-        stamp = record.header.stamp
-        stamp_s = stamp.sec + stamp.nanosec * 1e-9  # as the node calculates it
-        return self._tracker.update(record.found, stamp_s, record.size_wh).detections
 
     def _message(self, record: FrameRecord, name: str, data: bytes) -> BagMessage:
         return BagMessage(camera_topic(self._camera, name), record.log_ns, record.log_ns, data)
@@ -112,6 +103,7 @@ class BagJoin:
         TrtPerceptionError: the new bag cannot be written, or the old one cannot be read.
 
     Attributes:
+        bag: path of the old bag.
         remarks: a sentence for each topic of the old bag that is not copied as it is.
     """
 
@@ -119,22 +111,28 @@ class BagJoin:
         self, plan: BagPlan, parameters: NodeParameters, ledger: Ledger, facts: ModelFacts
     ) -> None:
         check_unchanged(plan, ledger)
+        self.bag = plan.bag
         self._plan = plan
         self._ledger = ledger
         self._cameras = {
             camera.name: CameraResults(camera.name, facts, parameters.camera(camera.name))
             for camera in plan.cameras
         }
-        self.remarks: list[str] = []
+        self._class_names = facts.class_names
         self._topic_names = {topic.name for topic in facts.topics}
-        self._joined = 0
-        self._units = list(plan.units())
-        self._bag: FileBag | None = open_bag(plan.bag) if plan.options.copies_input else None
-        own = {topic.name: topic for topic in result_topics_of(plan, facts)}
-        copied = [] if self._bag is None else self._copied_topics(self._bag)
+        self._parts = list(plan.parts())
+        # With a tracker, parts are joined again from the first one after an interruption.
+        self._joined = 0 if plan.has_trackers else len(ledger.reports)
+        self.remarks: list[str] = []
+        self._copied: FileBag | None = None  # open while its parts are joined
+        topics = _result_topics(plan, facts)
+        if plan.options.copies_input:
+            with contextlib.closing(open_bag(plan.bag)) as bag:
+                _check_free_topics(plan, bag, topics)
+                topics = [*self._copied_topics(bag), *topics]
         self._writer = BagWriter(
             plan.output,
-            [*copied, *own.values()],
+            topics,
             storage=plan.options.storage,
             compression=plan.options.compression,
             # With parts in the ledger, the writer refuses a folder without their files.
@@ -150,8 +148,6 @@ class BagJoin:
         except BaseException:
             self.close()
             raise
-        if not self.has_trackers:
-            self._joined = len(ledger.reports)
 
     def _copied_topics(self, bag: FileBag) -> list[BagTopic]:
         """Return the topics to copy, without a QoS that cannot be read."""
@@ -168,29 +164,19 @@ class BagJoin:
                 topics.append(topic)
         return topics
 
-    @property
-    def has_trackers(self) -> bool:
-        """Whether parts must be joined again, from the first one, after an interruption."""
-        return any(camera.has_tracker for camera in self._cameras.values())
-
-    @property
-    def track_count(self) -> int:
-        """Number of tracks so far."""
-        return sum(camera.track_count for camera in self._cameras.values())
-
     def join_ready(self) -> Iterator[PartReport]:
         """Join the next parts whose raw results exist. Yield the report of each written part."""
-        while self._joined < len(self._units) and self._units[self._joined].target.exists():
-            report = self._join(self._units[self._joined])
+        while self._joined < len(self._parts) and self._parts[self._joined].target.exists():
+            report = self._join(self._parts[self._joined])
             self._joined += 1
             if report is not None:
                 yield report
 
-    def has_result(self, unit: Unit) -> bool:
+    def has_result(self, part: Part) -> bool:
         """Return whether a part was joined, or waits in this folder for an earlier part."""
-        return unit.number < self._joined or unit.target.exists()
+        return part.number < self._joined or part.target.exists()
 
-    def _records(self, reader: PartReader, unit: Unit) -> Iterator[FrameRecord]:
+    def _records(self, reader: PartReader, part: Part) -> Iterator[FrameRecord]:
         """Yield the raw results of a part.
 
         Raises:
@@ -199,43 +185,47 @@ class BagJoin:
         for record in reader:
             if (
                 record.camera not in self._cameras
-                or not unit.start_ns <= record.log_ns < unit.end_ns
+                or not part.start_ns <= record.log_ns < part.end_ns
                 or not {name for name, _ in record.messages} <= self._topic_names
             ):
                 raise reader.error('it has results that do not belong to this part')
             yield record
 
-    def _join(self, unit: Unit) -> PartReport | None:
+    def _join(self, part: Part) -> PartReport | None:
         """Join a part. Return its report if it was written, None if it had been written before."""
-        with PartReader(unit.target) as reader:
-            if unit.number < len(self._ledger.reports):
-                for record in self._records(reader, unit):
-                    for _ in self._cameras[record.camera].messages(record):
-                        pass
+        with PartReader(part.target) as reader:
+            records = self._records(reader, part)
+            if part.number < len(self._ledger.reports):
+                for record in records:
+                    self._cameras[record.camera].track(record)
                 return None
-            is_empty = not self._write(reader, unit)
+            counts = Counter[int]()
+            has_messages = self._write(self._results(records, counts), part)
         report = reader.report
-        if self._bag is not None and self._bag.losses:
-            own = unit.losses_of(self._bag)
+        if self._copied is not None and self._copied.losses:
+            own = part.losses_of(self._copied)
             report.losses += [loss for loss in own if loss not in report.losses]
             # A bag reports a loss once, and the next part must report it, too.
-            self._bag.close()
-            self._bag = open_bag(self._plan.bag)
+            self._close_copied()
         self._ledger.reports.append(report)
-        self._ledger.files += not is_empty
-        self._ledger.is_complete = unit.number + 1 == len(self._units)
+        self._ledger.files += has_messages
+        for class_id in sorted(counts):
+            self._ledger.detections[self._class_names[class_id]] += counts[class_id]
+        self._ledger.is_complete = part.number + 1 == len(self._parts)
         self._ledger.save(self._plan.output)
         if self._ledger.is_complete:
             remove_parts(self._plan.output)
-        elif not self.has_trackers:
-            unit.target.unlink()
+            self.close()  # other bags need the open files
+        elif not self._plan.has_trackers:
+            part.target.unlink()
         return report
 
-    def _write(self, reader: PartReader, unit: Unit) -> bool:
+    def _write(self, messages: Iterator[BagMessage], part: Part) -> bool:
         """Write a file of the new bag. Return False if it would have no messages."""
-        messages = self._results(self._records(reader, unit))
-        if self._bag is not None:
-            copied = self._bag.messages(list(self._bag.topics), unit.start_ns, unit.end_ns)
+        if self._plan.options.copies_input:
+            if self._copied is None:
+                self._copied = open_bag(self._plan.bag)
+            copied = self._copied.messages(list(self._copied.topics), part.start_ns, part.end_ns)
             messages = heapq.merge(copied, messages, key=attrgetter('log_ns'))
         first = next(messages, None)
         if first is None:
@@ -247,31 +237,39 @@ class BagJoin:
         self._writer.end_file()
         return True
 
-    def _results(self, records: Iterator[FrameRecord]) -> Iterator[BagMessage]:
+    def _results(
+        self, records: Iterator[FrameRecord], counts: Counter[int]
+    ) -> Iterator[BagMessage]:
+        """Yield the messages of a part, and count the detections by class id."""
         labelled = set[str]()
         for record in records:
             camera = self._cameras[record.camera]
             if record.camera not in labelled:
                 labelled.add(record.camera)
                 yield from camera.labels(record)
-            yield from camera.messages(record)
+            found = camera.track(record)
+            if found is not None:
+                counts.update(found.class_ids.tolist())
+            yield from camera.messages(record, found)
 
     def close(self) -> None:
         """Close the bags. Calling it twice does no harm."""
         self._writer.close()
-        if self._bag is not None:
-            self._bag.close()
-            self._bag = None
+        self._close_copied()
+
+    def _close_copied(self) -> None:
+        if self._copied is not None:
+            self._copied.close()
+            self._copied = None
 
 
-def check_free_topics(plan: BagPlan, facts: ModelFacts) -> None:
+def _check_free_topics(plan: BagPlan, bag: FileBag, results: Sequence[BagTopic]) -> None:
     """Check that a bag whose messages are copied has no topics of results.
 
     Raises:
         ConfigError: the bag has such a topic.
     """
-    with contextlib.closing(open_bag(plan.bag)) as bag:
-        taken = [each.name for each in result_topics_of(plan, facts) if each.name in bag.topics]
+    taken = [topic.name for topic in results if topic.name in bag.topics]
     if taken:
         raise ConfigError(
             plan.bag,
@@ -280,7 +278,7 @@ def check_free_topics(plan: BagPlan, facts: ModelFacts) -> None:
         )
 
 
-def result_topics_of(plan: BagPlan, facts: ModelFacts) -> list[BagTopic]:
+def _result_topics(plan: BagPlan, facts: ModelFacts) -> list[BagTopic]:
     """Return the topics of results in a new bag."""
     return [
         bag_topic(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -23,9 +23,9 @@ from trt_perception.files.json_section import parse_json
 from trt_perception.files.plain_text import join_first_items
 from trt_perception.files.regular_files import read_regular
 from trt_perception.model.tasks.task import Topic
+from trt_perception.offline.bags.part import ModelFacts
 from trt_perception.offline.bags.plan import PARTS_FOLDER, BagPlan
 from trt_perception.offline.bags.records import PartReport, checked_integer
-from trt_perception.offline.bags.units import ModelFacts
 
 LEDGER_FILE: Final = 'detect_bag.json'
 #: Reports of MAX_PARTS parts, with many losses each.
@@ -56,14 +56,16 @@ class Ledger:
         facts: what is known about the model; None before it was opened.
         reports: the report of each part that was written, in their order.
         files: number of files that were written. Parts without messages have none.
+        detections: number of detections by name of the class.
         is_complete: whether all parts were written.
     """
 
-    inputs: dict[str, str]
+    inputs: Mapping[str, str]
     facts: ModelFacts | None = None
     reports: list[PartReport] = field(default_factory=list)
     files: int = 0
     is_complete: bool = False
+    detections: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> PartReport:
@@ -84,6 +86,7 @@ class Ledger:
             'facts': None if self.facts is None else asdict(self.facts),
             'files': self.files,
             'is_complete': self.is_complete,
+            'detections': self.detections,
             'parts': [report.as_dict() for report in self.reports],
         }
         write_json(folder / LEDGER_FILE, content, 1)
@@ -96,10 +99,8 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
         ConfigError: the folder has other files, or results of other inputs.
     """
     folder = plan.output
-    if not folder.exists() or _is_empty(folder):
-        return None
     path = folder / LEDGER_FILE
-    if _has_only_metadata(folder):
+    if _is_unused(folder):
         return None
     if not path.is_file():
         raise ConfigError(
@@ -155,16 +156,18 @@ def _check_files(plan: BagPlan, ledger: Ledger) -> None:
             raise ConfigError(str(plan.output / name), 'is missing', fix=_OVERWRITE)
 
 
-def _is_empty(folder: Path) -> bool:
-    return folder.is_dir() and not any(folder.iterdir())
+def _is_unused(folder: Path) -> bool:
+    """Return whether a folder is missing or empty, or has only files of a run without a ledger.
 
-
-def _has_only_metadata(folder: Path) -> bool:
-    """Return whether a run was killed before it saved its ledger."""
+    Such a run was killed before it saved its ledger.
+    """
+    if not folder.exists():
+        return True
     if not folder.is_dir():
         return False
-    names = {each.name for each in folder.iterdir()}
-    if not names <= {PARTS_FOLDER, METADATA_NAME} or not all(map(_is_ours, folder.iterdir())):
+    paths = list(folder.iterdir())
+    names = {path.name for path in paths}
+    if not names <= {PARTS_FOLDER, METADATA_NAME} or not all(map(_is_ours, paths)):
         return False
     with contextlib.suppress(FileNotFoundError):
         return _OURS in read_regular(folder / METADATA_NAME, _MAX_BYTES)
@@ -194,7 +197,10 @@ def _parse(content: Any, plan: BagPlan) -> Ledger:
     reports = [PartReport.from_dict(each) for each in content['parts']]
     inputs = dict(content['inputs'])
     files = checked_integer(content['files'], 0, len(reports))
-    ledger = Ledger(inputs, facts, reports, files, content['is_complete'])
+    detections = Counter[str]()
+    for name, count in dict(content['detections']).items():
+        detections[name] = checked_integer(count)
+    ledger = Ledger(inputs, facts, reports, files, content['is_complete'], detections)
     is_same_plan = ledger.inputs == plan.inputs
     if is_same_plan and ledger.is_complete is not (len(reports) == plan.part_count):
         raise ValueError('its number of parts contradicts is_complete')
@@ -250,8 +256,7 @@ def remove_results(folder: Path) -> None:
     """
     if not folder.exists():
         return
-    is_foreign = not folder.is_dir() or not (folder / LEDGER_FILE).is_file()
-    if is_foreign and not _has_only_metadata(folder) and not _is_empty(folder):
+    if not (folder / LEDGER_FILE).is_file() and not _is_unused(folder):
         raise ConfigError(
             str(folder),
             'exists, and detect_bag did not write it, so --overwrite does not remove it',
@@ -294,6 +299,9 @@ def remove_leftovers(folder: Path, *, keeps_raw: bool) -> None:
     Args:
         keeps_raw: whether the raw results belong to the ledger. Otherwise they are removed, too.
     """
+    for path in folder.iterdir():
+        if path.name.startswith(_TEMPORARY) and not path.is_dir():
+            path.unlink()
     for path in (folder / PARTS_FOLDER).iterdir():
         if _is_raw(path) and (path.name.startswith('.') or not keeps_raw):
             path.unlink()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs units in workers that Ray places on the machines of a cluster, with a GPU for each.
+"""Runs parts in workers that Ray places on the machines of a cluster, with a GPU for each.
 
 Ray only places the workers and reports their ends. Bags, models and results are files in folders
 that all machines share, so no pixels pass through Ray.
@@ -21,17 +21,20 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Final
 
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ConfigError, EngineError, TrtPerceptionError
 from trt_perception.files.plain_text import counted, to_one_line
 from trt_perception.model.files.model_file import is_onnx
 from trt_perception.model.files.triton_address import is_triton_address
+from trt_perception.offline.bags.part import Job, Part
 from trt_perception.offline.bags.plan import package_digest
-from trt_perception.offline.bags.units import Job, Unit
 from trt_perception.offline.bags.workers import (
     Event,
+    Failed,
+    Finished,
+    Progress,
     WorkerDiedError,
-    run_units_at,
-    serve_units,
+    run_parts_at,
+    serve_parts,
 )
 
 _PERIOD_S: Final = 5.0
@@ -61,13 +64,13 @@ def load_ray() -> Any:
         ) from error
 
 
-def run_units(
-    units: Sequence[Unit], job: Job, workers: int, address: str | None
+def run_parts(
+    parts: Sequence[Part], job: Job, workers: int, address: str | None
 ) -> Generator[Event, None, None]:
-    """Run units in workers of Ray. Closing the generator ends the workers.
+    """Run parts in workers of Ray. Closing the generator ends the workers.
 
     Args:
-        units: in the order in which they start.
+        parts: in the order in which they start.
         workers: number of workers. Each has a GPU of its own, or a CPU core without GPUs.
         address: HOST:PORT of a cluster, which this machine belongs to; None starts Ray here.
 
@@ -77,11 +80,11 @@ def run_units(
             or GPUs of several kinds.
         WriteError: a file cannot be written.
     """
-    if not units:
+    if not parts:
         return
     ray = load_ray()
     with _connected(ray, address, workers):
-        yield from run_units_at(_Cluster(ray, job, workers), units, job, workers)
+        yield from run_parts_at(_Cluster(ray, job, workers), parts, job, workers)
 
 
 @contextlib.contextmanager
@@ -165,7 +168,7 @@ class _Cluster:
         here = socket.gethostname()
         self._arguments = job, os.getcwd(), here, package_digest()
         gpus = 1 if self._resource == 'GPU' else 0
-        # Units are tried again by this command, which knows what they had finished.
+        # Parts are tried again by this command, which knows what they had finished.
         self._actor = ray.remote(_Actor).options(num_cpus=1, num_gpus=gpus, max_restarts=0)
 
     def _places(self, resource: str) -> list[int]:
@@ -212,41 +215,42 @@ class _RayWorker:
 
     Attributes:
         actor: its process.
-        stream: its messages; None while it waits for a unit.
+        stream: its messages; None while it waits for a part.
     """
 
     def __init__(self, ray: Any, actor: Any) -> None:
         self._ray = ray
         self.actor = actor
         self.stream = actor.open.options(num_returns='streaming').remote()
-        self._unit: Unit | None = None
+        self._part: Part | None = None
 
-    def send(self, unit: Unit) -> None:
-        """Start a unit."""
-        self._unit = unit
-        self.stream = self.actor.run.options(num_returns='streaming').remote(unit)
+    def send(self, part: Part) -> None:
+        """Start a part."""
+        self._part = part
+        self.stream = self.actor.run.options(num_returns='streaming').remote(part)
 
-    def receive(self) -> tuple[Any, ...]:
-        """Return the next message."""
+    def receive(self) -> Event:
+        """Return the next event."""
         try:
-            message: tuple[Any, ...] = self._ray.get(next(self.stream))
+            message: Event | Exception = self._ray.get(next(self.stream))
         except StopIteration as error:
             raise WorkerDiedError('its worker ended without a result') from error
         except self._ray.exceptions.RayError as error:
             reason = f'Ray: {to_one_line(error, _LONGEST_REASON)}'
-            if self._unit is None:
+            if self._part is None:
                 reason = f'is this package on the path of Python where Ray was started? {reason}'
             raise WorkerDiedError(reason) from error
-        if message[0] == 'dying':
+        if isinstance(message, WorkerDiedError):
             self._ray.kill(self.actor)
-            raise WorkerDiedError(message[1])
-        if message[0] != 'progress':
+        if isinstance(message, Exception):
+            raise message
+        if not isinstance(message, Progress):
             self.stream = None
-        if message[0] == 'finished' and self._unit is not None:
+        if isinstance(message, Finished):
             # Listing a folder on NFS ends the memory of files that were missing before. The folder
             # itself is missing after its last part was joined.
             with contextlib.suppress(OSError):
-                os.listdir(self._unit.target.parent)
+                os.listdir(message.part.target.parent)
         return message
 
 
@@ -265,14 +269,17 @@ class _Actor:
         self._digest = digest
         self._host = socket.gethostname()
         self._is_elsewhere = self._host != host
-        self._units = SimpleQueue[Unit]()
-        self._messages = SimpleQueue[tuple[Any, ...]]()
+        self._parts = SimpleQueue[Part]()
+        self._messages = SimpleQueue[Event | Exception]()
 
-    def open(self) -> Iterator[tuple[Any, ...]]:
+    def open(self) -> Iterator[Event | Exception]:
         """Open the model, and yield the message about it."""
         if package_digest() != self._digest:
-            found = f'{self._host} has another version than this machine'
-            yield 'refused', ('trt_perception', found), '', 'install one version on all machines'
+            yield EngineError(
+                'trt_perception',
+                f'{self._host} has another version than this machine',
+                fix='install one version on all machines',
+            )
             return
         if missing := self._missing(self._folder):
             yield missing
@@ -282,54 +289,56 @@ class _Actor:
         threading.Thread(target=self._serve, daemon=True).start()
         yield from self._until_last_message()
 
-    def run(self, unit: Unit) -> Iterator[tuple[Any, ...]]:
-        """Run a unit, and yield the messages about it."""
-        # A machine without the folder would otherwise soon have failed with all units.
-        if missing := self._missing(unit.bag, unit.target.parent):
+    def run(self, part: Part) -> Iterator[Event | Exception]:
+        """Run a part, and yield the messages about it."""
+        # A machine without the folder would otherwise soon have failed with all parts.
+        if missing := self._missing(part.bag, part.target.parent):
             yield missing
             return
-        self._units.put(unit)
+        self._parts.put(part)
         yield from self._until_last_message()
 
-    def _missing(self, *paths: str | Path) -> tuple[Any, ...] | None:
-        """Return a message if a path, which exists for the command, is missing on this machine."""
+    def _missing(self, *paths: str | Path) -> EngineError | None:
+        """Return an error if a path, which exists for the command, is missing on this machine."""
         for path in paths:
             if self._is_elsewhere and not os.path.exists(path):
-                found = f'{self._host} does not have it'
-                fix = 'mount its folder at the same path on all machines of the cluster'
-                return 'refused', (str(path), found), '', fix
+                return EngineError(
+                    str(path),
+                    f'{self._host} does not have it',
+                    fix='mount its folder at the same path on all machines of the cluster',
+                )
         return None
 
-    # The channel of `serve_units`.
+    # The channel of `serve_parts`.
 
-    def send(self, message: tuple[Any, ...]) -> None:
+    def send(self, message: Event | Exception) -> None:
         """Send a message to the command."""
         self._messages.put(message)
 
-    def recv(self) -> Unit:
-        """Wait for the next unit."""
-        return self._units.get()
+    def recv(self) -> Part:
+        """Wait for the next part."""
+        return self._parts.get()
 
     def _serve(self) -> None:
         try:
             # Ray shows a worker its own GPU only.
-            serve_units(self, self._job, 0)
+            serve_parts(self, self._job, 0)
         except BaseException as error:
-            self.send(('dying', f'{type(error).__name__}: {error}'))
+            self.send(WorkerDiedError(f'{type(error).__name__}: {error}'))
 
-    def _until_last_message(self) -> Iterator[tuple[Any, ...]]:
+    def _until_last_message(self) -> Iterator[Event | Exception]:
         while True:
             message = self._messages.get()
-            yield self._with_host(message)
-            if message[0] != 'progress':
+            yield self._with_host(message) if self._is_elsewhere else message
+            if not isinstance(message, Progress):
                 return
 
-    def _with_host(self, message: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Name this machine in messages about errors, unless the command runs here."""
-        kind, *values = message
-        if kind in ('failed', 'dying') and self._is_elsewhere:
-            return kind, f'{values[0]} (on {self._host})'
-        if kind in ('refused', 'not written') and self._is_elsewhere:
-            (subject, found), *others = values
-            return kind, (subject, f'{found} (on {self._host})'), *others
+    def _with_host(self, message: Event | Exception) -> Event | Exception:
+        """Name this machine in messages about errors."""
+        if isinstance(message, Failed):
+            return replace(message, sentence=f'{message.sentence} (on {self._host})')
+        if isinstance(message, WorkerDiedError):
+            return WorkerDiedError(f'{message} (on {self._host})')
+        if isinstance(message, TrtPerceptionError):
+            message.found = f'{message.found} (on {self._host})'
         return message

@@ -123,6 +123,11 @@ class PartReport:
         self.losses += [loss for loss in other.losses if loss not in self.losses]
 
     @property
+    def seen_images(self) -> int:
+        """Number of images that were read, or could not be read."""
+        return self.images + sum(self.unread.values())
+
+    @property
     def is_complete(self) -> bool:
         """Whether each image has a result."""
         return not self.unread and not self.losses and not self.skipped

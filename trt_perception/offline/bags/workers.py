@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs units in workers, which are processes of this machine or of another place.
+"""Runs parts in workers, which are processes of this machine or of another place.
 
-Each worker opens the model once, and then runs one unit after the other. A unit whose worker dies
+Each worker opens the model once, and then runs one part after the other. A part whose worker dies
 is tried again twice, in a new worker. `ray_workers` is the other place.
 """
 
@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -24,7 +25,8 @@ from trt_perception.errors import (
     TrtPerceptionError,
     WriteError,
 )
-from trt_perception.offline.bags.units import Job, ModelFacts, Unit, UnitRunner
+from trt_perception.offline.bags.part import Job, ModelFacts, Part
+from trt_perception.offline.bags.part_runner import PartRunner
 from trt_perception.transport.advice import keep_freed_memory
 
 _TRIES: Final = 3
@@ -41,45 +43,50 @@ class Opened:
 
 @dataclass(frozen=True)
 class Progress:
-    """Further images of a unit are finished. If the unit is tried again, they count again."""
+    """Further images of a part are finished. If the part is tried again, they count again."""
 
-    unit: Unit
+    part: Part
     images: int
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The file of a unit exists."""
+    """The file of a part exists."""
 
-    unit: Unit
+    part: Part
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A unit has no result. Other units go on."""
+    """A part has no result. Other parts go on.
 
-    unit: Unit
-    reason: str
+    Attributes:
+        sentence: names the bag and the reason.
+    """
+
+    part: Part
+    sentence: str
 
 
 Event: TypeAlias = Opened | Progress | Finished | Failed
 
 
 class WorkerDiedError(Exception):
-    """A worker has ended before its unit. The text is the reason."""
+    """A worker has ended before its part, or must end. The text is the reason."""
 
 
 class Worker(Protocol):
-    """A process that runs units, wherever it is."""
+    """A process that runs parts, wherever it is."""
 
-    def send(self, unit: Unit) -> None:
-        """Start a unit. `receive` tells if the worker has died."""
+    def send(self, part: Part) -> None:
+        """Start a part. `receive` tells if the worker has died."""
 
-    def receive(self) -> tuple[Any, ...]:
-        """Return the next message of `serve_units`. Waits for it.
+    def receive(self) -> Event:
+        """Return the next event. Waits for it.
 
         Raises:
-            WorkerDiedError: the worker has died.
+            WorkerDiedError: the worker has died. A new one may run the part.
+            TrtPerceptionError: the command must end.
         """
 
 
@@ -108,37 +115,37 @@ class _State(Generic[_W]):
     """A worker, and what it does.
 
     Attributes:
-        unit: the unit that it runs; None if it waits.
+        part: the part that it runs; None if it waits.
         is_open: whether it has opened the model.
-        images: number of finished images of the unit.
+        images: number of finished images of the part.
     """
 
     worker: _W
-    unit: Unit | None = None
+    part: Part | None = None
     is_open: bool = False
     images: int = 0
 
 
-def run_units(
-    units: Sequence[Unit], job: Job, processes: int, device_ids: Sequence[int]
+def run_parts(
+    parts: Sequence[Part], job: Job, processes: int, device_ids: Sequence[int]
 ) -> Generator[Event, None, None]:
-    """Run units in processes of this machine. See `run_units_at`.
+    """Run parts in processes of this machine. See `run_parts_at`.
 
     Args:
-        units: in the order in which they start.
+        parts: in the order in which they start.
         processes: number of processes.
         device_ids: CUDA devices; the processes are distributed evenly.
     """
-    return run_units_at(_ThisMachine(job, device_ids), units, job, processes)
+    return run_parts_at(_ThisMachine(job, device_ids), parts, job, processes)
 
 
-def run_units_at(
-    place: Place[_W], units: Sequence[Unit], job: Job, workers: int
+def run_parts_at(
+    place: Place[_W], parts: Sequence[Part], job: Job, workers: int
 ) -> Generator[Event, None, None]:
-    """Run units, and yield what happens. Closing the generator ends all workers.
+    """Run parts, and yield what happens. Closing the generator ends all workers.
 
     Args:
-        units: in the order in which they start.
+        parts: in the order in which they start.
         workers: number of workers.
 
     Raises:
@@ -146,20 +153,20 @@ def run_units_at(
         ConfigError: the devices are not of one kind, or no worker can run.
         WriteError: a file cannot be written, for instance because the disk is full.
     """
-    pool = _Pool(place, deque(units), job, min(workers, len(units)))
+    pool = _Pool(place, deque(parts), job, min(workers, len(parts)))
     try:
         while pool.has_work:
             pool.start_workers()
-            pool.send_units()
+            pool.send_parts()
             yield from pool.events()
     finally:
         pool.close()
 
 
 class _Pool(Generic[_W]):
-    """The workers, and the units that wait for them."""
+    """The workers, and the parts that wait for them."""
 
-    def __init__(self, place: Place[_W], waiting: deque[Unit], job: Job, count: int) -> None:
+    def __init__(self, place: Place[_W], waiting: deque[Part], job: Job, count: int) -> None:
         self._place = place
         self._waiting = waiting
         self._job = job
@@ -171,71 +178,63 @@ class _Pool(Generic[_W]):
 
     @property
     def has_work(self) -> bool:
-        """Whether a unit waits or is being run."""
-        return bool(self._waiting) or any(state.unit for state in self._states)
+        """Whether a part waits or is being run."""
+        return bool(self._waiting) or any(state.part for state in self._states)
 
     def start_workers(self) -> None:
-        """Start workers for the waiting units."""
+        """Start workers for the waiting parts."""
         # Only one worker opens the model at first, because this may prepare files for the others.
         most = self._count if self._facts is not None else 1
-        busy = sum(state.unit is not None for state in self._states)
+        busy = sum(state.part is not None for state in self._states)
         while len(self._states) < min(most, busy + len(self._waiting)):
             self._states.append(_State(self._place.start()))
 
-    def send_units(self) -> None:
-        """Give a unit to each worker that waits for one."""
+    def send_parts(self) -> None:
+        """Give a part to each worker that waits for one."""
         for state in self._states:
-            if state.is_open and state.unit is None and self._waiting:
-                unit = self._waiting.popleft()
-                key = unit.bag, unit.number
+            if state.is_open and state.part is None and self._waiting:
+                part = self._waiting.popleft()
+                key = part.bag, part.number
                 self._tries[key] = self._tries.get(key, 0) + 1
-                state.unit, state.images = unit, 0
-                state.worker.send(unit)
+                state.part, state.images = part, 0
+                state.worker.send(part)
 
     def events(self) -> Iterator[Event]:
         """Wait for messages of workers, and yield what they mean."""
         ready = self._place.wait([state.worker for state in self._states])
         for state in [each for each in self._states if each.worker in ready]:
             try:
-                kind, *values = state.worker.receive()
+                event = state.worker.receive()
             except WorkerDiedError as error:  # noqa: PERF203
                 yield from self._on_death(state, str(error))
             else:
-                yield from self._on_message(state, kind, values)
+                self._note(state, event)
+                yield event
 
-    def _on_message(self, state: _State[_W], kind: str, values: list[Any]) -> Iterator[Event]:
-        if kind == 'opened':
-            (facts,) = values
-            if self._facts is not None and facts.runtime != self._facts.runtime:
-                raise _mixed_devices_error(self._facts, facts)
-            self._facts, state.is_open = facts, True
-            yield Opened(facts)
-        elif kind == 'refused':
-            raise EngineError(*values[0], expected=values[1], fix=values[2])
-        elif kind == 'not written':
-            raise WriteError(*values[0], expected=values[1], fix=values[2])
-        elif state.unit is not None:
-            if kind == 'progress':
-                state.images += values[0]
-                yield Progress(state.unit, values[0])
-                return
-            unit, state.unit = state.unit, None
-            yield Finished(unit) if kind == 'finished' else Failed(unit, *values)
+    def _note(self, state: _State[_W], event: Event) -> None:
+        if isinstance(event, Opened):
+            if self._facts is not None and event.facts.runtime != self._facts.runtime:
+                raise _mixed_devices_error(self._facts, event.facts)
+            self._facts, state.is_open = event.facts, True
+        elif isinstance(event, Progress):
+            state.images += event.images
+        else:
+            state.part = None
 
     def _on_death(self, state: _State[_W], reason: str) -> Iterator[Event]:
-        """Try the unit of a dead worker again, or give it up."""
+        """Try the part of a dead worker again, or give it up."""
         self._states.remove(state)
-        unit = state.unit
-        if unit is None:
+        part = state.part
+        if part is None:
             self._failed_starts += 1
             if self._failed_starts >= _TRIES:
                 raise EngineError(self._job.model, f'cannot be run: {reason}')
             return
-        yield Progress(unit, -state.images)
-        if self._tries[unit.bag, unit.number] < _TRIES:
-            self._waiting.appendleft(unit)
+        yield Progress(part, -state.images)
+        if self._tries[part.bag, part.number] < _TRIES:
+            self._waiting.appendleft(part)
         else:
-            yield Failed(unit, reason)
+            yield Failed(part, f'{part}: {reason}')
 
     def close(self) -> None:
         """End all workers."""
@@ -293,7 +292,7 @@ class _ThisMachine:
 
 
 class _Process:
-    """A process of this machine that runs units.
+    """A process of this machine that runs parts.
 
     Attributes:
         has_ended: whether `receive` has reported the end.
@@ -304,25 +303,27 @@ class _Process:
         context = multiprocessing.get_context('spawn')
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, job, device_id), daemon=True)
-        self.process.start()
+        with _interrupts_blocked():
+            self.process.start()
         theirs.close()
         self.device_id = device_id
         self.has_ended = False
 
-    def send(self, unit: Unit) -> None:
-        """Start a unit."""
+    def send(self, part: Part) -> None:
+        """Start a part."""
         with contextlib.suppress(ConnectionError):  # it has died: `receive` finds out
-            self.connection.send(unit)
+            self.connection.send(part)
 
-    def receive(self) -> tuple[Any, ...]:
-        """Return the next message."""
+    def receive(self) -> Event:
+        """Return the next event."""
         try:
-            message: tuple[Any, ...] = self.connection.recv()
+            message: Event | Exception = self.connection.recv()
         except (EOFError, ConnectionError) as error:
             raise WorkerDiedError(self._end_reason()) from error
-        if message[0] == 'dying':
+        if isinstance(message, WorkerDiedError):
             self._end_reason()
-            raise WorkerDiedError(message[1])
+        if isinstance(message, Exception):
+            raise message
         return message
 
     def _end_reason(self) -> str:
@@ -336,29 +337,35 @@ class _Process:
         return f'its process ended with exit code {code}'
 
 
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Start a process that Ctrl-C does not reach, also while it starts: the parent ends it."""
+    resource_tracker.ensure_running()  # its start would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _work(connection: Connection, job: Job, device_id: int) -> None:
-    """Run units until the parent closes the connection. The main function of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent ends this process
+    """Run parts until the parent closes the connection. The main function of a process."""
     with contextlib.suppress(EOFError, ConnectionError):  # the parent has ended
-        serve_units(connection, job, device_id)
+        serve_parts(connection, job, device_id)
 
 
 class Channel(Protocol):
     """Connects a worker with the command."""
 
-    def send(self, message: tuple[Any, ...], /) -> None:
-        """Send a message to the command."""
+    def send(self, message: Event | Exception, /) -> None:
+        """Send an event to the command, or an error, which `Worker.receive` raises there."""
 
     def recv(self) -> Any:
-        """Wait for the next unit."""
+        """Wait for the next part."""
 
 
-def serve_units(channel: Channel, job: Job, device_id: int) -> None:
-    """Open the model, and run units until the channel is closed.
-
-    Messages to the command: ``opened`` (facts), ``progress`` (images), ``finished``, ``failed``
-    (reason). ``refused`` and ``not written`` (fields of an error) end the command. After ``dying``
-    (reason), a new worker may run the unit.
+def serve_parts(channel: Channel, job: Job, device_id: int) -> None:
+    """Open the model, and run parts until the channel is closed.
 
     Raises:
         EOFError, ConnectionError: the channel is closed.
@@ -366,41 +373,45 @@ def serve_units(channel: Channel, job: Job, device_id: int) -> None:
     # Without this, page faults are more than half of the CPU time of reading raw images.
     keep_freed_memory()
     try:
-        runner = UnitRunner(job, device_id)
+        runner = PartRunner(job, device_id)
     except TrtPerceptionError as error:
-        channel.send(('refused', *_fields(error)))
+        channel.send(error)
         return
     try:
-        channel.send(('opened', runner.facts))
+        channel.send(Opened(runner.facts))
         while True:
-            unit = channel.recv()
-            progress = _ProgressSender(channel)
-            try:
-                runner.run(unit, progress)
-            except WriteError as error:
-                channel.send(('not written', *_fields(error)))
-            except CudaError as error:
-                channel.send(('dying', str(error)))  # a new process may use the GPU again
+            message = _run(runner, channel.recv(), channel)
+            channel.send(message)
+            if isinstance(message, WorkerDiedError):
                 return
-            except ConnectionError:
-                raise  # the parent has ended
-            except (TrtPerceptionError, OSError) as error:
-                channel.send(('failed', str(error)))
-            else:
-                progress.flush()
-                channel.send(('finished',))
     finally:
         runner.close()
 
 
-def _fields(error: TrtPerceptionError) -> tuple[tuple[str, str], str, str]:
-    return (error.subject, error.found), error.expected, error.fix
+def _run(runner: PartRunner, part: Part, channel: Channel) -> Event | Exception:
+    """Run a part, and return the message about its end."""
+    progress = _ProgressSender(part, channel)
+    try:
+        runner.run(part, progress)
+    except WriteError as error:
+        return error
+    except ConfigError as error:
+        return Failed(part, str(error))  # about the bag, which the error names
+    except CudaError as error:
+        return WorkerDiedError(str(error))  # a new process may use the GPU again
+    except ConnectionError:
+        raise  # the parent has ended
+    except (TrtPerceptionError, OSError) as error:
+        return Failed(part, f'{part}: {error}')
+    progress.flush()
+    return Finished(part)
 
 
 class _ProgressSender:
     """Sends numbers of finished images, at most five times a second."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, part: Part, channel: Channel) -> None:
+        self._part = part
         self._channel = channel
         self._count = 0
         self._sent_s = time.monotonic()
@@ -413,5 +424,5 @@ class _ProgressSender:
 
     def flush(self) -> None:
         """Send what was counted."""
-        self._channel.send(('progress', self._count))
+        self._channel.send(Progress(self._part, self._count))
         self._count, self._sent_s = 0, time.monotonic()

@@ -5,66 +5,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
-import hashlib
+import functools
 import itertools
 import math
-import os
 import sys
-import time
-from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
+from typing import Any, Final
 
-from tqdm import tqdm
-
-from trt_perception.bags.file_bag import FileBag
-from trt_perception.bags.open_bag import open_bag, storage_suffix
-from trt_perception.errors import ConfigError, TrtPerceptionError
-from trt_perception.files.atomic_files import make_folder
-from trt_perception.files.plain_text import (
-    counted,
-    escape_controls,
-    format_table,
-    join_first_items,
-    short_repr,
-)
+from trt_perception.bags.open_bag import storage_suffix
+from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import escape_controls, short_repr
 from trt_perception.files.regular_files import real_path
-from trt_perception.images.results.image_limits import MAX_RESULT_PIXELS
-from trt_perception.model.files.model_file import ModelFile, is_onnx, read_model_file
+from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.triton_address import is_server
 from trt_perception.offline.bags.bag_page import bag_page
-from trt_perception.offline.bags.cameras import FoundCameras, find_cameras
-from trt_perception.offline.bags.joining import BagJoin, check_free_topics
-from trt_perception.offline.bags.ledger import (
-    Ledger,
-    check_folders,
-    check_runtime,
-    read_ledger,
-    remove_parts,
-    remove_results,
-)
-from trt_perception.offline.bags.plan import (
-    BagPlan,
-    OutputOptions,
-    parameter_facts,
-    plan_bag,
-    time_span,
-)
+from trt_perception.offline.bags.ledger import check_folders
+from trt_perception.offline.bags.plan import OutputOptions
+from trt_perception.offline.bags.preparation import Request, prepare
 from trt_perception.offline.bags.ray_workers import load_ray
-from trt_perception.offline.bags.ray_workers import run_units as run_units_with_ray
-from trt_perception.offline.bags.records import PartReport
-from trt_perception.offline.bags.units import Job, ModelFacts, Unit
-from trt_perception.offline.bags.workers import (
-    Event,
-    Failed,
-    Finished,
-    Opened,
-    Progress,
-    run_units,
-)
+from trt_perception.offline.bags.ray_workers import run_parts as run_parts_with_ray
+from trt_perception.offline.bags.work import BagRun, PartsRunner, Work
+from trt_perception.offline.bags.work_text import dry_run_text, interruption_text, result_text
+from trt_perception.offline.bags.workers import run_parts
 from trt_perception.offline.tools.parts.arguments import (
     check_output_folder,
     integer_at_least,
@@ -83,7 +46,7 @@ from trt_perception.offline.tools.parts.model_arguments import (
     read_parameters,
     suggest_tool_assignment,
 )
-from trt_perception.parameters.camera import NodeParameters, is_camera_parameter
+from trt_perception.parameters.camera import is_camera_parameter
 from trt_perception.parameters.sections import values_of_file
 from trt_perception.parameters.triton import OFFLINE_TIMEOUT_MS
 from trt_perception.parameters.values import ParameterValues
@@ -123,70 +86,8 @@ _OF_RCLPY: Final = ('use_sim_time', 'qos_overrides', 'start_type_description_ser
 _MAX_STAMP_S: Final = 1e10
 _MIN_PART_S: Final = 0.1
 _MAX_PART_S: Final = 86400
-#: Bags that a sentence about several bags names.
-_MOST_NAMED: Final = 3
 
-
-class _BagFacts(NamedTuple):
-    """What must be known about a bag to plan the work.
-
-    Attributes:
-        span: first log time to process, and the end, which is not included, in ns.
-        bag_span: first and last log time of the bag, in ns.
-        counts: number of messages by topic; empty if unknown.
-    """
-
-    found: FoundCameras
-    span: tuple[int, int]
-    bag_span: tuple[int, int]
-    counts: dict[str, int]
-
-
-@dataclass
-class _BagRun:
-    """The state of one bag.
-
-    Attributes:
-        join: writes the new bag; None before the model was opened, and after an error.
-        images: number of images that this run has processed.
-        tracks: number of tracks.
-        failure: a sentence on why the bag could not be completed; empty if it was.
-        refusal: why the results in the output folder cannot be continued; None if they can.
-    """
-
-    plan: BagPlan
-    ledger: Ledger
-    refusal: ConfigError | None = None
-    join: BagJoin | None = None
-    images: int = 0
-    tracks: int = 0
-    failure: str = ''
-
-    def missing_units(self, *, from_start: bool) -> list[Unit]:
-        """Return the units whose raw results are missing.
-
-        Args:
-            from_start: whether also parts that were written need raw results, for a tracker.
-        """
-        if self.ledger.is_complete:
-            return []
-        done = 0 if from_start else len(self.ledger.reports)
-        return [unit for unit in list(self.plan.units())[done:] if not unit.target.exists()]
-
-
-@dataclass
-class _Prepared:
-    """What a command will do.
-
-    Attributes:
-        failures: a sentence for each bag that cannot be processed, by its path.
-        remarks: sentences for the user, each with the bags to which it applies.
-    """
-
-    job: Job
-    runs: list[_BagRun]
-    failures: dict[str, str] = field(default_factory=dict)
-    remarks: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+_say = functools.partial(print_message, 'detect_bag')
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -194,77 +95,82 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_tool(_parser(), arguments, _prepare, _run)
 
 
-# Preparation.
-
-
-def _prepare(options: argparse.Namespace) -> _Prepared:
+def _prepare(options: argparse.Namespace) -> Work:
     _check_ray(options)
     model = read_model_file(options.model, accepts_server=True)
-    output = _output_options(options)
+    output_options = _output_options(options)
     values = _parameter_values(options)
     outputs = _output_folders(options.bags, options.output)
     _check_report(options, outputs)
-    given = _given_cameras(options.camera)
-    found: dict[str, _BagFacts] = {}
-    failures: dict[str, str] = {}
-    is_silent = None if len(options.bags) > 1 else True  # None: unless it is a terminal
-    for bag in tqdm(options.bags, 'opening', unit='bag', disable=is_silent, leave=False):
-        try:
-            found[bag] = _look_into(
-                bag, options, given, values, prefers_compressed=_is_engine(model)
-            )
-        except TrtPerceptionError as error:  # noqa: PERF203
-            if len(options.bags) == 1:
-                raise
-            failures[bag] = str(error)  # names the bag
-    if not found:
-        raise ConfigError('bags', '; '.join(failures.values()))
-    cameras = [camera for facts in found.values() for camera in facts.found.cameras]
-    names = {camera.name for camera in cameras}
-    parameters = NodeParameters.from_values({**values, 'cameras': sorted(names - {''})})
-    has_compressed = any(camera.is_compressed for camera in cameras)
-    job = Job(options.model, parameters, options.masks, has_compressed, processes=options.workers)
-    prepared = _Prepared(job, [], failures)
-    for bag, facts in found.items():
-        every = facts.found.cameras
-        on = tuple(each for each in every if parameters.camera(each.name).enabled)
-        off = [each.name for each in every if each not in on]
-        remarks = [
-            *facts.found.remarks,
-            *(f'camera {name} is left out: enabled is false' for name in off),
-            *(f'camera {each.name or repr("")}: {each.topic}' for each in on),
-        ]
-        for remark in remarks:
-            prepared.remarks[remark].append(bag)
-        if not on:
-            failures[bag] = f'{bag}: all cameras are switched off (parameter enabled)'
-            continue
-        plan = plan_bag(
-            bag,
-            outputs[bag],
-            replace(facts.found, cameras=on),
-            facts.span,
-            facts.bag_span,
-            facts.counts,
-            output,
-            {
-                'model': _model_identity(model, options.model),
-                'masks': options.masks,
-                'parameters': parameter_facts(parameters, on),
-            },
-        )
-        run = _BagRun(plan, Ledger(plan.inputs))
-        if not options.overwrite:
-            try:
-                run.ledger = read_ledger(plan) or run.ledger
-            except ConfigError as error:
-                run.refusal = error
-        prepared.runs.append(run)
-    if not prepared.runs:
-        raise ConfigError('bags', '; '.join(failures.values()))
+    request = Request(
+        model=model,
+        model_path=options.model,
+        outputs=outputs,
+        options=output_options,
+        values=values,
+        cameras=_given_cameras(options.camera),
+        start_s=options.start,
+        end_s=options.end,
+        with_masks=options.masks,
+        processes=options.workers,
+        overwrites=options.overwrite,
+    )
+    with progress_bar(desc='opening', unit='bag') as progress:
+        work = prepare(request, progress, _say)
     if not options.dry_run:
-        check_folders([run.refusal for run in prepared.runs if run.refusal is not None])
-    return prepared
+        check_folders(work.refusals)
+    return work
+
+
+def _run(work: Work, options: argparse.Namespace) -> int:
+    """Process all bags, print a table, and return the exit code."""
+    for remark in work.remarks:
+        _say(remark)
+    if options.dry_run:
+        print(escape_controls(dry_run_text(work), None), flush=True)
+        return 1 if work.failures or work.refusals else 0
+    try:
+        with progress_bar(
+            desc='detecting', unit='img', total=work.image_count, initial=work.seen_images
+        ) as progress:
+            work.process(_runner(work, options), progress)
+    except KeyboardInterrupt:
+        _say(interruption_text(work))
+        raise
+    print(escape_controls(result_text(work), None), flush=True)
+    saver = ResultSaver('detect_bag')
+    if options.report is not None:
+        for run in work.runs:
+            folder = _report_folder(options, run.plan.output)
+            saver.save(folder, _save_page, run, options)
+    return 0 if work.has_all_results and not saver.failed else 1
+
+
+def _runner(work: Work, options: argparse.Namespace) -> PartsRunner:
+    """Return the function that runs parts: in processes of this machine, or with Ray."""
+    job, workers = work.job, options.workers
+    if options.ray:
+        return lambda parts: run_parts_with_ray(parts, job, workers, options.ray_address)
+    return lambda parts: run_parts(parts, job, workers, job.parameters.node.device_ids)
+
+
+def _save_page(folder: Path, run: BagRun, options: argparse.Namespace) -> str:
+    if not run.ledger.files:
+        raise ConfigError(str(run.plan.output), 'has no results for a report page')
+    with progress_bar(desc='report', unit='img') as progress:
+        images = itertools.count(1)
+        total = run.ledger.total.images
+        page = bag_page(
+            run.plan,
+            run.ledger,
+            options.command,
+            options.report_images,
+            lambda: progress(next(images), total),
+        )
+    return page.write(folder)
+
+
+# Checks of the options.
 
 
 def _check_ray(options: argparse.Namespace) -> None:
@@ -279,14 +185,6 @@ def _check_ray(options: argparse.Namespace) -> None:
     if options.device is not None:
         raise ConfigError('--device', 'Ray gives each worker its GPU', fix='leave it out')
     load_ray()
-
-
-def _model_identity(model: ModelFile, path: str) -> list[str]:
-    """Return hashes of a model and its description; the address of a model on a server."""
-    if model.address is not None:
-        return [path]
-    described = repr((model.manifest, model.config, sorted(model.metadata.items())))
-    return [model.sha256, hashlib.sha256(described.encode()).hexdigest()]
 
 
 def _output_options(options: argparse.Namespace) -> OutputOptions:
@@ -309,10 +207,6 @@ def _output_options(options: argparse.Namespace) -> OutputOptions:
         options.copy,
         round(options.part_s * 1e9),
     )
-
-
-def _is_engine(model: ModelFile) -> bool:
-    return model.address is None and not is_onnx(model.path)
 
 
 def _parameter_values(options: argparse.Namespace) -> dict[str, Any]:
@@ -372,21 +266,24 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
         ConfigError: two bags have one name, or a bag would replace an input.
     """
     folders: dict[str, Path] = {}
-    read = [path for bag in bags for path in _read_paths(Path(bag))]
+    taken = set[Path]()
+    # Sets, because comparing each output with each bag takes minutes for a thousand bags.
+    read = {path for bag in bags for path in _read_paths(Path(bag))}
+    above = {parent for path in read for parent in path.parents}
     for bag in bags:
         path = Path(bag)
         name = path.stem if path.is_file() else real_path(path).name
         folder = output / name if len(bags) > 1 else output
-        if folder in folders.values():
+        if folder in taken:
             raise ConfigError(
                 bag, f'another bag has the name {name}', fix='process them with two commands'
             )
         written = real_path(folder)
-        for each in read:
-            if each == written or each in written.parents or written in each.parents:
-                found = f'{folder} is a bag that is read, is inside it, or has files of it'
-                raise ConfigError('--output', found, fix='choose another folder')
+        if written in above or not read.isdisjoint((written, *written.parents)):
+            found = f'{folder} is a bag that is read, is inside it, or has files of it'
+            raise ConfigError('--output', found, fix='choose another folder')
         folders[bag] = folder
+        taken.add(folder)
     return folders
 
 
@@ -424,377 +321,6 @@ def _read_paths(bag: Path) -> list[Path]:
     with contextlib.suppress(OSError):  # a file, or nothing: `open_bag` raises the error
         paths += [path for path in bag.iterdir() if storage_suffix(path)]
     return [real_path(path) for path in paths]
-
-
-def _look_into(
-    path: str,
-    options: argparse.Namespace,
-    given: Mapping[str, str],
-    values: Mapping[str, Any],
-    *,
-    prefers_compressed: bool,
-) -> _BagFacts:
-    """Return what must be known about a bag to plan the work."""
-    with contextlib.closing(open_bag(path)) as bag:
-        transports = {
-            name.removeprefix('camera.').removesuffix('.image_transport'): str(value)
-            for name, value in values.items()
-            if is_camera_parameter(name) and name.endswith('.image_transport')
-        }
-        cameras = find_cameras(
-            bag,
-            path,
-            given,
-            [] if given else list(values.get('cameras', ())),
-            {'': str(values.get('image_transport', 'raw')), **transports},
-            prefers_compressed=prefers_compressed,
-        )
-        _check_has_messages(bag, path)
-        span = time_span(bag.start_ns, bag.end_ns, options.start, options.end)
-        return _BagFacts(cameras, span, (bag.start_ns, bag.end_ns), dict(bag.message_counts))
-
-
-def _check_has_messages(bag: FileBag, path: str) -> None:
-    if bag.end_ns < bag.start_ns or not bag.topics:
-        raise ConfigError(path, 'has no messages that can be read')
-
-
-# The run.
-
-
-def _run(prepared: _Prepared, options: argparse.Namespace) -> int:
-    """Process all bags, print a table, and return the exit code."""
-    for remark, bags in prepared.remarks.items():
-        print_message('detect_bag', f'{join_first_items(bags, _MOST_NAMED)}: {remark}')
-    if options.dry_run:
-        print(escape_controls(_dry_run_text(prepared, options), None), flush=True)
-        is_refused = any(run.refusal is not None for run in prepared.runs)
-        return 1 if prepared.failures or is_refused else 0
-    for run in prepared.runs:
-        make_folder(run.plan.output)
-        if options.overwrite:
-            with _locked(run.plan.output):
-                remove_results(run.plan.output)
-        elif run.ledger.is_complete:
-            # The process may have been killed before it removed them.
-            remove_parts(run.plan.output)
-    try:
-        with _progress_bar(prepared) as bar:
-            runs = _BagRuns(prepared, bar)
-            runs.process(_runner(prepared.job, options))
-    except KeyboardInterrupt:
-        print_message('detect_bag', _interruption_text(prepared, options))
-        raise
-    print(escape_controls(_table(prepared, options, runs.seconds), None), flush=True)
-    is_complete = not prepared.failures and all(
-        not run.failure and run.ledger.total.is_complete for run in prepared.runs
-    )
-    saver = ResultSaver('detect_bag')
-    if options.report is not None:
-        for run in prepared.runs:
-            folder = _report_folder(options, run.plan.output)
-            saver.save(folder, _save_page, run, options)
-    return 0 if is_complete and not saver.failed else 1
-
-
-def _save_page(folder: Path, run: _BagRun, options: argparse.Namespace) -> str:
-    if not run.ledger.files:
-        raise ConfigError(str(run.plan.output), 'has no results for a report page')
-    with progress_bar(desc='report', unit='img') as progress:
-        images = itertools.count(1)
-        total = run.ledger.total.images
-        page = bag_page(
-            run.plan,
-            run.ledger,
-            options.command,
-            options.report_images,
-            lambda: progress(next(images), total),
-        )
-    return page.write(folder)
-
-
-_Runner: TypeAlias = Callable[[Sequence[Unit]], Generator[Event, None, None]]
-
-
-def _runner(job: Job, options: argparse.Namespace) -> _Runner:
-    """Return the function that runs units: in processes of this machine, or with Ray."""
-    if options.ray:
-        return lambda units: run_units_with_ray(units, job, options.workers, options.ray_address)
-    return lambda units: run_units(units, job, options.workers, job.parameters.node.device_ids)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock on a folder that writers of bags hold.
-
-    Raises:
-        ConfigError: another process holds it.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError as error:
-        found = 'another detect_bag writes there'
-        raise ConfigError(str(folder), found, fix='wait until it has ended') from error
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _progress_bar(prepared: _Prepared) -> Iterator[tqdm[NoReturn]]:
-    totals = [_expected_images(run.plan) for run in prepared.runs]
-    total = None if None in totals else sum(total or 0 for total in totals)
-    done = sum(_seen(run.ledger.total) for run in prepared.runs)
-    with tqdm(total=total, initial=done, unit='img', disable=None, leave=False) as bar:
-        yield bar
-
-
-def _seen(report: PartReport) -> int:
-    """Return the number of images that were read, or could not be read."""
-    return report.images + sum(report.unread.values())
-
-
-def _expected_images(plan: BagPlan) -> int | None:
-    """Return the number of images, an estimate for a part of a bag; None if it is unknown."""
-    if plan.image_count is None:
-        return None
-    return round(plan.image_count * plan.share)
-
-
-@dataclass
-class _BagRuns:
-    """Runs the units of all bags, and joins each part as soon as it is the next one.
-
-    Attributes:
-        facts: what is known about the model; None before it was opened.
-        seconds: time since the model was opened.
-    """
-
-    prepared: _Prepared
-    bar: tqdm[NoReturn]
-    facts: ModelFacts | None = None
-    seconds: float = 0.0
-    _opened_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self._by_bag = {run.plan.bag: run for run in self.prepared.runs}
-
-    def process(self, run_units: _Runner) -> None:
-        """Process all bags. Bags with an error are left incomplete, and the others go on.
-
-        Raises:
-            TrtPerceptionError: the model cannot be used, or a file cannot be written.
-        """
-        job = self.prepared.job
-        # Parameters without a tracker need raw results of missing parts only.
-        tracks = any(
-            job.parameters.camera(camera.name).tracker_type != 'none'
-            for run in self.prepared.runs
-            for camera in run.plan.cameras
-        )
-        missing = {
-            run.plan.bag: run.missing_units(from_start=tracks) for run in self.prepared.runs
-        }
-        units = [unit for own in missing.values() for unit in own]
-        try:
-            # All raw results may exist already.
-            for run in self.prepared.runs:
-                if not missing[run.plan.bag] and run.ledger.facts is not None:
-                    self._open_join(run, run.ledger.facts)
-            with contextlib.closing(run_units(units)) as events:
-                for event in events:
-                    if isinstance(event, Opened):
-                        self._use_facts(event.facts)
-                    elif isinstance(event, Progress):
-                        self._by_bag[event.unit.bag].images += event.images
-                        self.bar.update(event.images)
-                    elif isinstance(event, Finished):
-                        self._on_finished(event.unit)
-                    elif isinstance(event, Failed):
-                        self._on_failed(event)
-        finally:
-            self.seconds = time.monotonic() - self._opened_s
-            for run in self.prepared.runs:
-                if run.join is not None:
-                    run.tracks = run.join.track_count
-                    run.join.close()
-
-    def _on_finished(self, unit: Unit) -> None:
-        run = self._by_bag[unit.bag]
-        self._join(run)
-        if run.join is not None and not run.join.has_result(unit):
-            folder = unit.target.parent
-            self._on_failed(
-                Failed(unit, f'its result is missing: its worker has another folder {folder}')
-            )
-
-    def _on_failed(self, event: Failed) -> None:
-        unit = event.unit
-        run = self._by_bag[unit.bag]
-        sentence = f'{unit.bag}: part {unit.number}: {event.reason}'
-        run.failure = run.failure or sentence
-        self._report(sentence)
-
-    def _use_facts(self, facts: ModelFacts) -> None:
-        if self.facts is not None:
-            return
-        self.facts, self._opened_s = facts, time.monotonic()
-        for sentence in facts.evidence:
-            self._report(sentence)
-        self._check_runtimes(facts)
-        if facts.needs_calibration:
-            self._report_missing_calibrations()
-        for run in self.prepared.runs:
-            if run.join is None and not run.ledger.is_complete:
-                self._open_join(run, facts)
-
-    def _check_runtimes(self, facts: ModelFacts) -> None:
-        errors = []
-        for run in self.prepared.runs:
-            try:
-                check_runtime(run.ledger, facts, run.plan.output)
-            except ConfigError as error:  # noqa: PERF203
-                errors.append(error)
-        check_folders(errors)
-
-    def _open_join(self, run: _BagRun, facts: ModelFacts) -> None:
-        if run.ledger.is_complete:
-            return
-        if run.plan.options.copies_input:
-            check_free_topics(run.plan, facts)
-        run.join = BagJoin(run.plan, self.prepared.job.parameters, run.ledger, facts)
-        for remark in run.join.remarks:
-            self._report(f'{run.plan.bag}: {remark}')
-        self._join(run)
-
-    def _join(self, run: _BagRun) -> None:
-        if run.join is None:
-            return
-        for report in run.join.join_ready():
-            for reason, sentence in report.examples.items():
-                count = counted(report.unread[reason], 'image')
-                self._report(f'{run.plan.bag}: {count} without a result ({reason}): {sentence}')
-            if report.skipped:
-                count = counted(report.skipped, 'mask or map', 'masks or maps')
-                self._report(
-                    f'{run.plan.bag}: {count} missing: larger than {MAX_RESULT_PIXELS} pixels, or '
-                    'no GPU memory; set map_size for maps'
-                )
-            for loss in report.losses:
-                self._report(f'{run.plan.bag}: {loss}')
-
-    def _report_missing_calibrations(self) -> None:
-        bags = defaultdict[str, list[str]](list)
-        for run in self.prepared.runs:
-            for camera in () if run.ledger.is_complete else run.plan.cameras:
-                parameters = self.prepared.job.parameters.camera(camera.name)
-                if not camera.info_topic and not parameters.model_focal_length:
-                    bags[camera.topic].append(run.plan.bag)
-        for topic, names in bags.items():
-            self._report(
-                f'{join_first_items(names, _MOST_NAMED)}: {topic} has no camera_info, so the '
-                'model does not know the focal length: set model.focal_length'
-            )
-
-    def _report(self, sentence: str) -> None:
-        tqdm.write(escape_controls(f'detect_bag: {sentence}'), file=sys.stderr)
-
-
-def _table(prepared: _Prepared, options: argparse.Namespace, seconds: float) -> str:
-    """Return the text at the end: a row for each bag, a total, and the failures.
-
-    Args:
-        seconds: time in which this run processed its images.
-    """
-    rows = [('bag', 'images', 'unread', 'lost ranges', 'result')]
-    for run in sorted(prepared.runs, key=lambda run: not run.ledger.is_complete):
-        parts = f'{len(run.ledger.reports)} of {run.plan.part_count} parts'
-        result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {parts}'
-        rows.append((run.plan.bag, *_counts([run]), result))
-    rows += [(bag, '', '', '', 'failed') for bag in prepared.failures]
-    images = sum(run.images for run in prepared.runs)
-    rate = f'{images / seconds:.1f} img/s' if images and seconds else ''
-    rows.append((_completeness(prepared), *_counts(prepared.runs), rate))
-    lines = [format_table(rows), *prepared.failures.values()]
-    lines += [
-        f'{run.failure}; {_same_command(options)} tries the missing parts again'
-        for run in prepared.runs
-        if run.failure
-    ]
-    return '\n'.join(lines)
-
-
-def _counts(runs: Sequence[_BagRun]) -> tuple[str, str, str]:
-    """Return the numbers of images, of images without a result, and of lost ranges."""
-    totals = [run.ledger.total for run in runs]
-    return (
-        str(sum(total.images for total in totals)),
-        str(sum(sum(total.unread.values()) for total in totals)),
-        str(sum(len(total.losses) for total in totals)),
-    )
-
-
-def _completeness(prepared: _Prepared) -> str:
-    complete = sum(run.ledger.is_complete for run in prepared.runs)
-    count = len(prepared.runs) + len(prepared.failures)
-    return f'{complete} of {counted(count, "bag")} complete'
-
-
-def _interruption_text(prepared: _Prepared, options: argparse.Namespace) -> str:
-    written = sum(len(run.ledger.reports) for run in prepared.runs)
-    parts = counted(sum(run.plan.part_count for run in prepared.runs), 'part')
-    done = f'{_completeness(prepared)}, {written} of {parts} written'
-    return f'{done}; {_same_command(options)} goes on with the missing parts'
-
-
-def _same_command(options: argparse.Namespace) -> str:
-    """Name the command that keeps the results of this one."""
-    return 'the same command' + (' without --overwrite' if options.overwrite else '')
-
-
-def _dry_run_text(prepared: _Prepared, options: argparse.Namespace) -> str:
-    lines = []
-    for run in prepared.runs:
-        plan = run.plan
-        images = _expected_images(plan)
-        about = 'about ' if plan.share < 1 else ''
-        said = (
-            'an unknown number of images'
-            if images is None
-            else f'{about}{counted(images, "image")}'
-        )
-        length = (plan.end_ns - plan.start_ns) / 1e9
-        lines.append(
-            f'{plan.bag}: {said} of {counted(len(plan.cameras), "camera")} in {length:.1f} s, '
-            f'{counted(plan.part_count, "part")} of up to {plan.options.part_ns / 1e9:g} s'
-        )
-        rows = [('  camera', 'topic', 'images', 'camera_info')]
-        for camera in plan.cameras:
-            count = str(plan.counts.get(camera.topic, 'unknown'))
-            info = camera.info_topic or 'none'
-            rows.append((f'  {camera.name or repr("")}', camera.topic, count, info))
-        lines.append(format_table(rows))
-        written, raw = len(run.ledger.reports), len(_raw_files(plan))
-        state = 'complete' if run.ledger.is_complete else f'{written} of {plan.part_count} parts'
-        if options.overwrite and plan.output.exists():
-            state = 'will be replaced'
-        elif run.refusal is not None:
-            state = run.refusal.found
-        elif not run.ledger.is_complete and raw:
-            state += f' written, {counted(raw, "part")} detected'
-        lines.append(f'  output {plan.output}: {state}')
-    totals = [_expected_images(run.plan) for run in prepared.runs]
-    known = sum(images or 0 for images in totals)
-    unknown = ' and an unknown number of others' if None in totals else ''
-    parts = counted(sum(run.plan.part_count for run in prepared.runs), 'part')
-    lines.append(f'{_completeness(prepared)}: {counted(known, "image")}{unknown} in {parts}')
-    lines += prepared.failures.values()
-    return '\n'.join(lines)
-
-
-def _raw_files(plan: BagPlan) -> list[Path]:
-    return [unit.target for unit in plan.units() if unit.target.exists()]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,13 +7,12 @@ import argparse
 import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
 
 from trt_perception.errors import ConfigError
 from trt_perception.files.atomic_files import make_folder, write_json
@@ -37,7 +36,12 @@ from trt_perception.offline.tools.parts.arguments import (
     parse_path,
     positive_number,
 )
-from trt_perception.offline.tools.parts.command_line import ResultSaver, print_message, run_tool
+from trt_perception.offline.tools.parts.command_line import (
+    ResultSaver,
+    print_message,
+    progress_bar,
+    run_tool,
+)
 from trt_perception.offline.tools.parts.detection_output import (
     CocoResults,
     VideoOutput,
@@ -110,6 +114,7 @@ class _DetectionRun:
     """State of one run: model, sources, results and times.
 
     Attributes:
+        progress: called with the numbers of finished images and of all images.
         seconds: detection time per image, one entry for each batch.
         tracks: gives the objects of a sequence their ids; None without --track.
         fps: images per second of folders, and of videos instead of their own rate; 0 if not given.
@@ -121,13 +126,14 @@ class _DetectionRun:
     thresholds: Thresholds
     plan: DetectionPlan
     results: CocoResults | ImageTaskResults
-    bar: tqdm[NoReturn]
+    progress: Callable[[int, int | None], None]
     tracks: SequenceTracks | None = None
     fps: float = 0.0
     seconds: list[float] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     drawn: list[str] = field(default_factory=list)
     partial: bool = False
+    _done: int = 0
 
     def process_sources(self) -> None:
         """Process all images and videos. Ctrl-C ends this method, with the results so far.
@@ -205,11 +211,15 @@ class _DetectionRun:
                     found = self.tracks.update(name, bgr, stamp_s, detected)
                 self.results.add(name, (bgr.shape[1], bgr.shape[0]), found)
                 yield name, bgr, found
-                self.bar.update()
+                self._count_image()
 
     def _skip_unreadable(self, message: str) -> None:
         self._report_problem(message)
-        self.bar.update()
+        self._count_image()
+
+    def _count_image(self) -> None:
+        self._done += 1
+        self.progress(self._done, self.plan.total_images or None)
 
     def report_losses(self, sources: Sequence[str]) -> None:
         """Report the parts of bags that could not be read."""
@@ -218,7 +228,7 @@ class _DetectionRun:
 
     def _report_problem(self, message: str) -> None:
         self.problems.append(message)
-        tqdm.write(escape_controls(f'detect_images: {message}'), file=sys.stderr)
+        print_message('detect_images', message)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -274,9 +284,9 @@ def _run(
         warm_up(pipeline)
         make_folder(plan.folder)
         check_output_folder(plan.folder)
-        with tqdm(total=plan.total_images or None, unit='img', disable=None, leave=False) as bar:
+        with progress_bar(unit='img', total=plan.total_images or None) as progress:
             fps = options.fps or 0.0
-            work = _DetectionRun(pipeline, thresholds, plan, results, bar, tracks, fps)
+            work = _DetectionRun(pipeline, thresholds, plan, results, progress, tracks, fps)
             work.process_sources()
             work.report_losses(options.source)
     latency = Latency.of_seconds(work.seconds).as_dict() if work.seconds else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import select
 import signal
 import sys
@@ -40,7 +39,6 @@ from trt_perception.transport.shared_memory import repair_command, unfinished_po
 
 NodeType = TypeVar('NodeType', bound=Node)
 _PIPE_BYTES = 65536
-_OPEN_FILES = 65536
 # A longer start or end hangs, mostly in the middleware. The start does not load the model. The end
 # waits for the frame or native call in progress.
 START_LIMIT_S = 60.0
@@ -98,18 +96,6 @@ def run_node(
         what = 'the end of the node'
         with step(what), time_limit(what, END_LIMIT_S):
             return _close_node(executor, node, close_node)
-
-
-def raise_file_limit() -> None:
-    """Allow this process as many open files as the system permits, at most 65536.
-
-    The usual limit is 1024. A DDS participant opens 16 files, and a node may have 65 participants.
-    """
-    limit, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = resource.RLIM_INFINITY
-    wanted = _OPEN_FILES if highest == unlimited else min(_OPEN_FILES, highest)
-    if limit != unlimited and limit < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, highest))
 
 
 def _close_node(

@@ -7,9 +7,10 @@ import argparse
 import contextlib
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Final, TypeVar
 
 from tqdm import tqdm
 
@@ -17,6 +18,7 @@ from trt_perception.errors import TrtPerceptionError
 from trt_perception.files.plain_text import escape_controls
 
 _Job = TypeVar('_Job')
+_LINE_INTERVAL_S: Final = 10.0
 
 
 def run_tool(
@@ -56,25 +58,53 @@ def run_tool(
 
 
 def print_message(tool: str, text: object) -> None:
-    """Print a message of a tool on standard error."""
-    print(escape_controls(f'{tool}: {text}'), file=sys.stderr)
+    """Print a message of a tool on standard error, above a progress bar."""
+    tqdm.write(escape_controls(f'{tool}: {text}'), file=sys.stderr)
 
 
 @contextlib.contextmanager
-def progress_bar(**options: Any) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal.
+def progress_bar(
+    *, desc: str = '', unit: str = 'it', total: int | None = None, initial: int = 0
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Show progress on standard error: as a bar on a terminal, otherwise as a line every 10 s.
+
+    The time, for the rate and the time left, counts from the first call of the function.
 
     Args:
-        **options: options of ``tqdm``.
+        desc: the first words.
+        total: number of all items, for the bar before the first call.
+        initial: number of items that were finished earlier.
 
     Yields:
-        A function to call with the numbers of finished and of all items.
+        A function to call with the numbers of finished and of all items; None if it is unknown.
     """
-    with tqdm(disable=None, leave=False, **options) as bar:
+    started_s = printed_s = None
+    with tqdm(
+        desc=desc or None,
+        unit=unit,
+        total=total,
+        initial=initial,
+        leave=False,
+        dynamic_ncols=True,
+        disable=not sys.stderr.isatty(),
+    ) as bar:
 
-        def progress(done: int, total: int) -> None:
+        def progress(done: int, total: int | None) -> None:
+            nonlocal started_s, printed_s
+            now_s = time.monotonic()
             bar.total = total
+            if started_s is None:
+                started_s = printed_s = now_s
+                bar.unpause()
+                bar.refresh()
             bar.update(done - bar.n)
+            if bar.disable and now_s - printed_s >= _LINE_INTERVAL_S:
+                printed_s = now_s
+                elapsed_s = now_s - started_s
+                line = tqdm.format_meter(
+                    done, total or 0, elapsed_s, ncols=0, prefix=desc, unit=unit, initial=initial
+                )
+                print(line, file=sys.stderr, flush=True)
 
         yield progress
 

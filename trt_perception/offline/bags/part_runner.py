@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One unit of work: run a model on the images of one part of a bag, and store the raw results.
+"""Runs a model on the images of one part of a bag, and stores the raw results.
 
-A unit depends on its bag, its model and its parameters only. So its file is the same in any
-process and after any interruption. No batch has images of two units.
+A part depends on its bag, its model and its parameters only. So its file is the same in any
+process and after any interruption. No batch has images of two parts.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from trt_perception.bags.bag import BagLoss, BagMessage
+from trt_perception.bags.bag import BagMessage
 from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.open_bag import open_bag
 from trt_perception.errors import ConfigError, CudaError, ImageError, OutputError
@@ -41,6 +40,7 @@ from trt_perception.offline.bags.image_reading import (
     ReadAhead,
     image_order,
 )
+from trt_perception.offline.bags.part import Job, ModelFacts, Part
 from trt_perception.offline.bags.records import (
     FrameRecord,
     PartReport,
@@ -49,7 +49,6 @@ from trt_perception.offline.bags.records import (
 )
 from trt_perception.offline.bags.result_messages import WholeImage, whole_image_messages
 from trt_perception.offline.building.package_versions import IMAGE_PACKAGES, package_versions
-from trt_perception.parameters.camera import NodeParameters
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.cuda.cuda_pipeline import CudaPipeline
 from trt_perception.pipelines.host.array_pipeline import ArrayPipeline
@@ -71,113 +70,6 @@ _RUNTIMES: Final = (
 )
 
 
-#: Damaged ranges in the report of a part. A damaged file without times may concern all parts, so
-#: that a bag of 1000 such files and 10 000 parts would need gigabytes.
-MAX_PART_LOSSES: Final = 20
-
-
-@dataclass(frozen=True)
-class BagCamera:
-    """A camera of a bag.
-
-    Attributes:
-        name: name of the camera; empty if its topics have no name of a camera.
-        topic: topic of its images.
-        is_compressed: whether the images are CompressedImage messages.
-        info_topic: topic of its calibration; empty if the bag has none.
-    """
-
-    name: str
-    topic: str
-    is_compressed: bool
-    info_topic: str = ''
-
-
-@dataclass(frozen=True)
-class Job:
-    """What all units of a command share. Processes send it to each other.
-
-    Attributes:
-        model: path of the model.
-        parameters: parameters of the node, and of each camera.
-        with_masks: whether to store masks of objects.
-        has_compressed: whether a camera has compressed images.
-        processes: number of processes that share this machine.
-    """
-
-    model: str
-    parameters: NodeParameters
-    with_masks: bool = False
-    has_compressed: bool = False
-    processes: int = 1
-
-
-@dataclass(frozen=True)
-class Unit:
-    """One part of one bag.
-
-    Attributes:
-        bag: path of the bag.
-        number: number of the part, from 0.
-        start_ns: first log time.
-        end_ns: end of the log times, not included.
-        cameras: cameras of the bag.
-        image_wh: width and height of the first image of the bag, for models that follow it.
-        target: file for the raw results.
-    """
-
-    bag: str
-    number: int
-    start_ns: int
-    end_ns: int
-    cameras: tuple[BagCamera, ...]
-    image_wh: tuple[int, int]
-    target: Path
-
-    def losses_of(self, bag: FileBag) -> list[BagLoss]:
-        """Return the damaged ranges of a bag that may have had messages of this part.
-
-        The last range stands for all others, if there are too many.
-        """
-        found = [
-            loss
-            for loss in bag.losses
-            if (loss.start_ns is None or loss.start_ns < self.end_ns)
-            and (loss.end_ns is None or loss.end_ns >= self.start_ns)
-        ]
-        if len(found) <= MAX_PART_LOSSES:
-            return found
-        rest = found[MAX_PART_LOSSES - 1 :]
-        reason = f'{len(rest)} further damaged ranges, the first one: {rest[0].reason}'
-        return [
-            *found[: MAX_PART_LOSSES - 1],
-            BagLoss(rest[0].file, rest[0].start_ns, rest[-1].end_ns, reason),
-        ]
-
-
-@dataclass(frozen=True)
-class ModelFacts:
-    """What is known about a model after it was opened.
-
-    Attributes:
-        class_names: names by class id.
-        topics: the topics of results, in the order of publishing.
-        label_topics: the topics of class names.
-        finds_objects: whether the results are objects.
-        needs_calibration: whether the model needs the focal length of a camera.
-        runtime: what changes the bits of results: provider, kind of GPU, versions of packages.
-        evidence: sentences about how the model was recognised.
-    """
-
-    class_names: tuple[str, ...]
-    topics: tuple[Topic, ...]
-    label_topics: tuple[Topic, ...]
-    finds_objects: bool
-    needs_calibration: bool = False
-    runtime: Mapping[str, str] = field(default_factory=dict)
-    evidence: tuple[str, ...] = ()
-
-
 def result_topics(task: Task, *, with_masks: bool) -> tuple[Topic, ...]:
     """Return the topics of a task that a bag gets.
 
@@ -193,11 +85,11 @@ def result_topics(task: Task, *, with_masks: bool) -> tuple[Topic, ...]:
     return tuple(topic for topic in task.topics if topic not in left_out)
 
 
-class UnitRunner:
-    """Runs units in this process. Keeps the model and the last bag open between units.
+class PartRunner:
+    """Runs parts in this process. Keeps the model and the last bag open between parts.
 
     Args:
-        job: what all units share.
+        job: what all parts share.
         device_id: CUDA device.
 
     Raises:
@@ -266,8 +158,8 @@ class UnitRunner:
             )
         )
 
-    def run(self, unit: Unit, progress: Callable[[int], None]) -> None:
-        """Run a unit. Its file then exists.
+    def run(self, part: Part, progress: Callable[[int], None]) -> None:
+        """Run a part. Its file then exists.
 
         Args:
             progress: called with the number of further images that are finished.
@@ -276,20 +168,19 @@ class UnitRunner:
             TrtPerceptionError: the bag cannot be opened, the file cannot be written, or the GPU
                 failed.
         """
-        self._follow_size(unit.image_wh)
-        bag = self._open(unit.bag)
+        self._follow_size(part.image_wh)
+        bag = self._open(part.bag)
         report = PartReport()
-        with PartWriter(unit.target) as writer:
-            for record, error in self._results(bag, unit):
-                if record is not None:
-                    report.images += 1
-                    report.skipped += record.skipped
-                    writer.add(record)
+        with PartWriter(part.target) as writer:
+            for result in self._results(bag, part):
+                if isinstance(result, FrameError):
+                    report.count_unread(result.reason, str(result))
                 else:
-                    assert error is not None
-                    report.count_unread(error.reason, str(error))
+                    report.images += 1
+                    report.skipped += result.skipped
+                    writer.add(result)
                 progress(1)
-            report.losses = unit.losses_of(bag)
+            report.losses = part.losses_of(bag)
             writer.finish(report)
         if bag.losses:
             # A bag reports a loss once. Each part must report its losses, whatever ran before.
@@ -326,24 +217,23 @@ class UnitRunner:
             self._pipeline = open_pipeline(self._job.model, self._options)
             self._memories = self._new_memories()
         self._image_wh = image_wh
-        grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
-        # The images of the bag report the error if the model cannot follow this size.
+        # If the model cannot follow this size, the images of the bag report the error. The size is
+        # 0 if the first image cannot be read: then the next image decides.
         with contextlib.suppress(ImageError, OutputError):
+            grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
             detect_one(self._pipeline, grey, Thresholds())
 
-    def _results(
-        self, bag: FileBag, unit: Unit
-    ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
+    def _results(self, bag: FileBag, part: Part) -> Iterator[FrameRecord | FrameError]:
         """Yield the record or the error of each image, in the order of the images."""
         pipeline, parameters = self._pipeline, self._job.parameters
         thresholds = {
             camera.name: self._thresholds(parameters.camera(camera.name))
-            for camera in unit.cameras
+            for camera in part.cameras
         }
         needs_info = pipeline.spec.decoder.needs_focal_length or any(
             topic.message == 'sensor_msgs/CameraInfo' for topic in self.facts.topics
         )
-        with self._read_ahead(bag, unit, needs_info=needs_info) as images:
+        with self._read_ahead(bag, part, needs_info=needs_info) as images:
             free = deque(range(pipeline.depth))
             in_flight: deque[tuple[int, list[BagImage]]] = deque()
             chunk: list[BagImage] = []
@@ -379,7 +269,7 @@ class UnitRunner:
         self._pipeline.enqueue(slot, frames, own)
         return slot
 
-    def _read_ahead(self, bag: FileBag, unit: Unit, *, needs_info: bool) -> ReadAhead:
+    def _read_ahead(self, bag: FileBag, part: Part, *, needs_info: bool) -> ReadAhead:
         sources = {
             camera.topic: ImageTopic(
                 camera.name,
@@ -387,10 +277,10 @@ class UnitRunner:
                 decodes_jpeg=self._pipeline.decodes_jpeg,
                 info_topic=camera.info_topic if needs_info else '',
             )
-            for camera in unit.cameras
+            for camera in part.cameras
         }
         topics = [*sources, *(each.info_topic for each in sources.values() if each.info_topic)]
-        span = unit.start_ns, unit.end_ns
+        span = part.start_ns, part.end_ns
 
         def messages() -> Iterator[BagMessage]:
             for source in sources.values():
@@ -409,15 +299,15 @@ class UnitRunner:
 
     def _collect(
         self, in_flight: deque[tuple[int, list[BagImage]]], free: deque[int]
-    ) -> Iterator[tuple[FrameRecord | None, FrameError | None]]:
+    ) -> Iterator[FrameRecord | FrameError]:
         slot, chunk = in_flight.popleft()
         results = iter(self._pipeline.collect(slot) if slot >= 0 else ())
         for image in chunk:
             found = next(results) if image.error is None else image.error
             if isinstance(found, FrameError):
-                yield None, found
+                yield found
             else:
-                yield self._record(image, found.frame, found.found), None
+                yield self._record(image, found.frame, found.found)
             image.release()
         if slot >= 0:
             free.append(slot)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts about the work on bags: before it starts, after Ctrl-C, and at the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from trt_perception.files.plain_text import counted, format_table
+from trt_perception.offline.bags.work import BagRun, Work
+
+_MOST_CLASSES: Final = 10
+
+
+def result_text(work: Work) -> str:
+    """Return a row for each bag, a total, the detections, the rate, and the failures."""
+    has_detections = any(map(_finds_objects, work.runs))
+    heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', 'result']
+    rows = [heads]
+    for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
+        written = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")}'
+        result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {written}'
+        rows.append([run.plan.bag, *_counts([run]), result])
+    rows += [[bag, '', '', '', '', 'failed'] for bag in work.failures]
+    rows.append([_completeness(work), *_counts(work.runs), ''])
+    if not has_detections:
+        rows = [[*row[:2], *row[3:]] for row in rows]
+    return '\n'.join(
+        [format_table(rows), *_facts(work), *work.failures.values(), *_failures(work)]
+    )
+
+
+def _counts(runs: Sequence[BagRun]) -> list[str]:
+    """Return the numbers of images, detections, images without a result, and lost ranges."""
+    totals = [run.ledger.total for run in runs]
+    return [
+        str(sum(total.images for total in totals)),
+        str(sum(sum(run.ledger.detections.values()) for run in runs)),
+        str(sum(sum(total.unread.values()) for total in totals)),
+        str(sum(len(total.losses) for total in totals)),
+    ]
+
+
+def _finds_objects(run: BagRun) -> bool:
+    facts = run.ledger.facts
+    return facts is not None and facts.finds_objects
+
+
+def _facts(work: Work) -> Iterator[str]:
+    """Yield the detections of each class if they are few, and the rate of this command."""
+    classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
+    if 1 < len(classes) <= _MOST_CLASSES:
+        yield 'detections: ' + ', '.join(f'{name} {n}' for name, n in classes.most_common())
+    if work.images and work.seconds:
+        rate = work.images / work.seconds
+        yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
+
+
+def _failures(work: Work) -> Iterator[str]:
+    for run in work.runs:
+        if run.failure:
+            yield f'{run.failure}; {_same_command(work)} tries the missing parts again'
+
+
+def interruption_text(work: Work) -> str:
+    """Return what is done, and how to go on."""
+    written = sum(len(run.ledger.reports) for run in work.runs)
+    done = f'{_completeness(work)}, {written} of {_all_parts(work)} written'
+    return f'{done}; {_same_command(work)} goes on with the missing parts'
+
+
+def _completeness(work: Work) -> str:
+    complete = sum(run.ledger.is_complete for run in work.runs)
+    return f'{complete} of {counted(len(work.runs) + len(work.failures), "bag")} complete'
+
+
+def _all_parts(work: Work) -> str:
+    return counted(sum(run.plan.part_count for run in work.runs), 'part')
+
+
+def _same_command(work: Work) -> str:
+    """Name the command that keeps the results of this one."""
+    return 'the same command' + (' without --overwrite' if work.overwrites else '')
+
+
+def dry_run_text(work: Work) -> str:
+    """Return the cameras, topics, parts, images and existing results of each bag, and a total."""
+    lines = [line for run in work.runs for line in _planned(run, overwrites=work.overwrites)]
+    known = sum(run.plan.image_count or 0 for run in work.runs)
+    unknown = ' and an unknown number of others' if work.image_count is None else ''
+    images = f'{counted(known, "image")}{unknown}'
+    lines.append(f'{_completeness(work)}: {images} in {_all_parts(work)}')
+    return '\n'.join([*lines, *work.failures.values()])
+
+
+def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
+    plan = run.plan
+    images = 'an unknown number of images'
+    if plan.image_count is not None:
+        images = f'{"about " * (plan.share < 1)}{counted(plan.image_count, "image")}'
+    length_s = (plan.end_ns - plan.start_ns) / 1e9
+    yield (
+        f'{plan.bag}: {images} of {counted(len(plan.cameras), "camera")} in {length_s:.1f} s, '
+        f'{counted(plan.part_count, "part")} of up to {plan.options.part_ns / 1e9:g} s'
+    )
+    rows = [('  camera', 'topic', 'images', 'camera_info')]
+    for camera in plan.cameras:
+        count = str(plan.counts.get(camera.topic, 'unknown'))
+        name, info = camera.name or repr(''), camera.info_topic or 'none'
+        rows.append((f'  {name}', camera.topic, count, info))
+    yield format_table(rows)
+    yield f'  output {plan.output}: {_state(run, overwrites=overwrites)}'
+
+
+def _state(run: BagRun, *, overwrites: bool) -> str:
+    """Return what the output folder has."""
+    if overwrites and run.plan.output.exists():
+        return 'will be replaced'
+    if run.refusal is not None:
+        return run.refusal.found
+    if run.ledger.is_complete:
+        return 'complete'
+    state = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")} written'
+    detected = sum(part.target.exists() for part in run.plan.parts())
+    return f'{state}, {counted(detected, "part")} detected' if detected else state
