@@ -4,12 +4,15 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import cv2
+import foxglove_msgs.msg as foxglove_messages
 import numpy as np
 import pytest
 from foxglove_msgs.msg import ImageAnnotations, PointsAnnotation
 from rclpy.serialization import deserialize_message, serialize_message
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
@@ -21,9 +24,10 @@ from trt_perception.model.tasks.pose import KeypointSpec, Pose
 from trt_perception.model.tasks.segment import Segment
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera import annotations as annotations_module
-from trt_perception.ros.camera import task_topics
-from trt_perception.ros.camera.annotations import annotations_message
+from trt_perception.ros.camera.annotations import annotations_have_metadata
 from trt_perception.ros.camera.publishers import CameraPublishers
+from trt_perception.wire.annotations import AnnotationsSerializer
+from trt_perception.wire.cdr import StampFields
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = pytest.mark.each_distro
@@ -43,10 +47,13 @@ def header():
     return stamped
 
 
+def serialized(found, **options):
+    return bytes(AnnotationsSerializer(NAMES, **options)(StampFields(*STAMP), SIZE_WH, found))
+
+
 def message_of(found, **options):
     """Return the message, as a subscriber reads it."""
-    made = annotations_message(header(), SIZE_WH, found, NAMES, **options)
-    return deserialize_message(serialize_message(made), ImageAnnotations)
+    return deserialize_message(serialized(found, **options), ImageAnnotations)
 
 
 def places(annotation):
@@ -159,48 +166,111 @@ def test_outlines_of_masks_follow_the_boxes():
             assert np.abs(corner(places(outline), 0) - corner(places(box), 0)).max() <= 1.5
 
 
-def older(kind, *without):
-    """Return a stand-in for a message type that lacks fields, and refuses them."""
-    fields = {
-        name: text
-        for name, text in kind.get_fields_and_field_types().items()
-        if name not in without
-    }
-
-    class Older:
-        LINE_LOOP = getattr(kind, 'LINE_LOOP', None)
-        LINE_LIST = getattr(kind, 'LINE_LIST', None)
-
-        def __init__(self, **values):
-            assert values.keys() <= fields.keys()
-            self.__dict__.update(values)
-
-        @staticmethod
-        def get_fields_and_field_types():
-            return dict(fields)
-
-    return Older
+KEYPOINTS = np.array([[[20, 110, 0.9], [30, 120, 0.5]], [[0, 0, 0.1], [5, 6, 1]]], np.float32)
 
 
-def test_release_3_2_4_without_metadata_gets_the_fields_that_it_has(monkeypatch):
-    without = {
-        'ImageAnnotations': ('timestamp', 'metadata'),
-        'PointsAnnotation': ('metadata',),
-        'TextAnnotation': ('metadata',),
-        'CircleAnnotation': ('metadata',),
-    }
-    for name, fields in without.items():
-        kind = getattr(annotations_module, name)
-        monkeypatch.setattr(annotations_module, name, older(kind, *fields))
-    points = np.ones((2, 1, 3), np.float32)
-    found = Detections(BOXES, SCORES, FOUND.class_ids, keypoints=points, ids=TRACKED.ids)
-    message = annotations_message(header(), SIZE_WH, found, NAMES)
-    assert vars(message).keys() == {'circles', 'points', 'texts'}
-    assert [text.text for text in message.texts] == ['#31 größer als 0.87', 'a 0.33']
-    assert [places(box)[0].tolist() for box in message.points] == BOXES[:, :2].tolist()
+@pytest.mark.parametrize(
+    'found',
+    [
+        Detections.empty(),
+        FOUND,
+        TRACKED,
+        replace(TRACKED, keypoints=KEYPOINTS),
+        Detections(BOXES, SCORES, FOUND.class_ids, masks=masks_of(FOUND)),
+    ],
+    ids=['empty', 'boxes', 'ids', 'keypoints', 'masks'],
+)
+def test_bytes_are_those_of_rclpy(found):
+    made = serialized(found, skeleton=[(0, 1)])
+    by_rclpy = serialize_message(deserialize_message(made, ImageAnnotations))
+    assert len(made) == len(by_rclpy)
+    # The padding of rclpy is undefined.
+    different = [i for i, pair in enumerate(zip(made, by_rclpy, strict=True)) if len({*pair}) > 1]
+    assert not any(made[i] for i in different)
+
+
+#: Fields that releases before 3.2.5 lack.
+NEWER = {
+    'ImageAnnotations': {'timestamp', 'metadata'},
+    'PointsAnnotation': {'metadata'},
+    'TextAnnotation': {'metadata'},
+    'CircleAnnotation': {'metadata'},
+}
+KINDS = (*NEWER, 'Point2', 'Color', 'KeyValuePair')
+
+
+def definition(kind, without=()):
+    """Return the definition of a message type by its installed class, without some fields."""
+    names = {'double': 'float64', 'sequence<': '', '>': '[]'}
+    lines = []
+    for field, text in kind.get_fields_and_field_types().items():
+        for name, replacement in names.items():
+            text = text.replace(name, replacement)
+        lines += [f'{text} {field}'] if field not in without else []
+    return '\n'.join(lines)
+
+
+def test_release_3_2_4_without_metadata_gets_the_fields_that_it_has():
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    for name in KINDS:
+        text = definition(getattr(foxglove_messages, name), NEWER.get(name, ()))
+        store.register(get_types_from_msg(text, f'foxglove_msgs/msg/{name}'))
+    found = replace(TRACKED, keypoints=KEYPOINTS)
+    made = serialized(found, skeleton=[(0, 1)], has_metadata=False)
+    message = store.deserialize_cdr(made, 'foxglove_msgs/msg/ImageAnnotations')
+    newest = message_of(found, skeleton=[(0, 1)])
+    assert [text.text for text in message.texts] == [text.text for text in newest.texts]
+    assert len(message.points) == len(newest.points) == 3
+    for one, other in zip(message.points, newest.points, strict=True):
+        assert places(one).tolist() == places(other).tolist()
+        assert one.outline_color.r == other.outline_color.r
+    assert len(message.circles) == len(newest.circles) == 3
     for one in (*message.circles, *message.points, *message.texts):
         assert (one.timestamp.sec, one.timestamp.nanosec) == STAMP
-        assert 'metadata' not in vars(one)
+    assert len(store.serialize_cdr(message, 'foxglove_msgs/msg/ImageAnnotations')) == len(made)
+
+
+def with_fields(change):
+    """Return a stand-in for the package whose message types have changed fields."""
+
+    def stand_in(name):
+        fields = dict(getattr(foxglove_messages, name).get_fields_and_field_types())
+        change(name, fields)
+        return SimpleNamespace(get_fields_and_field_types=lambda: fields)
+
+    return type('Package', (), {name: stand_in(name) for name in KINDS})
+
+
+def remove_newer(name, fields):
+    for field in NEWER.get(name, ()):
+        del fields[field]
+
+
+def add_field(name, fields):
+    if name == 'TextAnnotation':
+        fields['angle'] = 'double'
+
+
+def widen(name, fields):
+    if name == 'Color':
+        fields['a'] = 'float'
+
+
+@pytest.mark.parametrize(
+    ('change', 'has_metadata'),
+    [(lambda *_: None, True), (remove_newer, False), (add_field, None), (widen, None)],
+    ids=['3.4.3', '3.2.4', 'one more field', 'another type'],
+)
+def test_fields_of_the_release_decide_what_is_written(node, monkeypatch, change, has_metadata):
+    monkeypatch.setattr(annotations_module, 'foxglove_messages', with_fields(change))
+    assert annotations_have_metadata() is has_metadata
+    publishers = CameraPublishers(node, NAMES, ParameterValues())
+    try:
+        names = {name for name, _ in node.get_topic_names_and_types()}
+        is_published = any(name.endswith('/annotations') for name in names)
+        assert is_published == (has_metadata is not None)
+    finally:
+        publishers.close()
 
 
 # The topic.
@@ -225,11 +295,12 @@ def found_by(task):
 def test_drawings_are_computed_only_while_subscribed(client, node, monkeypatch, task):
     computed = []
 
-    def recording(*args):
+    def recording(self, *args):
         computed.append(args)
-        return annotations_message(*args)
+        return serialize(self, *args)
 
-    monkeypatch.setattr(task_topics, 'annotations_message', recording)
+    serialize = AnnotationsSerializer.__call__
+    monkeypatch.setattr(AnnotationsSerializer, '__call__', recording)
     publishers = CameraPublishers(node, NAMES, ParameterValues(), task)
     boxes, of_boxes = client.subscribe(Detection2DArray, 'detections')
     subscription = None

@@ -44,12 +44,13 @@ from trt_perception.model.tasks.task import (
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.annotations import (
     ImageAnnotations,
-    annotations_message,
+    annotations_have_metadata,
     can_publish_annotations,
 )
 from trt_perception.ros.camera.debug_image import NO_EVENTS
 from trt_perception.ros.topics import topic_name, topic_qos
 from trt_perception.ros.wire.unlocked_publish import publish_unlocked
+from trt_perception.wire.annotations import AnnotationsSerializer
 from trt_perception.wire.camera_info import (
     CameraInfoFields,
     camera_info_message,
@@ -252,6 +253,12 @@ class AnnotationsTopic(TaskTopic[Detections]):
     topic = ANNOTATIONS_TOPIC
     message_type = ImageAnnotations
 
+    def _prepare(self) -> None:
+        skeleton = self._task.keypoints.skeleton if isinstance(self._task, Pose) else ()
+        self._serialize = AnnotationsSerializer(
+            self._class_names, skeleton, has_metadata=bool(annotations_have_metadata())
+        )
+
     @classmethod
     def is_available(cls) -> bool:
         return can_publish_annotations()
@@ -271,10 +278,7 @@ class AnnotationsTopic(TaskTopic[Detections]):
         found: Detections,
     ) -> None:
         """Publish drawings of all objects."""
-        skeleton = self._task.keypoints.skeleton if isinstance(self._task, Pose) else ()
-        self._publisher.publish(
-            annotations_message(header, size_wh, found, self._class_names, skeleton)
-        )
+        self._publish(self._serialize(header.stamp, size_wh, found))
 
 
 class ClassificationTopic(TaskTopic[ClassScores]):
