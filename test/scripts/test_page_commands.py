@@ -30,6 +30,8 @@ RUN_ELSEWHERE = {
 }
 #: Why other commands are not run, by the beginning of the command.
 NOT_RUN = {
+    'mkdir -p ~/ros2_ws/src': 'the workspace of an installed ROS 2',
+    'git clone ': 'needs the network, and the address of the repository',
     'sudo ': 'needs root, apt and the network',
     'rosdep ': 'needs apt',
     'source /opt/ros/jazzy/setup.bash': 'needs an installed ROS 2',
@@ -37,6 +39,7 @@ NOT_RUN = {
     'cd ~/ros2_ws': 'the workspace of an installed ROS 2',
     'python3 -m venv ': 'the workspace of an installed ROS 2',
     'python3 -m pip install ': 'needs the network, and for CUDA gigabytes',
+    'export FASTRTPS_DEFAULT_PROFILES_FILE=$(ros2 ': 'needs an installed ROS 2',
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
     'scripts/run examples/webcam/webcam.py': 'needs a camera',
