@@ -107,9 +107,9 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'engine_path': ('', ''),  # first, because every user needs it
         'image_topic': (
             '',
-            f'Image topic of the camera. For several cameras, {_CAMERA_PLACEHOLDER} stands '
-            f'for the name: /{_CAMERA_PLACEHOLDER}/image_raw. '
-            f'Default: image, or {_CAMERA_PLACEHOLDER}/image.',
+            f"Image topic of the camera. Write {_CAMERA_PLACEHOLDER} in place of the camera's name, "
+            f'as in /{_CAMERA_PLACEHOLDER}/image_raw, if there are several cameras. '
+            f'Default: image, or {_CAMERA_PLACEHOLDER}/image for cameras with names.',
         ),
         'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
         'namespace': ('', 'Namespace of the node and its topics.'),
