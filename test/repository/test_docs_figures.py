@@ -112,6 +112,13 @@ def test_transport_figures_equal_the_recorded_figures():
             f'{100 * row["arrived"]:.0f} %',
             *(f'{row[key]:.1f} ms' for key in ('p50_ms', 'cpu_ms')),
         ]
+    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Large images').split())
+    effort, reliable = (
+        f'{100 * (1 - transport["medians"][f"default, {qos}"]["arrived"]):.0f} %'
+        for qos in ('best_effort', 'reliable')
+    )
+    assert f'a loss of {effort} with best effort, and of {reliable} with reliable' in text
 
 
 def test_figures_of_discovery_equal_the_recorded_figures():
