@@ -253,6 +253,26 @@ def test_figures_in_python_equal_the_recorded_figures():
     assert f'ONNX Runtime with OpenCV {onnxruntime}.' in text
 
 
+def test_other_sides_with_300_boxes_differ_as_the_page_says():
+    """The table is generated from the record."""
+    record = load('benchmarks/gpu/peers_300_boxes.json')
+    sides, medians = record['sides'], record['medians']
+    others = [name for name in sides if not name.startswith(('ours', 'limit'))]
+    slowest = min(medians[name]['frames_per_s'] for name in sides if name.startswith('ours'))
+    assert max(medians[name]['frames_per_s'] for name in others) < slowest
+    memory = {name: sides[name]['gpu_mib'] for name in others}
+    assert max(memory.values()) < sides['ours_python']['gpu_mib']
+    assert min(memory, key=memory.get) == 'tensorrt'
+    assert memory['tensorrt'] < sides['ours_1']['gpu_mib']
+    text = ' '.join(section(BENCHMARKS, 'With 300 boxes').split())
+    ordinary, locked = (medians[name]['frames_per_s'] for name in ('ours_8', 'ours_8_locked'))
+    assert round(locked / ordinary) == 7
+    assert 'seven times as many frames/s' in text
+    same = sides['tensorrt']['agreement']
+    assert (same['boxes'] - same['pairs'], same['reference_boxes'] - same['pairs']) == (1, 0)
+    assert {len(side['rounds']) for side in sides.values()} == {2}
+
+
 def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
     runs, later = (
