@@ -365,6 +365,22 @@ def test_figures_of_one_and_two_nodes_equal_the_recorded_figures():
     assert [each['warnings'] for found in rounds.values() for each in found] == [[]] * 4
 
 
+def test_figures_of_a_node_with_too_many_cameras_equal_the_recorded_figures():
+    record = load('benchmarks/gpu/nodes_64_cameras.json')
+    (case,) = record['cases']
+    (found,) = case['rounds']['one']
+    kinds = 'warnings_in_log', 'cameras_with_a_warning', 'warnings_that_name_nodes'
+    assert [found[kind] for kind in kinds] == [case['count']] * 3
+    lost = f'one node{{}} lost {100 * found["lost"] / found["sent"]:.0f} %'
+    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Several nodes').split())
+    assert f'{lost.format("")} of the images of {case["count"]} such cameras' in text
+    text = ' '.join(section(BENCHMARKS, 'One node or two').split())
+    assert f'of {case["count"]} such cameras on a machine with two H200' in text
+    assert f'{lost.format(" on one GPU")} in one round of {record["seconds"]:.0f} s' in text
+    assert f'published {found["received"] / record["seconds"]:.0f} images/s' in text
+
+
 def test_number_of_nodes_for_the_cameras_follows_from_the_recorded_figures():
     page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
     text = ' '.join(section(page, 'Several nodes').split())
