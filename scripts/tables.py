@@ -425,6 +425,11 @@ def peers():
     return recorded_table('peers.json', 'report') + '\n' + picture
 
 
+def peers_300():
+    """Return the figures of scripts/bench peers with 300 boxes."""
+    return recorded_table('peers_300_boxes.json', 'report')
+
+
 def peers_dds():
     """Return the figures of scripts/bench peers_dds and their plot."""
     picture = '![Latency, lost images and CPU time of each side](images/peers_dds.png)\n'
@@ -454,8 +459,8 @@ PARTS = {
             detect_launch,
             demo_launch,
         ),
-        *(command_usage, exit_codes, error_classes, presets, families, preprocessing, peers),
-        *(box_accuracy, box_delays, peers_dds),
+        *(command_usage, exit_codes, error_classes, presets, families, preprocessing),
+        *(box_accuracy, box_delays, peers, peers_300, peers_dds),
     )
 }
 

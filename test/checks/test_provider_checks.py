@@ -53,6 +53,12 @@ def install(monkeypatch, tmp_path):
     return install_it
 
 
+@pytest.fixture
+def one_installation(monkeypatch):
+    """Hide the packages of ONNX Runtime on this machine, which may be several."""
+    monkeypatch.setattr(onnx_providers, 'find_installations', lambda: ['onnxruntime 9.0'])
+
+
 def add_package(folder, name, version, files):
     info = folder / f'{name.replace("-", "_")}-{version}.dist-info'
     info.mkdir()
@@ -72,12 +78,14 @@ def test_trial_model_applies_relu():
     assert output.tolist() == [[0, 0, 2, 0]]
 
 
+@pytest.mark.usefixtures('one_installation')
 def test_installed_build_works():
     findings = list(onnx_provider_findings(0))
     assert findings[0].level == 'green'
     assert 'cpu' in findings[0].found
 
 
+@pytest.mark.usefixtures('one_installation')
 def test_each_fault_of_a_provider_gives_its_finding(install, golden_messages):
     for source in (BUILD_WITHOUT_LIBRARIES, 'import os; os._exit(3)'):
         install(source)

@@ -263,6 +263,26 @@ def test_figures_in_python_equal_the_recorded_figures():
     assert f'ONNX Runtime with OpenCV {onnxruntime}.' in text
 
 
+def test_other_sides_with_300_boxes_differ_as_the_page_says():
+    """The table is generated from the record."""
+    record = load('benchmarks/gpu/peers_300_boxes.json')
+    sides, medians = record['sides'], record['medians']
+    others = [name for name in sides if not name.startswith(('ours', 'limit'))]
+    slowest = min(medians[name]['frames_per_s'] for name in sides if name.startswith('ours'))
+    assert max(medians[name]['frames_per_s'] for name in others) < slowest
+    memory = {name: sides[name]['gpu_mib'] for name in others}
+    assert max(memory.values()) < sides['ours_python']['gpu_mib']
+    assert min(memory, key=memory.get) == 'tensorrt'
+    assert memory['tensorrt'] < sides['ours_1']['gpu_mib']
+    text = ' '.join(section(BENCHMARKS, 'With 300 boxes').split())
+    ordinary, locked = (medians[name]['frames_per_s'] for name in ('ours_8', 'ours_8_locked'))
+    assert round(locked / ordinary) == 7
+    assert 'seven times as many frames/s' in text
+    same = sides['tensorrt']['agreement']
+    assert (same['boxes'] - same['pairs'], same['reference_boxes'] - same['pairs']) == (1, 0)
+    assert {len(side['rounds']) for side in sides.values()} == {2}
+
+
 def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
     runs, later = (
@@ -353,6 +373,22 @@ def test_figures_of_one_and_two_nodes_equal_the_recorded_figures():
     assert rows(section(BENCHMARKS, 'One node or two')) == expected
     assert [each['lost'] for each in rounds['two']] == [0, 0]
     assert [each['warnings'] for found in rounds.values() for each in found] == [[]] * 4
+
+
+def test_figures_of_a_node_with_too_many_cameras_equal_the_recorded_figures():
+    record = load('benchmarks/gpu/nodes_64_cameras.json')
+    (case,) = record['cases']
+    (found,) = case['rounds']['one']
+    kinds = 'warnings_in_log', 'cameras_with_a_warning', 'warnings_that_name_nodes'
+    assert [found[kind] for kind in kinds] == [case['count']] * 3
+    lost = f'one node{{}} lost {100 * found["lost"] / found["sent"]:.0f} %'
+    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
+    text = ' '.join(section(page, 'Several nodes').split())
+    assert f'{lost.format("")} of the images of {case["count"]} such cameras' in text
+    text = ' '.join(section(BENCHMARKS, 'One node or two').split())
+    assert f'of {case["count"]} such cameras on a machine with two H200' in text
+    assert f'{lost.format(" on one GPU")} in one round of {record["seconds"]:.0f} s' in text
+    assert f'published {found["received"] / record["seconds"]:.0f} images/s' in text
 
 
 def test_number_of_nodes_for_the_cameras_follows_from_the_recorded_figures():
@@ -525,6 +561,81 @@ def test_cost_of_tracks_in_the_node_equals_the_recorded_figures():
     assert f'at least {record["least_frames_per_s"]["on"]:.0f} results per second' in text
 
 
+def bag_medians():
+    """Return the medians of the records of JPEG and of raw images."""
+    return [load(f'benchmarks/gpu/bags_{name}.json')['medians'] for name in ('jpeg', 'raw')]
+
+
+def test_figures_of_bags_equal_the_recorded_figures():
+    jpeg, raw = bag_medians()
+    expected = []
+    for name, medians, count in (('JPEG', jpeg, 1), ('JPEG', jpeg, 2), ('raw', raw, 1)):
+        side = f'workers_{count}'
+        found = medians[side]
+        share = medians['ratios'][f'{side} to pipeline']['images_per_s']
+        expected.append(
+            [
+                *(name, f'{count}, {count}', f'{found["images_per_s"]:.0f}'),
+                *(f'{found["images_per_s"] / 30:.0f}', f'{share:.2f}'),
+                *(f'{found["cpu_ms"]:.1f} ms', f'{found["images_per_s_of_command"]:.0f}'),
+            ]
+        )
+    one, other = ([*medians['steps'].values()][:3] for medians in (jpeg, raw))
+    steps = [[f'{rate:.0f}' for rate in rates] for rates in zip(one, other, strict=True)]
+    found = rows(section(BENCHMARKS, 'Bags'))
+    assert found[:3] == expected
+    assert [cells for _, *cells in found[3:]] == steps
+    text = ' '.join(section(BENCHMARKS, 'Bags').split())
+    jpeg_model, raw_model = (each['pipeline']['images_per_s'] for each in (jpeg, raw))
+    assert (
+        f'{jpeg_model:.0f} images/s with the model of the JPEG bag, {raw_model:.0f} with' in text
+    )
+
+
+def test_limits_of_bags_follow_from_the_recorded_figures():
+    jpeg, raw = bag_medians()
+    text = ' '.join(section(BENCHMARKS, 'Bags').split())
+    _, decode, model = [*jpeg['steps'].values()][:3]
+    record = load('benchmarks/gpu/bags_jpeg.json')
+    one, other = (each['images_per_s'] for each in record['sides']['workers_1'])
+    both = 1 / (1 / decode + 1 / model)
+    assert f'one after the other would make {both:.0f} images/s. One worker makes' in text
+    assert f'makes {one:.0f} and {other:.0f}, so they hardly overlap' in text
+    assert 0.9 < one / both < other / both < 1
+    ratio = jpeg['ratios']['workers_2 to workers_1']['images_per_s']
+    assert f'makes it {ratio:.2f} times as many' in text
+    gigabytes = raw['steps']['read'] * 1920 * 1080 * 3 / 1e9
+    assert f'One thread reads {gigabytes:.1f} GB/s.' in text
+    assert raw['steps']['read'] < raw['steps']['model'] / 9
+    assert set(record['digests']) == {'workers_1', 'workers_2'}
+    assert len(set(record['digests'].values())) == 1
+
+
+def test_other_pages_have_the_recorded_figures_of_bags():
+    jpeg, raw = bag_medians()
+    rate = jpeg['workers_1']['images_per_s']
+    texts = [
+        ' '.join((ROOT / 'docs' / f'{name}.md').read_text(encoding='utf-8').split())
+        for name in ('bags', 'bags_many')
+    ]
+    assert f'One worker processed {rate:.0f} JPEG images' in texts[0]
+    assert f'{rate / 30:.0f} times real time at 30 Hz' in texts[0]
+    assert f'and {raw["workers_1"]["images_per_s"]:.0f} raw ones' in texts[0]
+    ratio = jpeg['ratios']['workers_2 to workers_1']['images_per_s']
+    assert f'processed {ratio:.2f} times as many JPEG images' in texts[1]
+
+
+def test_results_of_bags_equal_those_of_the_python_api():
+    tasks = load('benchmarks/gpu/bags_tasks.json')['tasks']
+    segment, depth, semantic = (tasks[name] for name in ('segment', 'depth', 'semantic'))
+    same = 'raw equals Python API (boxes within 0.001 px, scores and classes exact)'
+    assert segment[same]
+    assert segment['raw masks against Python API: share of different pixels'] == 0
+    assert semantic['classes, raw against Python API: share of different pixels'] == 0
+    assert depth['depth, raw against Python API']['largest relative difference'] < 1e-5
+    assert {task['images'] for task in tasks.values()} == {24}
+
+
 def test_calls_of_onnx_runtime_on_a_gpu_equal_the_recorded_figures():
     page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
     text = ' '.join(section(page, 'ONNX files on a GPU').split())
@@ -533,7 +644,10 @@ def test_calls_of_onnx_runtime_on_a_gpu_equal_the_recorded_figures():
     assert f'a call of `cuda` took {ours:.2f} ms for [YOLO11n]' in text
     assert f'a session of ONNX Runtime with I/O binding {bound:.2f} ms' in text
     assert f'whose tensors stay on the GPU {on_device:.2f} ms' in text
-    assert record['max_difference'] == 0
+    later = load('benchmarks/gpu/onnx_session_later.json')
+    times = '{ours:.2f}, {bound:.2f} and {on_device:.2f} ms'.format(**later['medians_ms'])
+    assert f'On another machine with H200, the times were {times}.' in text
+    assert record['max_difference'] == later['max_difference'] == 0
 
 
 def test_tracker_is_as_good_as_trackers_and_faster():

@@ -41,6 +41,7 @@ def onnx_provider_findings(device_id: int) -> Iterator[Finding]:
         names = ' '.join(name.split(' ')[0] for name in installed)
         fix = f'python3 -m pip uninstall {names}, then install only one of them'
         yield Finding(_AREA, 'ONNX Runtime packages', 'yellow', found, fix)
+    reason = f'after {_TIMEOUT_S} s'
     try:
         ended = subprocess.run(
             [sys.executable, '-m', __name__, str(device_id)],
@@ -48,9 +49,10 @@ def onnx_provider_findings(device_id: int) -> Iterator[Finding]:
             text=True,
             timeout=_TIMEOUT_S,
         )
+        reason = f'exit code {ended.returncode}'
         results = json.loads(ended.stdout.splitlines()[-1])
-    except (IndexError, ValueError, subprocess.TimeoutExpired) as error:
-        found = f'the trial of the providers ended without a result ({type(error).__name__})'
+    except (IndexError, ValueError, subprocess.TimeoutExpired):
+        found = f'the trial of the providers ended without a result ({reason})'
         fix = 'set onnx_provider to cpu, or install the libraries of the provider again'
         yield Finding(_AREA, _NAME, 'yellow', found, fix)
         return
