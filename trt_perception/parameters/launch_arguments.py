@@ -107,8 +107,9 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'engine_path': ('', ''),  # first, because every user needs it
         'image_topic': (
             '',
-            f"Image topic of the camera. Write {_CAMERA_PLACEHOLDER} in place of the camera's name, "
-            f'as in /{_CAMERA_PLACEHOLDER}/image_raw, if there are several cameras. '
+            'Image topic of the camera. If there are several cameras, write '
+            f"{_CAMERA_PLACEHOLDER} in place of the camera's name, as in "
+            f'/{_CAMERA_PLACEHOLDER}/image_raw. '
             f'Default: image, or {_CAMERA_PLACEHOLDER}/image for cameras with names.',
         ),
         'params_file': (str(share / 'config' / 'detect.yaml'), 'Parameter file.'),
