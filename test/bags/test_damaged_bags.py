@@ -214,6 +214,21 @@ def test_truncated_sqlite_file_is_read(tmp_path):
     assert bag.losses
 
 
+@pytest.mark.parametrize('size', [500, 3000, 9000])
+def test_sqlite_file_that_ends_within_a_page_gives_no_message_with_zeros(size, tmp_path):
+    rows = messages(120, size=size)
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    content = path.read_bytes()
+    rng = random.Random(size)
+    for cut in rng.sample(range(len(content) // 2, len(content)), 40):
+        path.write_bytes(content[:cut])
+        bag = open_bag(path)
+        found = rows_of(bag)
+        assert found == [row for row in rows if row in found]
+        assert len(found) > 30
+        assert bag.losses
+
+
 def test_sqlite_file_without_index_is_sorted(tmp_path):
     path = write_folder(tmp_path / 'bag', ROWS[::-1]) / 'bag.db3'
     with sqlite3.connect(path) as connection:

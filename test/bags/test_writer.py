@@ -114,6 +114,8 @@ def test_sqlite_file_has_the_tables_of_version_4(tmp_path):
             tables = [
                 name
                 for (name,) in connection.execute('SELECT name FROM sqlite_master ORDER BY name')
+                # rosbags optimizes its files. Newer releases of SQLite then add statistics.
+                if not name.startswith('sqlite_stat')
             ]
             assert connection.execute('PRAGMA integrity_check').fetchall() == [('ok',)]
             return {

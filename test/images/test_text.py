@@ -205,7 +205,12 @@ def test_text_outside_the_image_is_cut(size, install):
 
 
 @needs_fonttools
-def test_damaged_font_is_not_used(install, caplog):
+def test_damaged_font_is_not_used(install, caplog, monkeypatch, tmp_path_factory):
+    # Pillow itself looks for fonts in this folder.
+    elsewhere = tmp_path_factory.mktemp('data')
+    (elsewhere / 'fonts').mkdir()
+    make_font(elsewhere / 'fonts' / LATIN, FONTS[LATIN])
+    monkeypatch.setenv('XDG_DATA_HOME', str(elsewhere))
     folder = install(CHINESE)
     (folder / LATIN).write_bytes(b'no font')
     with caplog.at_level(logging.WARNING):

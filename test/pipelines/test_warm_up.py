@@ -72,7 +72,8 @@ def test_frames_are_copied_to_pipeline_memory(monkeypatch):
         for frame, there in zip(frames, placed, strict=True):
             assert there.data.ctypes.data == there.memory.pointer
             assert there.data.tobytes() == frame.data.tobytes()
-            assert replace(there, data=frame.data, memory=None) == replace(frame, data=frame.data)
+            # Python 3.13 and newer also compare a field if both frames have the same array.
+            assert replace(there, data=None, memory=None) == replace(frame, data=None)
         assert Counted.freed == []
     assert sorted(Counted.freed) == sorted(frame.memory.pointer for frame in placed)
     Counted.left, Counted.freed = 1, []

@@ -5,6 +5,8 @@ Python's sqlite3 is used instead of the reader of rosbags, because that one read
 open it, loads messages of any size, and gives up at the first damaged page.
 Guarantees: the file is opened read-only. Memory is bounded by constants, and the work by the size
 of the file. Messages on damaged pages are skipped, and the others are read.
+SQLite reads zeros after the end of a file that ends within a page. A message that continues there
+is a loss.
 Limitation: SQLite has no checksums, so flipped bits inside of messages are not detected.
 """
 
@@ -15,7 +17,7 @@ import sqlite3
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 from urllib.parse import quote
 
 from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
@@ -49,6 +51,9 @@ _SETTINGS: Final = (
 )
 # Damaged ranges of ids that are skipped in one file.
 _MAX_GAPS: Final = 2000
+_LEAST_PAGE_BYTES: Final = 512
+# A page with a further part of a long message starts with the number of the next page.
+_PAGE_NUMBER_BYTES: Final = 4
 
 
 # Python decodes SQLite's message, which quotes the file, before it raises the error.
@@ -62,6 +67,36 @@ class _Row(NamedTuple):
     id: int
     topic_id: int
     size: int
+
+
+class _CutPage(NamedTuple):
+    """The last page of a file that ends within this page.
+
+    Attributes:
+        content: the bytes that the file has.
+        size: bytes of a complete page.
+    """
+
+    content: bytes
+    size: int
+
+    def has_part_of(self, row: _Row, data: bytes) -> bool:
+        """Return whether the data look like the end of the file, followed by SQLite's zeros."""
+        known, written = data.rstrip(b'\0'), self.content.rstrip(b'\0')
+        zeros, zeros_written = len(data) - len(known), len(self.content) - len(written)
+        if zeros > zeros_written and written.endswith(known):
+            return True  # a short message starts in this page
+        # A long message ends in this page, after the number of the next page. See "Cell Payload
+        # Overflow Pages" in SQLite's description of its file format for these formulas.
+        header = 4 + ((2 * len(data) + 12).bit_length() + 6) // 7
+        payload = header + _integer_bytes(row.topic_id) + _integer_bytes(row.timestamp) + len(data)
+        usable = self.size - _PAGE_NUMBER_BYTES
+        least = (self.size - 12) * 32 // 255 - 23
+        end = (payload - least) % usable
+        if least + end <= self.size - 35:
+            end = usable  # the first page has the rest
+        part = self.content[_PAGE_NUMBER_BYTES:]
+        return len(part) < end <= len(data) and data[-end:] == part.ljust(end, b'\0')
 
 
 class SqliteFile:
@@ -95,8 +130,9 @@ class SqliteFile:
     def _connect(self) -> sqlite3.Connection:
         try:
             file, status = open_regular(self._path)
-            file.close()
-            self._size = status.st_size
+            with file:
+                self._size = status.st_size
+                self._cut_page = _read_cut_page(file, self._size)
             log = Path(f'{self._path}-wal')
             has_log = log.is_file() and log.stat().st_size > 0
         except OSError as error:
@@ -176,18 +212,24 @@ class SqliteFile:
         """Read the first and last log time. A damaged file gets the widest range."""
         query = f'SELECT timestamp FROM messages WHERE timestamp BETWEEN 0 AND {_MAX_NS} ORDER BY'
         try:
+            self._check_last_page()
             ends = [
                 connection.execute(f'{query} timestamp {order} LIMIT 1').fetchone()
                 for order in ('ASC', 'DESC')
             ]
             times = [end[0] for end in ends if end is not None]
-        except _SQLITE_ERRORS as error:
+        except (*_SQLITE_ERRORS, DamageError) as error:
             rows = self._rows_by_id(connection, (), lambda *_: None)
             times = [row.timestamp for row in _first_and_last(rows)]
             if not times:  # otherwise a cursor reports it
                 self.losses.append(BagLoss(self.name, None, None, f'SQLite: {error}'))
         if times and all(isinstance(time, int) for time in times):
             self.start_ns, self.end_ns = times[0], times[-1]
+
+    def _check_last_page(self) -> None:
+        """Check that the file has whole pages. The index of timestamps needs all of them."""
+        if self._cut_page:
+            raise DamageError('the file ends within a page')
 
     def parts(self, topics: Collection[str], start_ns: int, end_ns: int) -> Iterator[FilePart]:
         """Yield the whole file as one part. See `BagFile.parts`."""
@@ -211,7 +253,7 @@ class SqliteFile:
         wanted = {number: name for number, name in self._names.items() if name in topics}
         first, last = min(start_ns, _MAX_NS), min(end_ns - 1, _MAX_NS)
         rows = self._rows(connection, wanted, (first, last), report)
-        return SqliteCursor(connection, rows, wanted, report)
+        return SqliteCursor(connection, rows, wanted, self._cut_page, report)
 
     def _rows(
         self,
@@ -223,6 +265,7 @@ class SqliteFile:
         """Yield rows by timestamp, then by id. After damage, by the order of ids."""
         previous = _Row(-1, -1, 0, 0)
         try:
+            self._check_last_page()
             for row in self._rows_by_time(connection, range_ns):
                 if row[:2] <= previous[:2]:
                     raise DamageError('the index is damaged')
@@ -294,10 +337,11 @@ class SqliteCursor:
         connection: sqlite3.Connection,
         rows: Iterator[_Row],
         names: Mapping[int, str | None],
+        cut_page: _CutPage | None,
         report: Report,
     ) -> None:
         self._connection, self._rows, self._names = connection, rows, names
-        self._report = report
+        self._cut_page, self._report = cut_page, report
         self._row: _Row | None = None
         self.next_ns: int | None = None
         self._advance()
@@ -333,12 +377,32 @@ class SqliteCursor:
         ).fetchone()
         if found is None or not isinstance(found[0], bytes):
             raise DamageError('a message is missing')
+        if self._cut_page and self._cut_page.has_part_of(row, found[0]):
+            self._cut_page = None  # no other message has the end of the file
+            raise DamageError('the file ends within a message')
         return found[0]
 
     def close(self) -> None:
         """Close the file."""
         with contextlib.suppress(*_SQLITE_ERRORS):
             self._connection.close()
+
+
+def _read_cut_page(file: BinaryIO, size: int) -> _CutPage | None:
+    """Return the last page of a file if it is incomplete."""
+    page_size = int.from_bytes(file.read(18)[16:], 'big')
+    if page_size == 1:  # stands for 65536, which needs 17 bits
+        page_size = 2**16
+    if page_size < _LEAST_PAGE_BYTES or size % page_size == 0:  # SQLite refuses a smaller page
+        return None
+    file.seek(size - size % page_size)
+    return _CutPage(file.read(page_size), page_size)
+
+
+def _integer_bytes(value: int) -> int:
+    """Return how many bytes SQLite stores for an integer."""
+    bits = (value if value >= 0 else ~value).bit_length() + 1
+    return 0 if value in (0, 1) else next(size for size in (1, 2, 3, 4, 6, 8) if bits <= 8 * size)
 
 
 def _decode_text(content: bytes) -> str:

@@ -186,7 +186,8 @@ def _font_pixels(scale: float) -> int:
 def _open_font(path: str, pixels: int) -> FreeTypeFont:
     from PIL import ImageFont
 
-    return ImageFont.truetype(path, pixels)
+    # Instead of a damaged file, ImageFont.truetype opens a font of the same name elsewhere.
+    return ImageFont.FreeTypeFont(path, pixels)
 
 
 @functools.cache
