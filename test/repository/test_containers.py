@@ -51,7 +51,7 @@ def test_services_use_stages_and_files_that_exist():
         build = service['build']
         assert build['target'] in stages
         assert (ROOT / build['dockerfile']).is_file()
-        assert service['image'].endswith(f'-{build["target"]}')
+        assert service['image'] == f'trt_perception:{build["target"]}'
     assert set(GPU) <= set(SERVICES)
 
 
