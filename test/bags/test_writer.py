@@ -250,6 +250,12 @@ def test_folder_whose_name_is_not_utf8_is_refused(tmp_path):
     assert not folder.exists()
 
 
+def test_path_that_is_too_long_for_sqlite_is_refused(tmp_path):
+    folder = tmp_path / '/'.join(['x' * 100] * 6)
+    with pytest.raises(WriteError):
+        write_bag(folder, storage='sqlite3')
+
+
 def test_names_need_no_escape_in_yaml():
     topics = [BagTopic('/a: "b" #\\', 'x')]
     files = [WrittenFile('Fahrt ü 😀 "1"_0.mcap', 1, 2, (3,))]
