@@ -400,6 +400,17 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert str(gone) in table
 
 
+@pytest.mark.parametrize('name', [b'\xff', b'x' * 250])
+def test_bag_with_a_name_that_no_file_can_have_does_not_stop_the_others(model, tmp_path, name):
+    bags = write_short_bags(tmp_path, 2)
+    impossible = tmp_path / os.fsdecode(name)
+    shutil.copytree(bags[0], impossible)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, impossible, *bags, '--output', out) == 1
+    assert sorted(path.name for path in out.iterdir()) == [bag.name for bag in bags]
+    assert all(messages_of(out / bag.name, '/front/detections') for bag in bags)
+
+
 def test_raw_results_next_to_a_complete_bag_are_removed(model, bag, tmp_path):
     """A process that is killed between the last two steps leaves them."""
     out = tmp_path / 'out'
