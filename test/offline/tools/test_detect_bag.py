@@ -295,7 +295,7 @@ def label_info():
     return kind, TYPES[kind](header=header(START_NS), class_map=[], threshold=0.0)
 
 
-def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path):
+def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path, capsys, golden_messages):
     pictures = moving(20)
     rows = camera_rows('/image_raw/compressed', pictures, make=png_image)
     for number in (3, 4, 11):
@@ -307,6 +307,7 @@ def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path):
     source = write_bag(tmp_path / 'damaged', rows)
     out = tmp_path / 'out'
     assert run_detect_bag(model, source, '--output', out, '--part-s', 0.5) == 1
+    golden_messages.add(capsys.readouterr().err)
     assert len(messages_of(out, '/detections')) == 16
     parts = json.loads((out / 'detect_bag.json').read_text())['parts']
     assert [part['unread'] for part in parts] == [
