@@ -192,6 +192,15 @@ def test_each_of_several_bags_has_its_page(model, bag, tmp_path):
     assert page_data(tmp_path / 'page/other')['report']['images'] == 3
 
 
+def test_page_of_a_tracker_without_tracks_has_the_part_about_tracks(model, tmp_path):
+    source = write_bag(tmp_path / 'drive', camera_rows('/image_raw', [picture_with([])] * 3))
+    for options, has_part in (((), False), (('--track',), True)):
+        page = tmp_path / f'page{len(options)}'
+        words = '--output', tmp_path / f'out{len(options)}', '--report', page
+        assert run_detect_bag(model, source, *words, *options) == 0
+        assert ('>Tracks</h2>' in (page / 'index.html').read_text()) is has_part
+
+
 def noise(count):
     random = np.random.default_rng(1)
     images = random.integers(0, 256, (count, 480, 640, 3), np.uint8)
