@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -163,11 +164,22 @@ def _save_page(folder: Path, run: BagRun, options: argparse.Namespace) -> str:
         page = bag_page(
             run.plan,
             run.ledger,
-            options.command,
+            _page_command(options, run.plan.bag),
             options.report_images,
             lambda: progress(next(images), total),
         )
     return page.write(folder)
+
+
+def _page_command(options: argparse.Namespace, bag: str) -> str:
+    """Return the command line without the other bags, because it is at the top of each page."""
+    words = shlex.split(options.command)
+    count = len(options.bags)
+    for first in range(len(words) if count > 1 else 0):
+        if words[first : first + count] == options.bags:
+            words[first : first + count] = [bag, '...']
+            return shlex.join(words)
+    return str(options.command)
 
 
 # Checks of the options.
