@@ -42,6 +42,7 @@ from support.models.image_models import tool_arguments, write_depth_anything_3
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
 from support.programs import DEADLINE_S, executable, small_disk
+from trt_perception.errors import WriteError
 from trt_perception.offline.bags.joining import BagJoin
 from trt_perception.offline.bags.records import PartReader, PartReport, PartWriter
 from trt_perception.offline.bags.workers import Finished
@@ -509,9 +510,17 @@ def test_more_bags_than_open_files(model, tmp_path, highest, code):
     assert len(list((tmp_path / 'out').glob('*/*.mcap'))) == (0 if code else 80)
 
 
-@pytest.mark.parametrize('options', [(), ('--overwrite',)], ids=['new', 'overwrite'])
+@pytest.mark.parametrize(
+    ('options', 'end', 'code'),
+    [
+        ((), KeyboardInterrupt(), 130),
+        (('--overwrite',), KeyboardInterrupt(), 130),
+        ((), WriteError('out', 'cannot be written: No space left on device'), 1),
+    ],
+    ids=['new', 'overwrite', 'full_disk'],
+)
 def test_interruption_says_what_is_done(
-    model, tmp_path, capsys, monkeypatch, golden_messages, options
+    model, tmp_path, capsys, monkeypatch, golden_messages, options, end, code
 ):
     bags = write_short_bags(tmp_path, 1)
     bags.append(write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30))))
@@ -526,11 +535,11 @@ def test_interruption_says_what_is_done(
                 yield event
                 finished += isinstance(event, Finished)
                 if finished == 2:
-                    raise KeyboardInterrupt
+                    raise end
 
     with monkeypatch.context() as patch:
         patch.setattr(detect_bag, 'run_parts', run_two_parts)
-        assert run_detect_bag(*arguments, *options) == 130
+        assert run_detect_bag(*arguments, *options) == code
     golden_messages.add(capsys.readouterr().err)
     kept = [out / 'drive_0/drive_0_0.mcap', out / 'long/long_0.mcap']
     times = [path.stat().st_mtime_ns for path in kept]

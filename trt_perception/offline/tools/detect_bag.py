@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.bags.open_bag import storage_suffix
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ConfigError, WriteError
 from trt_perception.files.plain_text import escape_controls, short_repr
 from trt_perception.files.regular_files import real_path
 from trt_perception.model.files.model_file import read_model_file
@@ -135,7 +135,7 @@ def _run(work: Work, options: argparse.Namespace) -> int:
             desc='detecting', unit='img', total=work.image_count, initial=work.seen_images
         ) as progress:
             work.process(_runner(work, options), progress)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, WriteError):
         _say(interruption_text(work))
         raise
     print(escape_controls(result_text(work), None), flush=True)
