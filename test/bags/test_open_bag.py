@@ -234,11 +234,12 @@ def test_empty_bag_has_no_messages(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'name', ['missing', 'drive.bag', 'a.txt', 'metadata.yaml', 'empty', 'two']
+    'name', ['missing', 'drive.bag', 'a.txt', 'metadata.yaml', 'empty', 'two', 'bags']
 )
 def test_other_paths_are_refused(name, tmp_path, golden_messages):
-    for file in ('drive.bag', 'a.txt', 'metadata.yaml', 'two/a.mcap', 'two/a.db3', 'empty/x'):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
+    files = ('drive.bag', 'a.txt', 'metadata.yaml', 'two/a.mcap', 'two/a.db3', 'empty/x')
+    for file in (*files, 'bags/drive_10/a.db3', 'bags/drive_9/a.db3', 'bags/notes/b.txt'):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
     with golden_messages.raises(ConfigError):
         open_bag(tmp_path / name)

@@ -36,7 +36,7 @@ from support.written_bags import (
 )
 from trt_perception.bags.bag import BagMessage, BagTopic
 from trt_perception.bags.metadata import NO_START, WrittenFile, metadata_text
-from trt_perception.bags.writer import STORAGES, BagWriter
+from trt_perception.bags.writer import STORAGES, BagWriter, check_bag_name, data_file_name
 from trt_perception.errors import ConfigError, WriteError
 
 every_storage = pytest.mark.parametrize('storage', STORAGES)
@@ -250,6 +250,28 @@ def test_folder_whose_name_is_not_utf8_is_refused(tmp_path):
     with pytest.raises(ConfigError):
         BagWriter(folder, TOPICS)
     assert not folder.exists()
+
+
+def test_longest_name_of_a_bag_can_be_written(tmp_path):
+    def refuses(length):
+        try:
+            check_bag_name(tmp_path / ('ü' * (length // 2) + 'x' * (length % 2)), 'mcap')
+        except ConfigError:
+            return True
+        return False
+
+    longest = max(length for length in range(256) if not refuses(length))
+    assert longest > 200
+    assert refuses(longest + 1)
+    folder = write_bag(tmp_path / ('x' * longest), files=2)
+    # The name of the last file of a bag with as many parts as allowed still fits.
+    (folder / f'.{data_file_name(folder, "mcap", 10_079)}.part').touch()
+
+
+def test_path_that_is_too_long_for_sqlite_is_refused(tmp_path):
+    folder = tmp_path / '/'.join(['x' * 100] * 6)
+    with pytest.raises(WriteError):
+        write_bag(folder, storage='sqlite3')
 
 
 def test_names_need_no_escape_in_yaml():

@@ -97,6 +97,8 @@ def test_topic_is_chosen(tmp_path, golden_messages):
         find_images(two, selection=BagSelection('/s'))
     with golden_messages.raises(ConfigError):
         find_images(two, selection=BagSelection('/x'))
+    with golden_messages.raises(ConfigError):
+        find_images(two, selection=BagSelection('/c/compresse'))
     assert len(find_images(two, selection=BagSelection('/c/compressed'))) == 1
     (depth_path,) = find_images(none, selection=BagSelection('/d'))
     with pytest.raises(ImageError) as caught:

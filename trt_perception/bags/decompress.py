@@ -135,12 +135,14 @@ def _copy_while_free(stream: IO[bytes], output: IO[bytes], path: Path) -> int:
     """Copy a stream to a file while the disk has space. Return the number of bytes."""
     written = 0
     while step := stream.read(16 * _STEP_BYTES):
-        free = shutil.disk_usage(Path(output.name).parent).free - _KEPT_FREE_BYTES
+        folder = Path(output.name).parent
+        free = shutil.disk_usage(folder).free - _KEPT_FREE_BYTES
         if len(step) > free:
+            needed = size_text(written + len(step))
             raise ConfigError(
                 str(path),
-                f'more than {size_text(written)} after decompression, which the temporary folder '
-                f'{Path(output.name).parent} has not free',
+                f'needs at least {needed} in the temporary folder {folder}, whose disk must keep '
+                f'{_KEPT_FREE_BYTES >> 30} GiB free',
                 fix='set TMPDIR to a folder on a larger disk, or decompress the file: '
                 f'unzstd {path}',
             )

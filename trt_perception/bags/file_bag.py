@@ -29,7 +29,7 @@ from trt_perception.bags.parts import (
     check_count,
 )
 from trt_perception.errors import ConfigError
-from trt_perception.files.plain_text import join_first_items, short_repr
+from trt_perception.files.plain_text import closest_words, join_first_items, short_repr
 
 # Chunks that stay in memory while another chunk is read.
 _CACHE_BYTES: Final = 256 * 2**20
@@ -137,7 +137,13 @@ class FileBag:
                 fix='choose another topic, or record it with ROS 2',
             )
         known = join_first_items(sorted(self.topics)) or 'none'
-        raise ConfigError(f'{self._name}, topic', short_repr(name), expected=f'one of {known}')
+        close = closest_words(name, self.topics)
+        raise ConfigError(
+            f'{self._name}, topic',
+            short_repr(name),
+            expected=f'one of {known}',
+            fix=f'did you mean {close[0]}' if close else '',
+        )
 
     def add_loss(self, file: str, position: int, before_ns: int | None, reason: str) -> int | None:
         """Record a loss. Return its index in `losses`; None if it is known already."""

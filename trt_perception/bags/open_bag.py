@@ -8,6 +8,7 @@ files, and the names of files that are missing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -182,10 +183,24 @@ def _bag_files(folder: Path) -> list[Path]:
     return sorted(kept, key=natural_key)
 
 
+def _bag_inside(folder: Path) -> Path | None:
+    """Return the first folder with files of a bag in a folder, or None."""
+    with contextlib.suppress(OSError):
+        for path in sorted(folder.iterdir(), key=natural_key):
+            if path.is_dir() and any(map(storage_suffix, path.iterdir())):
+                return path
+    return None
+
+
 def _check_storage(folder: Path, files: Sequence[Path]) -> None:
     kinds = sorted({storage_suffix(file) for file in files})
     if not files:
-        raise ConfigError(str(folder), 'no file .mcap or .db3', expected=_EXPECTED)
+        fix = ''
+        if inner := _bag_inside(folder):
+            fix = (
+                f'give a bag in this folder, such as {inner}; detect_bag takes several: {folder}/*'
+            )
+        raise ConfigError(str(folder), 'no file .mcap or .db3', expected=_EXPECTED, fix=fix)
     if len(kinds) > 1:
         raise ConfigError(
             str(folder),

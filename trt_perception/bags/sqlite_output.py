@@ -60,7 +60,8 @@ class SqliteOutput:
     def __init__(self, path: Path, topics: Sequence[BagTopic]) -> None:
         self._path = path
         os.close(create_file(path))
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        with _os_errors():  # SQLite opens no path of more than 511 bytes
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             with _os_errors():
                 for statement in (*_SETTINGS, 'BEGIN', *_TABLES):

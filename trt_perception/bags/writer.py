@@ -44,9 +44,14 @@ from trt_perception.files.atomic_files import (
     sync_folder,
     write_atomically,
 )
+from trt_perception.files.plain_text import counted
 
 #: Suffix of the files by rosbag2's name of the storage.
 STORAGES: Final = {'mcap': '.mcap', 'sqlite3': '.db3'}
+#: Limit of Linux for the name of a file.
+_MAX_NAME_BYTES: Final = 255
+#: More files than a bag has.
+_MOST_FILES: Final = 99_999
 
 
 def is_written_name(name: str, folder: Path, storage: str) -> bool:
@@ -70,6 +75,28 @@ def data_file_name(folder: Path, storage: str, number: int) -> str:
 
 def _bag_name(folder: Path) -> str:
     return Path(os.path.abspath(folder)).name
+
+
+def check_bag_name(folder: Path, storage: str) -> None:
+    """Check that the files of a bag can have the name of its folder.
+
+    Args:
+        folder: the bag.
+        storage: rosbag2's name of the storage.
+
+    Raises:
+        ConfigError: the name is not UTF-8, or too long.
+    """
+    fix = 'name another folder for the bag; with several bags, rename the bag that is read'
+    if any('\ud800' <= letter <= '\udfff' for letter in _bag_name(folder)):
+        found = 'its name is not UTF-8, and metadata.yaml has the names of files'
+        raise ConfigError(str(folder), found, fix=fix)
+    temporary = f'.{data_file_name(folder, storage, _MOST_FILES)}.part'
+    excess = len(os.fsencode(temporary)) - _MAX_NAME_BYTES
+    if excess > 0:
+        raise ConfigError(
+            str(folder), f'its name is {counted(excess, "byte")} too long for its files', fix=fix
+        )
 
 
 class BagWriter:
@@ -111,12 +138,7 @@ class BagWriter:
         self._indexes = {topic.name: index for index, topic in enumerate(topics)}
         if len(self._indexes) < len(topics):
             raise ValueError('two topics have the same name')
-        if any('\ud800' <= letter <= '\udfff' for letter in _bag_name(folder)):
-            raise ConfigError(
-                str(folder),
-                'its name is not UTF-8, and metadata.yaml has the names of files',
-                fix='name another folder for the bag',
-            )
+        check_bag_name(folder, storage)
         self._topics = tuple(replace(topic, qos=jazzy_qos(topic)) for topic in topics)
         if storage == 'mcap':
             check_libraries(compression)

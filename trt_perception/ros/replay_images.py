@@ -114,7 +114,9 @@ class ReplayImages(Node):
         seconds = time.monotonic() - self._started if self._started else 0.0
         self.get_logger().info(f'sent {self._sent} images in {seconds:.1f} s')
         if self._unreadable:
-            self.get_logger().error(f'{counted(len(self._unreadable), "image")} could not be read')
+            # An error may be a damaged range of a bag, with any number of images.
+            errors = counted(len(self._unreadable), 'error')
+            self.get_logger().error(f'images could not be read: {errors} above')
         if self._log is not None:
             with contextlib.suppress(OSError):  # the write has already reported the error
                 self._log.close()

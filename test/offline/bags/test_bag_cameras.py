@@ -88,12 +88,28 @@ def test_missing_camera_is_refused(tmp_path, options):
         found_in(tmp_path / 'bag', ['/front/image'], **options)
 
 
-def test_bag_without_colour_images_is_refused(tmp_path):
+def depth_rows():
     depth = np.zeros((8, 16), np.uint16)
-    rows = camera_rows('/depth/image', [depth], make=lambda a, t: raw_image(a, t, '', '16UC1'))
+    return camera_rows('/depth/image', [depth], make=lambda a, t: raw_image(a, t, '', '16UC1'))
+
+
+def info_rows():
+    return camera_rows('/front/camera_info', [(16, 8)], make=lambda a, t: camera_info(t, a, 9.0))
+
+
+@pytest.mark.parametrize('rows', [depth_rows(), info_rows()], ids=['depth', 'no_images'])
+@pytest.mark.parametrize(
+    'given',
+    [{}, {'front': '/front/image'}, {'front': '/front/camera_info'}],
+    ids=['found', 'unknown', 'of_another_type'],
+)
+def test_bag_without_colour_images_is_refused(tmp_path, rows, given, golden_messages):
     write_bag(tmp_path / 'bag', rows)
-    with contextlib.closing(open_bag(tmp_path / 'bag')) as bag, pytest.raises(ConfigError):
-        find_cameras(bag, 'BAG', {}, {}, prefers_compressed=False)
+    with (
+        contextlib.closing(open_bag(tmp_path / 'bag')) as bag,
+        golden_messages.raises(ConfigError),
+    ):
+        find_cameras(bag, 'BAG', given, {}, prefers_compressed=False)
 
 
 @pytest.mark.parametrize(

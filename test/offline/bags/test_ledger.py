@@ -3,6 +3,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -150,6 +151,22 @@ def test_complete_bag_without_a_file_is_refused(tmp_path, name):
     (folder / name).unlink()
     with pytest.raises(ConfigError):
         read_ledger(plan(folder))
+
+
+@pytest.mark.parametrize(
+    'changed', ['parameters', 'span', 'bag cameras image_wh span', 'bag model parameters']
+)
+def test_refusal_names_the_inputs_that_the_user_changed(tmp_path, changed, golden_messages):
+    inputs = dict.fromkeys(
+        ('bag', 'cameras', 'image_wh', 'span', 'options', 'model', 'masks', 'parameters'), 'hash'
+    )
+    folder = tmp_path / 'out'
+    folder.mkdir()
+    Ledger(inputs).save(folder)
+    same = replace(plan(folder), inputs=inputs)
+    assert read_ledger(same) == Ledger(inputs)
+    with golden_messages.raises(ConfigError):
+        read_ledger(replace(same, inputs=inputs | dict.fromkeys(changed.split(), 'other')))
 
 
 def test_changes_by_another_process_are_noticed(tmp_path):

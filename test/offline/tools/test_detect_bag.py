@@ -42,6 +42,7 @@ from support.models.image_models import tool_arguments, write_depth_anything_3
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
 from support.programs import DEADLINE_S, executable, small_disk
+from trt_perception.errors import WriteError
 from trt_perception.offline.bags.joining import BagJoin
 from trt_perception.offline.bags.records import PartReader, PartReport, PartWriter
 from trt_perception.offline.bags.workers import Finished
@@ -295,7 +296,7 @@ def label_info():
     return kind, TYPES[kind](header=header(START_NS), class_map=[], threshold=0.0)
 
 
-def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path):
+def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path, capsys, golden_messages):
     pictures = moving(20)
     rows = camera_rows('/image_raw/compressed', pictures, make=png_image)
     for number in (3, 4, 11):
@@ -307,6 +308,7 @@ def test_unreadable_images_are_counted_and_others_go_on(model, tmp_path):
     source = write_bag(tmp_path / 'damaged', rows)
     out = tmp_path / 'out'
     assert run_detect_bag(model, source, '--output', out, '--part-s', 0.5) == 1
+    golden_messages.add(capsys.readouterr().err)
     assert len(messages_of(out, '/detections')) == 16
     parts = json.loads((out / 'detect_bag.json').read_text())['parts']
     assert [part['unread'] for part in parts] == [
@@ -398,6 +400,17 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert len(messages_of(out / 'other', '/detections')) == 4
     table = capsys.readouterr().out
     assert str(gone) in table
+
+
+@pytest.mark.parametrize('name', [b'\xff', b'x' * 250])
+def test_bag_with_a_name_that_no_file_can_have_does_not_stop_the_others(model, tmp_path, name):
+    bags = write_short_bags(tmp_path, 2)
+    impossible = tmp_path / os.fsdecode(name)
+    shutil.copytree(bags[0], impossible)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, impossible, *bags, '--output', out) == 1
+    assert sorted(path.name for path in out.iterdir()) == [bag.name for bag in bags]
+    assert all(messages_of(out / bag.name, '/front/detections') for bag in bags)
 
 
 def test_raw_results_next_to_a_complete_bag_are_removed(model, bag, tmp_path):
@@ -497,9 +510,17 @@ def test_more_bags_than_open_files(model, tmp_path, highest, code):
     assert len(list((tmp_path / 'out').glob('*/*.mcap'))) == (0 if code else 80)
 
 
-@pytest.mark.parametrize('options', [(), ('--overwrite',)], ids=['new', 'overwrite'])
+@pytest.mark.parametrize(
+    ('options', 'end', 'code'),
+    [
+        ((), KeyboardInterrupt(), 130),
+        (('--overwrite',), KeyboardInterrupt(), 130),
+        ((), WriteError('out', 'cannot be written: No space left on device'), 1),
+    ],
+    ids=['new', 'overwrite', 'full_disk'],
+)
 def test_interruption_says_what_is_done(
-    model, tmp_path, capsys, monkeypatch, golden_messages, options
+    model, tmp_path, capsys, monkeypatch, golden_messages, options, end, code
 ):
     bags = write_short_bags(tmp_path, 1)
     bags.append(write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30))))
@@ -514,11 +535,11 @@ def test_interruption_says_what_is_done(
                 yield event
                 finished += isinstance(event, Finished)
                 if finished == 2:
-                    raise KeyboardInterrupt
+                    raise end
 
     with monkeypatch.context() as patch:
         patch.setattr(detect_bag, 'run_parts', run_two_parts)
-        assert run_detect_bag(*arguments, *options) == 130
+        assert run_detect_bag(*arguments, *options) == code
     golden_messages.add(capsys.readouterr().err)
     kept = [out / 'drive_0/drive_0_0.mcap', out / 'long/long_0.mcap']
     times = [path.stat().st_mtime_ns for path in kept]

@@ -4,6 +4,7 @@
 import base64
 import json
 import re
+import shlex
 from collections import Counter
 
 import cv2
@@ -190,6 +191,18 @@ def test_each_of_several_bags_has_its_page(model, bag, tmp_path):
     assert run_detect_bag(model, bag, other, *words) == 0
     assert page_data(tmp_path / 'page/drive')['report']['images'] == 160
     assert page_data(tmp_path / 'page/other')['report']['images'] == 3
+    # The command on a page names its own bag, so that a thousand bags do not fill each page.
+    command = ['detect_bag', model, other, '...', *words]
+    assert page_data(tmp_path / 'page/other')['command'] == shlex.join(map(str, command))
+
+
+def test_page_of_a_tracker_without_tracks_has_the_part_about_tracks(model, tmp_path):
+    source = write_bag(tmp_path / 'drive', camera_rows('/image_raw', [picture_with([])] * 3))
+    for options, has_part in (((), False), (('--track',), True)):
+        page = tmp_path / f'page{len(options)}'
+        words = '--output', tmp_path / f'out{len(options)}', '--report', page
+        assert run_detect_bag(model, source, *words, *options) == 0
+        assert ('>Tracks</h2>' in (page / 'index.html').read_text()) is has_part
 
 
 def noise(count):

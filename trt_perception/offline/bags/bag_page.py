@@ -125,6 +125,8 @@ def bag_page(
         page.add('Classes', _classes_table(summary))
         if summary.longest:
             page.add('Tracks', *_tracks(summary, times))
+        elif plan.has_trackers:
+            page.add('Tracks', element('p', 'The tracker found no track.'))
         _add_pictures(page, plan, bag, summary, times, max_images)
     return page
 

@@ -97,6 +97,9 @@ def find_cameras(
         ]
         named = {name: named[name] for name in wanted}
     if not named:
+        if not remarks:
+            topics = join_first_items(sorted(bag.topics)) or 'none'
+            raise ConfigError(path, f'has no topic of images; its topics: {topics}')
         raise ConfigError(
             path,
             'has no colour images' + ''.join(f'; {remark}' for remark in remarks),
@@ -182,10 +185,8 @@ def _given_camera(bag: FileBag, path: str, name: str, topic: str) -> BagCamera:
         images = [each.name for each in bag.topics.values() if each.type in (RAW, COMPRESSED)]
         close = closest_words(topic, images)
         raise ConfigError(
-            f'--camera {name}={topic}',
-            f'{path} has no such topic'
-            if known is None
-            else f'has the type {known.type} in {path}',
+            f'{path}: --camera {name}={topic}',
+            'no such topic' if known is None else known.type,
             expected=f'a topic of images: {join_first_items(images) or "none"}',
             fix=f'did you mean {close[0]}' if close else '',
         )

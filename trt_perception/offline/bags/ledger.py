@@ -39,7 +39,10 @@ _INPUT_NAMES: Final = {
     'span': '--start or --end',
     'options': '--storage, --compression, --copy or --part-s',
     'masks': '--masks',
+    'parameters': 'parameters (-p, --params-file, --track, --classes, --confidence and so on)',
 }
+# Inputs that follow from the bag, unless the user gives them.
+_OF_BAG: Final = {'cameras', 'image_wh', 'span'}
 # Temporary files of the ledger.
 _TEMPORARY: Final = f'.{LEDGER_FILE}.'
 # Files of raw results, and their temporary files with the process that writes them.
@@ -113,12 +116,15 @@ def read_ledger(plan: BagPlan) -> Ledger | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(str(path), f'cannot be read: {error}', fix=_OVERWRITE) from error
     if ledger.inputs != plan.inputs:
-        names = [
-            _INPUT_NAMES.get(name, name)
+        different = {
+            name: _INPUT_NAMES.get(name, name)
             for name, value in plan.inputs.items()
             if ledger.inputs.get(name) != value
-        ]
-        found = f'has results of other inputs; different: {", ".join(names) or "unknown"}'
+        }
+        if 'bag' in different:
+            different = {name: words for name, words in different.items() if name not in _OF_BAG}
+        words = ', '.join(different.values()) or 'unknown'
+        found = f'has results of other inputs; different: {words}'
         raise ConfigError(str(folder), found, fix=_OVERWRITE)
     if ledger.is_complete:
         _check_files(plan, ledger)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,19 @@ _RUNTIMES: Final = (
     'tensorrt-cu13',
     *IMAGE_PACKAGES,
 )
+
+
+class _UnreadImage(NamedTuple):
+    """An image without a result: the reason as the node counts it, and a sentence about it."""
+
+    reason: str
+    sentence: str
+
+
+def _name(image: BagImage) -> str:
+    """Return the camera and the log time of an image."""
+    camera = f' of camera {image.camera}' if image.camera else ''
+    return f'image{camera} at {image.log_ns / 1e9:.3f} s'
 
 
 def result_topics(task: Task, *, with_masks: bool) -> tuple[Topic, ...]:
@@ -173,8 +186,8 @@ class PartRunner:
         report = PartReport()
         with PartWriter(part.target) as writer:
             for result in self._results(bag, part):
-                if isinstance(result, FrameError):
-                    report.count_unread(result.reason, str(result))
+                if isinstance(result, _UnreadImage):
+                    report.count_unread(*result)
                 else:
                     report.images += 1
                     report.skipped += result.skipped
@@ -223,7 +236,7 @@ class PartRunner:
             grey = frame_from_bgr(np.full((image_wh[1], image_wh[0], 3), 114, np.uint8))
             detect_one(self._pipeline, grey, Thresholds())
 
-    def _results(self, bag: FileBag, part: Part) -> Iterator[FrameRecord | FrameError]:
+    def _results(self, bag: FileBag, part: Part) -> Iterator[FrameRecord | _UnreadImage]:
         """Yield the record or the error of each image, in the order of the images."""
         pipeline, parameters = self._pipeline, self._job.parameters
         thresholds = {
@@ -299,13 +312,13 @@ class PartRunner:
 
     def _collect(
         self, in_flight: deque[tuple[int, list[BagImage]]], free: deque[int]
-    ) -> Iterator[FrameRecord | FrameError]:
+    ) -> Iterator[FrameRecord | _UnreadImage]:
         slot, chunk = in_flight.popleft()
         results = iter(self._pipeline.collect(slot) if slot >= 0 else ())
         for image in chunk:
             found = next(results) if image.error is None else image.error
             if isinstance(found, FrameError):
-                yield found
+                yield _UnreadImage(found.reason, f'{_name(image)}: {found}')
             else:
                 yield self._record(image, found.frame, found.found)
             image.release()

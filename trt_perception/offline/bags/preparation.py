@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trt_perception.bags.writer import check_bag_name
 from trt_perception.errors import ConfigError, TrtPerceptionError
 from trt_perception.model.files.model_file import ModelFile, is_onnx
 from trt_perception.offline.bags.cameras import find_cameras
@@ -101,6 +102,7 @@ def prepare(
 
 
 def _plan(bag: str, output: Path, request: Request) -> BagPlan:
+    check_bag_name(output, request.options.storage)
     is_engine = request.model.address is None and not is_onnx(request.model.path)
     return plan_bag(
         bag,

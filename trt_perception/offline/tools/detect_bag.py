@@ -8,13 +8,14 @@ import contextlib
 import functools
 import itertools
 import math
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from trt_perception.bags.open_bag import storage_suffix
-from trt_perception.errors import ConfigError
+from trt_perception.errors import ConfigError, WriteError
 from trt_perception.files.plain_text import escape_controls, short_repr
 from trt_perception.files.regular_files import real_path
 from trt_perception.model.files.model_file import read_model_file
@@ -134,7 +135,7 @@ def _run(work: Work, options: argparse.Namespace) -> int:
             desc='detecting', unit='img', total=work.image_count, initial=work.seen_images
         ) as progress:
             work.process(_runner(work, options), progress)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, WriteError):
         _say(interruption_text(work))
         raise
     print(escape_controls(result_text(work), None), flush=True)
@@ -163,11 +164,22 @@ def _save_page(folder: Path, run: BagRun, options: argparse.Namespace) -> str:
         page = bag_page(
             run.plan,
             run.ledger,
-            options.command,
+            _page_command(options, run.plan.bag),
             options.report_images,
             lambda: progress(next(images), total),
         )
     return page.write(folder)
+
+
+def _page_command(options: argparse.Namespace, bag: str) -> str:
+    """Return the command line without the other bags, because it is at the top of each page."""
+    words = shlex.split(options.command)
+    count = len(options.bags)
+    for first in range(len(words) if count > 1 else 0):
+        if words[first : first + count] == options.bags:
+            words[first : first + count] = [bag, '...']
+            return shlex.join(words)
+    return str(options.command)
 
 
 # Checks of the options.
