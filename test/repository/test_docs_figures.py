@@ -273,6 +273,63 @@ def test_other_sides_with_300_boxes_differ_as_the_page_says():
     assert {len(side['rounds']) for side in sides.values()} == {2}
 
 
+def trained_sides():
+    """Return the sides with trained weights, and their medians."""
+    record = load('benchmarks/gpu/peers_trained.json')
+    assert {len(side['rounds']) for side in record['sides'].values()} == {3}
+    assert not record['failures']
+    return record['sides'], record['medians']
+
+
+def test_boxes_with_trained_weights_agree_as_the_page_says():
+    sides, _ = trained_sides()
+    text = ' '.join(section(BENCHMARKS, 'With trained weights').split())
+    same = {name: side['agreement'] for name, side in sides.items()}
+    boxes = {found['reference_boxes'] for found in same.values()}
+    assert boxes == {88}
+    assert 'The model finds 88 boxes' in text
+    fp32, fp16 = 'onnxruntime_yolo11n_trained', 'onnxruntime_yolo11n_trained_fp16'
+    assert same[fp16]['share'] == same['tensorrt']['share'] == 1
+    square, single = (88 - same[name]['pairs'] for name in ('ultralytics_square', fp32))
+    assert f'other boxes for {square} of 88, and ONNX Runtime in FP32 for {single}.' in text
+    assert same['ultralytics']['share'] < min(same[name]['share'] for name in (fp32, fp16))
+
+
+def test_memory_with_trained_weights_equals_the_recorded_figures():
+    sides, _ = trained_sides()
+    text = ' '.join(section(BENCHMARKS, 'With trained weights').split())
+    mib = {name: side['gpu_mib'] for name, side in sides.items()}
+    others = [name for name in mib if not name.startswith(('ours', 'limit'))]
+    assert max(mib[name] for name in others) < mib['ours_python']
+    bare, *rest = sorted(others, key=mib.get)
+    assert bare == 'tensorrt'
+    words = 'with OpenCV {:.0f}, Ultralytics {:.0f} and {:.0f}, ONNX Runtime {:.0f} and {:.0f} MiB'
+    assert f'{words}.'.format(*(mib[name] for name in (bare, *rest))) in text
+    assert f'need less than `tp.load` ({mib["ours_python"]:.0f} MiB)' in text
+    assert f'one frame in flight needs {mib["ours_1"]:.0f} MiB.' in text
+
+
+def test_speed_with_trained_weights_equals_the_recorded_figures():
+    sides, medians = trained_sides()
+    text = ' '.join(section(BENCHMARKS, 'With trained weights').split())
+    rates = {name: found['frames_per_s'] for name, found in medians.items()}
+    others = [rates[name] for name in rates if not name.startswith(('ours', 'limit'))]
+    ratio = rates['ours_python'] / max(others)
+    assert f'`tp.load` is {ratio:.1f} times as fast as the fastest other program.' in text
+    ordinary, locked = (f'{rates[name]:.0f}' for name in ('ours_8', 'ours_8_locked'))
+    assert f'hardly help: {rates["ours_python"]:.0f} and {ordinary} frames/s.' in text
+    share = rates['ours_8_locked'] / rates['limit_8']
+    assert f'reaches {locked} frames/s, {share:.2f} of the limit.' in text
+    rounds = {
+        name: sorted(each['frames_per_s'] for each in sides[name]['rounds'])
+        for name in ('ultralytics', 'ours_8')
+    }
+    low, middle, high = (f'{rate:.0f}' for rate in rounds['ultralytics'])
+    assert f'three rounds had {low}, {middle} and {high} frames/s' in text
+    low, _, high = (f'{rate:.0f}' for rate in rounds['ours_8'])
+    assert f'eight in flight {low} to {high}.' in text
+
+
 def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
     runs, later = (
