@@ -654,6 +654,11 @@ def test_limits_of_bags_follow_from_the_recorded_figures():
     gigabytes = raw['steps']['read'] * 1920 * 1080 * 3 / 1e9
     assert f'One thread reads {gigabytes:.1f} GB/s.' in text
     assert raw['steps']['read'] < raw['steps']['model'] / 9
+    checksum = load('benchmarks/gpu/bags_checksum.json')
+    times = *checksum['crc32_ms'].values(), 1000 / raw['steps']['read']
+    words = 'takes {:.1f} to {:.1f} ms on such a machine, of the {:.1f} ms for reading one.'
+    assert words.format(*times) in text
+    assert f'A copy of the image takes {checksum["copy_ms"]["median"]:.1f} ms' in text
     assert set(record['digests']) == {'workers_1', 'workers_2'}
     assert len(set(record['digests'].values())) == 1
 
@@ -670,6 +675,12 @@ def test_other_pages_have_the_recorded_figures_of_bags():
     assert f'and {raw["workers_1"]["images_per_s"]:.0f} raw ones' in texts[0]
     ratio = jpeg['ratios']['workers_2 to workers_1']['images_per_s']
     assert f'processed {ratio:.2f} times as many JPEG images' in texts[1]
+    record = load('benchmarks/gpu/bags_ray.json')
+    ray, plain = (record['medians'][side]['images_per_s'] for side in ('ray_2', 'workers_2'))
+    assert f'processed {ray:,.0f} JPEG images per second with Ray and {plain:,.0f}' in texts[1]
+    digests = record['digests']
+    assert digests['ray_2'] == digests['workers_2']
+    assert [len(record['sides'][side]) for side in digests] == [1, 1]
 
 
 def test_results_of_bags_equal_those_of_the_python_api():
