@@ -510,6 +510,54 @@ def _camera_rows(case):
     return [*found, ratios]
 
 
+_VIEW_FIGURES = ['p50_ms', 'p95_ms', 'p99_ms', 'cpu_ms']
+
+
+def test_cost_of_a_viewer_equals_the_recorded_figures():
+    names = '30hz', 'full_load'
+    slow, full = (load(f'benchmarks/gpu/annotations_{name}.json') for name in names)
+    expected = []
+    for title, record in (('30 Hz', slow), ('full load', full)):
+        for answer, side in (('no', 'without'), ('yes', 'with')):
+            found = record['medians'][side]
+            cells = (f'{found[key]:.1f}' for key in _VIEW_FIGURES)
+            expected.append([title, answer, f'{found["images_per_s"]:.4g}', *cells])
+    ratios = [slow['medians']['with / without'][key] for key in ('images_per_s', *_VIEW_FIGURES)]
+    name = 'ratio, median of the rounds'
+    expected.insert(2, ['30 Hz', name, *(f'{ratio:.3f}' for ratio in ratios)])
+    assert rows(section(BENCHMARKS, 'A viewer of annotations')) == expected
+    assert max(abs(ratio - 1) for ratio in ratios[:-1]) < 0.02
+    assert [set(record['objects'].values()) for record in (slow, full)] == [{8}, {8}]
+    assert [len(record['rounds']['with']) for record in (slow, full)] == [6, 1]
+    assert (slow['seconds'], full['seconds'], full['count'], full['rate']) == (5, 4, 8, 200)
+
+
+def test_text_about_a_viewer_equals_the_recorded_figures():
+    slow, full, earlier = (
+        load(f'benchmarks/gpu/annotations_{name}.json')
+        for name in ('30hz', 'full_load', '300_boxes_earlier')
+    )
+    text = ' '.join(section(BENCHMARKS, 'A viewer of annotations').split())
+    sides = slow['rounds']['with'], slow['rounds']['without']
+    ratios = [one['p99_ms'] / other['p99_ms'] for one, other in zip(*sides, strict=True)]
+    assert f'varies from round to round: {min(ratios):.2f} to {max(ratios):.2f}.' in text
+    assert {each['lost'] for side in sides for each in side} == {0}
+    assert {each['sent'] for side in sides for each in side} == {150, 151}
+    viewers = slow['viewer'], full['viewer']
+    assert [viewer['compared'] for viewer in viewers] == [viewer['equal'] for viewer in viewers]
+    words = 'compared {} messages at 30 Hz and {} at full load'
+    assert words.format(*(viewer['compared'] for viewer in viewers)) in text
+    with_it, without = (full['medians'][side]['images_per_s'] for side in ('with', 'without'))
+    assert 1 - with_it / without > 1 / 3
+    assert 'a third of the rate' in text
+    page = (ROOT / 'docs' / 'view.md').read_text(encoding='utf-8')
+    more, less = (slow['medians'][side]['cpu_ms'] for side in ('with', 'without'))
+    assert f'took {more - less:.1f} ms more CPU time per image' in ' '.join(page.split())
+    used = [earlier['medians'][side]['cpu_ms'] for side in ('with', 'without')]
+    assert set(earlier['objects'].values()) == {300}
+    assert f'Earlier, 300 boxes took {used[0] - used[1]:.0f} ms more CPU time' in text
+
+
 def test_reliability_figures_equal_the_recorded_figures():
     text = (ROOT / 'docs' / 'reliability.md').read_text(encoding='utf-8')
     runs = soak_figures('cpu', 'many_cameras')
