@@ -430,6 +430,11 @@ def peers_300():
     return recorded_table('peers_300_boxes.json', 'report')
 
 
+def peers_trained():
+    """Return the figures of scripts/bench peers with trained weights."""
+    return recorded_table('peers_trained.json', 'report')
+
+
 def peers_dds():
     """Return the figures of scripts/bench peers_dds and their plot."""
     picture = '![Latency, lost images and CPU time of each side](images/peers_dds.png)\n'
@@ -460,7 +465,7 @@ PARTS = {
             demo_launch,
         ),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing),
-        *(box_accuracy, box_delays, peers, peers_300, peers_dds),
+        *(box_accuracy, box_delays, peers, peers_300, peers_trained, peers_dds),
     )
 }
 

@@ -236,6 +236,13 @@ SCENES = {
         healthy,
         [{'worker_share': 0.8, 'model_share': 0.6}, (4, 15, {'replaced': 10})],
     ),
+    'worker is too slow, and the GPU decodes JPEG': (
+        healthy,
+        [
+            {'pipeline': PipelineStatistics(decodes_jpeg=True), 'worker_share': 0.8},
+            (4, 15, {'replaced': 10}),
+        ],
+    ),
     'model is too slow': (
         healthy,
         [{'worker_share': 0.1, 'model_share': 0.9}, (4, 15, {'replaced': 10})],

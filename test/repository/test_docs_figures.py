@@ -283,6 +283,63 @@ def test_other_sides_with_300_boxes_differ_as_the_page_says():
     assert {len(side['rounds']) for side in sides.values()} == {2}
 
 
+def trained_sides():
+    """Return the sides with trained weights, and their medians."""
+    record = load('benchmarks/gpu/peers_trained.json')
+    assert {len(side['rounds']) for side in record['sides'].values()} == {3}
+    assert not record['failures']
+    return record['sides'], record['medians']
+
+
+def test_boxes_with_trained_weights_agree_as_the_page_says():
+    sides, _ = trained_sides()
+    text = ' '.join(section(BENCHMARKS, 'With trained weights').split())
+    same = {name: side['agreement'] for name, side in sides.items()}
+    boxes = {found['reference_boxes'] for found in same.values()}
+    assert boxes == {88}
+    assert 'The model finds 88 boxes' in text
+    fp32, fp16 = 'onnxruntime_yolo11n_trained', 'onnxruntime_yolo11n_trained_fp16'
+    assert same[fp16]['share'] == same['tensorrt']['share'] == 1
+    square, single = (88 - same[name]['pairs'] for name in ('ultralytics_square', fp32))
+    assert f'other boxes for {square} of 88, and ONNX Runtime in FP32 for {single}.' in text
+    assert same['ultralytics']['share'] < min(same[name]['share'] for name in (fp32, fp16))
+
+
+def test_memory_with_trained_weights_equals_the_recorded_figures():
+    sides, _ = trained_sides()
+    text = ' '.join(section(BENCHMARKS, 'With trained weights').split())
+    mib = {name: side['gpu_mib'] for name, side in sides.items()}
+    others = [name for name in mib if not name.startswith(('ours', 'limit'))]
+    assert max(mib[name] for name in others) < mib['ours_python']
+    bare, *rest = sorted(others, key=mib.get)
+    assert bare == 'tensorrt'
+    words = 'with OpenCV {:.0f}, Ultralytics {:.0f} and {:.0f}, ONNX Runtime {:.0f} and {:.0f} MiB'
+    assert f'{words}.'.format(*(mib[name] for name in (bare, *rest))) in text
+    assert f'need less than `tp.load` ({mib["ours_python"]:.0f} MiB)' in text
+    assert f'one frame in flight needs {mib["ours_1"]:.0f} MiB.' in text
+
+
+def test_speed_with_trained_weights_equals_the_recorded_figures():
+    sides, medians = trained_sides()
+    text = ' '.join(section(BENCHMARKS, 'With trained weights').split())
+    rates = {name: found['frames_per_s'] for name, found in medians.items()}
+    others = [rates[name] for name in rates if not name.startswith(('ours', 'limit'))]
+    ratio = rates['ours_python'] / max(others)
+    assert f'`tp.load` is {ratio:.1f} times as fast as the fastest other program.' in text
+    ordinary, locked = (f'{rates[name]:.0f}' for name in ('ours_8', 'ours_8_locked'))
+    assert f'hardly help: {rates["ours_python"]:.0f} and {ordinary} frames/s.' in text
+    share = rates['ours_8_locked'] / rates['limit_8']
+    assert f'reaches {locked} frames/s, {share:.2f} of the limit.' in text
+    rounds = {
+        name: sorted(each['frames_per_s'] for each in sides[name]['rounds'])
+        for name in ('ultralytics', 'ours_8')
+    }
+    low, middle, high = (f'{rate:.0f}' for rate in rounds['ultralytics'])
+    assert f'three rounds had {low}, {middle} and {high} frames/s' in text
+    low, _, high = (f'{rate:.0f}' for rate in rounds['ours_8'])
+    assert f'eight in flight {low} to {high}.' in text
+
+
 def test_figures_of_bare_loops_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'GPU pipeline').split())
     runs, later = (
@@ -340,9 +397,10 @@ def test_sizes_of_engines_equal_the_recorded_sizes():
 def test_figures_over_dds_equal_the_recorded_figures():
     over_dds = load('benchmarks/gpu/over_dds.json')
     cases = load('benchmarks/gpu/cameras.json')['cases']
+    kinds = {'raw': 'raw', 'JPEG, decoded by nvJPEG': 'jpeg'}
     one_camera = [
-        [image, *(_range(over_dds['detector'][kind], key) for key in ('p50_ms', 'cpu_ms'))]
-        for kind, image in (('raw', 'raw'), ('jpeg', 'JPEG, decoded by nvJPEG'))
+        [title, *(_range(over_dds['detector'][kind], key) for key in ('p50_ms', 'cpu_ms'))]
+        for title, kind in kinds.items()
     ]
     recorded = [row for case in cases for row in _camera_rows(case)]
     assert rows(section(BENCHMARKS, 'Over DDS')) == one_camera + recorded
@@ -363,13 +421,14 @@ def test_figures_of_one_and_two_nodes_equal_the_recorded_figures():
     rounds, seconds = node_rounds()
     expected = [
         [
-            *(side, str(index), f'{100 * found["lost"] / found["sent"]:.0f}'),
-            f'{found["received"] / seconds:.0f}',
-            *(f'{found[key]:.1f}' for key in ('p50_ms', 'p99_ms')),
-            *(f'{found[key]:.0f}' for key in ('cpu_percent', 'gpu_mib')),
+            *(side, str(number)),
+            f'{100 * each["lost"] / each["sent"]:.0f}',
+            f'{each["received"] / seconds:.0f}',
+            *(f'{each[key]:.1f}' for key in ('p50_ms', 'p99_ms')),
+            *(f'{each[key]:.0f}' for key in ('cpu_percent', 'gpu_mib')),
         ]
-        for side, all_rounds in rounds.items()
-        for index, found in enumerate(all_rounds, 1)
+        for side, found in rounds.items()
+        for number, each in enumerate(found, 1)
     ]
     assert rows(section(BENCHMARKS, 'One node or two')) == expected
     assert [each['lost'] for each in rounds['two']] == [0, 0]
@@ -449,16 +508,65 @@ _CAMERA_FIGURES = {'p50_ms': 1, 'p95_ms': 1, 'p99_ms': 1, 'cpu_percent': 0, 'gpu
 def _camera_rows(case):
     """Return three rows: medians of one node and of a node each, and the ratios of the rounds."""
     cameras = f'{case["count"]} {case["timing"]}'
-    sides = {'one': [cameras, 'one for all'], 'many': [cameras, 'one each']}
-    ratios = [cameras, 'ratio']
+    sides = {'one for all': 'one', 'one each': 'many'}
+    found = [[cameras, title] for title in sides]
+    ratios = [cameras, 'ratio, median (range)']
     for key, digits in _CAMERA_FIGURES.items():
-        values = {side: [each[key] for each in case['rounds'][side]] for side in sides}
-        for side, row in sides.items():
-            row.append(f'{statistics.median(values[side]):.{digits}f}')
-        each = [one / many for one, many in zip(values['one'], values['many'], strict=True)]
+        one, many = ([each[key] for each in case['rounds'][side]] for side in sides.values())
+        for row, values in zip(found, (one, many), strict=True):
+            row.append(f'{statistics.median(values):.{digits}f}')
+        each = [first / second for first, second in zip(one, many, strict=True)]
         median, low, high = (f'{f(each):.2f}' for f in (statistics.median, min, max))
         ratios.append(median if low == high else f'{median} ({low}–{high})')
-    return [*sides.values(), ratios]
+    return [*found, ratios]
+
+
+_VIEW_FIGURES = ['p50_ms', 'p95_ms', 'p99_ms', 'cpu_ms']
+
+
+def test_cost_of_a_viewer_equals_the_recorded_figures():
+    names = '30hz', 'full_load'
+    slow, full = (load(f'benchmarks/gpu/annotations_{name}.json') for name in names)
+    expected = []
+    for title, record in (('30 Hz', slow), ('full load', full)):
+        for answer, side in (('no', 'without'), ('yes', 'with')):
+            found = record['medians'][side]
+            cells = (f'{found[key]:.1f}' for key in _VIEW_FIGURES)
+            expected.append([title, answer, f'{found["images_per_s"]:.4g}', *cells])
+    ratios = [slow['medians']['with / without'][key] for key in ('images_per_s', *_VIEW_FIGURES)]
+    name = 'ratio, median of the rounds'
+    expected.insert(2, ['30 Hz', name, *(f'{ratio:.3f}' for ratio in ratios)])
+    assert rows(section(BENCHMARKS, 'A viewer of annotations')) == expected
+    assert max(abs(ratio - 1) for ratio in ratios[:-1]) < 0.02
+    assert [set(record['objects'].values()) for record in (slow, full)] == [{8}, {8}]
+    assert [len(record['rounds']['with']) for record in (slow, full)] == [6, 1]
+    assert (slow['seconds'], full['seconds'], full['count'], full['rate']) == (5, 4, 8, 200)
+
+
+def test_text_about_a_viewer_equals_the_recorded_figures():
+    slow, full, earlier = (
+        load(f'benchmarks/gpu/annotations_{name}.json')
+        for name in ('30hz', 'full_load', '300_boxes_earlier')
+    )
+    text = ' '.join(section(BENCHMARKS, 'A viewer of annotations').split())
+    sides = slow['rounds']['with'], slow['rounds']['without']
+    ratios = [one['p99_ms'] / other['p99_ms'] for one, other in zip(*sides, strict=True)]
+    assert f'varies from round to round: {min(ratios):.2f} to {max(ratios):.2f}.' in text
+    assert {each['lost'] for side in sides for each in side} == {0}
+    assert {each['sent'] for side in sides for each in side} == {150, 151}
+    viewers = slow['viewer'], full['viewer']
+    assert [viewer['compared'] for viewer in viewers] == [viewer['equal'] for viewer in viewers]
+    words = 'compared {} messages at 30 Hz and {} at full load'
+    assert words.format(*(viewer['compared'] for viewer in viewers)) in text
+    with_it, without = (full['medians'][side]['images_per_s'] for side in ('with', 'without'))
+    assert 1 - with_it / without > 1 / 3
+    assert 'a third of the rate' in text
+    page = (ROOT / 'docs' / 'view.md').read_text(encoding='utf-8')
+    more, less = (slow['medians'][side]['cpu_ms'] for side in ('with', 'without'))
+    assert f'took {more - less:.1f} ms more CPU time per image' in ' '.join(page.split())
+    used = [earlier['medians'][side]['cpu_ms'] for side in ('with', 'without')]
+    assert set(earlier['objects'].values()) == {300}
+    assert f'Earlier, 300 boxes took {used[0] - used[1]:.0f} ms more CPU time' in text
 
 
 def test_reliability_figures_equal_the_recorded_figures():
@@ -611,6 +719,11 @@ def test_limits_of_bags_follow_from_the_recorded_figures():
     gigabytes = raw['steps']['read'] * 1920 * 1080 * 3 / 1e9
     assert f'One thread reads {gigabytes:.1f} GB/s.' in text
     assert raw['steps']['read'] < raw['steps']['model'] / 9
+    checksum = load('benchmarks/gpu/bags_checksum.json')
+    times = *checksum['crc32_ms'].values(), 1000 / raw['steps']['read']
+    words = 'takes {:.1f} to {:.1f} ms on such a machine, of the {:.1f} ms for reading one.'
+    assert words.format(*times) in text
+    assert f'A copy of the image takes {checksum["copy_ms"]["median"]:.1f} ms' in text
     assert set(record['digests']) == {'workers_1', 'workers_2'}
     assert len(set(record['digests'].values())) == 1
 
@@ -627,6 +740,12 @@ def test_other_pages_have_the_recorded_figures_of_bags():
     assert f'and {raw["workers_1"]["images_per_s"]:.0f} raw ones' in texts[0]
     ratio = jpeg['ratios']['workers_2 to workers_1']['images_per_s']
     assert f'processed {ratio:.2f} times as many JPEG images' in texts[1]
+    record = load('benchmarks/gpu/bags_ray.json')
+    ray, plain = (record['medians'][side]['images_per_s'] for side in ('ray_2', 'workers_2'))
+    assert f'processed {ray:,.0f} JPEG images per second with Ray and {plain:,.0f}' in texts[1]
+    digests = record['digests']
+    assert digests['ray_2'] == digests['workers_2']
+    assert [len(record['sides'][side]) for side in digests] == [1, 1]
 
 
 def test_results_of_bags_equal_those_of_the_python_api():

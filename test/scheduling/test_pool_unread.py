@@ -104,6 +104,7 @@ def test_reading_a_file_counts_as_compute_time(unread):
     wait_until(lambda: pool.statistics()[0].published == 1)
     pool.stop()
     pipeline.close()
+    assert pool.pipeline_statistics()[0].decodes_jpeg
     latency = pool.statistics()[0].latency
     assert latency['total'].p50_ms == pytest.approx(5000.0)
     assert latency['copy'].p50_ms == pytest.approx(0.0 if unread else 5000.0)

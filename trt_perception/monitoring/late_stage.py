@@ -41,6 +41,7 @@ class StageLoad:
         intake_s: mean seconds from reception to the take.
         worker_share: share of the time in which the worker read images or published results.
         model_share: share of the time in which the model computed, as a mean over its slots.
+        gpu_decodes_jpeg: whether the GPU decodes JPEG images.
     """
 
     period_s: float
@@ -48,6 +49,7 @@ class StageLoad:
     intake_s: float = 0.0
     worker_share: float = 0.0
     model_share: float = 0.0
+    gpu_decodes_jpeg: bool = False
 
 
 def mean_delay_s(total_ns: int, images: int) -> float:
@@ -80,6 +82,7 @@ def late_stage(load: StageLoad, *, were_taken: bool) -> Stage:
 
 def fix_of_stage(stage: Stage, load: StageLoad) -> str:
     """Return the cause and the fix for a late stage as text; empty without a stage."""
+    or_nvjpeg = '' if load.gpu_decodes_jpeg else ', or let the GPU decode JPEG images'
     return {
         '': '',
         'transport': (
@@ -94,7 +97,7 @@ def fix_of_stage(stage: Stage, load: StageLoad) -> str:
         ),
         'worker': (
             f'the worker thread is busy for {load.worker_share:.0%} of the time: '
-            f'{_MORE_NODES}, or let the GPU decode JPEG images'
+            f'{_MORE_NODES}{or_nvjpeg}'
         ),
         'model': (
             f'the model computes for {load.model_share:.0%} of the time: use a faster engine, an '

@@ -19,6 +19,7 @@ class PipelineStatistics:
         compute_s: seconds that each recent batch took from preprocessing to decoding.
         worker_s: seconds in which the worker read images and published results.
         model_s: seconds in which batches were computed, as a mean over the pipeline's slots.
+        decodes_jpeg: whether the GPU decodes JPEG images.
         opening_reason: why frames wait until the model is open again; empty if it is open.
     """
 
@@ -28,6 +29,7 @@ class PipelineStatistics:
     worker_s: float = 0.0
     model_s: float = 0.0
     depth: int = 1
+    decodes_jpeg: bool = False
     opening_reason: str = ''
 
     def count(self, frames: int, compute_s: float | None, read_s: float = 0.0) -> None:

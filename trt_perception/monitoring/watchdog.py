@@ -82,6 +82,7 @@ class _CountSnapshot:
     intake_ns: int = 0
     worker_s: float = 0.0
     model_s: float = 0.0
+    gpu_decodes_jpeg: bool = False
 
     @property
     def finished(self) -> int:
@@ -183,6 +184,7 @@ class CameraWatchdog:
             self._camera.intake_ns,
             pipeline.worker_s,
             pipeline.model_s,
+            pipeline.decodes_jpeg,
         )
         if now.received > last.received:
             if now.time_s - self._received_s > self._allowed_silence_s:
@@ -319,6 +321,7 @@ class CameraWatchdog:
             mean_delay_s(now.intake_ns - then.intake_ns, received),
             (now.worker_s - then.worker_s) / seconds,
             (now.model_s - then.model_s) / seconds,
+            now.gpu_decodes_jpeg,
         )
 
     def _lost_in_transport(self, now: _CountSnapshot) -> StatusSummary | None:

@@ -122,7 +122,9 @@ class PipelineWorker(Generic[Message]):
         self._state = state
         self._owner = owner
         self._max_delay_s = max_delay_s
-        self.statistics = PipelineStatistics(depth=pipeline.depth)
+        self.statistics = PipelineStatistics(
+            depth=pipeline.depth, decodes_jpeg=pipeline.decodes_jpeg
+        )
         self._served_cameras: list[Camera[Message]] = []
         self.scheduler: Scheduler[PendingFrame[Message]] = Scheduler(pipeline.batch, max_delay_s)
         self._in_flight: deque[_Batch[Message]] = deque()  # Oldest batch first.

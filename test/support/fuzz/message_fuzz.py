@@ -141,6 +141,7 @@ class _NoWork:
     """A pipeline that accepts every frame and computes nothing."""
 
     depth = max_in_flight = 1
+    decodes_jpeg = False
     opening_reason = ''
     batch = 1
 

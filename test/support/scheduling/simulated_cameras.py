@@ -41,6 +41,7 @@ class Message:
 class _Pipeline:
     """Computes one batch after the other, like a GPU. More slots add no throughput."""
 
+    decodes_jpeg = False
     opening_reason = ''
 
     def __init__(self, world, schedule):
