@@ -402,6 +402,96 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert str(gone) in table
 
 
+def write_named_bags(folder, *paths):
+    """Return equal bags of two images, at paths below a folder. A path with a suffix is a file."""
+    (source,) = write_short_bags(folder, 1)
+    (file,) = source.glob('*.mcap')
+    for path in paths:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix:
+            shutil.copy(file, target)
+        else:
+            shutil.copytree(source, target)
+    return [folder / path for path in paths]
+
+
+@pytest.mark.parametrize(
+    'names',
+    [
+        {'monday/front': 'monday_front', 'tuesday/front': 'tuesday_front', 'monday/rear': 'rear'},
+        {'a/x/front': 'a_x_front', 'b/x/front': 'b_x_front', 'c/front': 'c_front'},
+        {'a/front': 'bags_a_front', 'b/front': 'b_front', 'c/a_front': 'c_a_front'},
+        {'a/drive.mcap': 'drive_mcap', 'a/drive': 'drive', 'a/other.mcap': 'other'},
+        {'a/drive.mcap': 'a_drive', 'b/drive': 'b_drive'},
+    ],
+    ids=['days', 'two_levels', 'taken', 'suffix', 'file_and_folder'],
+)
+def test_bags_with_equal_names_get_the_folders_above_them(
+    model, tmp_path, monkeypatch, capsys, names
+):
+    root = tmp_path / 'bags'
+    root.mkdir()
+    bags = write_named_bags(root, *names)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, *bags, '--output', out, '--report', tmp_path / 'report') == 0
+    for folder in (out, tmp_path / 'report'):
+        assert sorted(path.name for path in folder.iterdir()) == sorted(names.values())
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for bag, name in zip(bags, names.values(), strict=True):
+        assert [row[-1] for row in table if row[:1] == [str(bag)]] == [str(out / name)]
+    # The order of the bags and the working directory have no effect.
+    before = files_of(out)
+    monkeypatch.chdir(root)
+    assert run_detect_bag(model, *list(names)[::-1], '--output', out, '--dry-run') == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(detect_bag, 'run_parts', runs_nothing)
+        assert run_detect_bag(model, *list(names)[::-1], '--output', out) == 0
+    assert files_of(out) == before
+
+
+def runs_nothing(parts, *_):
+    """Yield no events, and check that no part is missing."""
+    assert not parts
+    yield from ()
+
+
+def test_interrupted_bags_with_equal_names_go_on(model, tmp_path, monkeypatch):
+    bags = write_named_bags(tmp_path, 'monday/front', 'tuesday/front')
+    out = tmp_path / 'out'
+    run_parts = detect_bag.run_parts
+
+    def run_one_part(*arguments):
+        with contextlib.closing(run_parts(*arguments)) as events:
+            for event in events:
+                yield event
+                if isinstance(event, Finished):
+                    raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detect_bag, 'run_parts', run_one_part)
+        assert run_detect_bag(model, *bags, '--output', out) == 130
+    file = out / 'monday_front/monday_front_0.mcap'
+    written_ns = file.stat().st_mtime_ns
+    assert run_detect_bag(model, *bags[::-1], '--output', out) == 0
+    assert file.stat().st_mtime_ns == written_ns
+    assert len(messages_of(out / 'tuesday_front', '/front/detections')) == 2
+
+
+def test_bags_whose_names_stay_equal_are_refused(model, tmp_path):
+    bags = write_named_bags(tmp_path, 'a/b/front', 'c/b/front', 'a_b/front')
+    assert run_detect_bag(model, *bags, '--output', tmp_path / 'out') == 2
+    assert run_detect_bag(model, *bags[:2], '--output', tmp_path / 'out') == 0
+
+
+def test_bag_given_twice_is_refused(model, tmp_path):
+    (bag,) = write_named_bags(tmp_path, 'monday/front')
+    (tmp_path / 'link').symlink_to(bag)
+    for again in (bag, tmp_path / 'link', bag / '../front'):
+        assert run_detect_bag(model, bag, again, '--output', tmp_path / 'out') == 2
+    assert not (tmp_path / 'out').exists()
+
+
 @pytest.mark.parametrize('name', [b'\xff', b'x' * 250])
 def test_bag_with_a_name_that_no_file_can_have_does_not_stop_the_others(model, tmp_path, name):
     bags = write_short_bags(tmp_path, 2)
