@@ -11,6 +11,7 @@ from trt_perception.files.plain_text import (
     MAX_CLASSES,
     closest_words,
     escape_controls,
+    format_table,
     name_mistake,
     names_mistake,
     short_repr,
@@ -117,6 +118,15 @@ def test_closest_words_returns_only_similar_words():
 def test_line_ends_of_python_are_control_characters():
     ends = {chr(code) for code in range(0x110000) if len(f'a{chr(code)}b'.splitlines()) > 1}
     assert ends <= set(ACTING)
+
+
+def test_rows_of_a_table_are_lines_of_printable_text():
+    names = 'a\nb', 'c\td', 'e\x1b[2J', 'g\u2028h', '\udcff', 'plain'
+    lines = format_table([('name', 'number'), *((name, '7') for name in names)]).split('\n')
+    assert len(lines) == len(names) + 1
+    assert all(line.isprintable() for line in lines)
+    assert len({line.index('7') for line in lines[1:]}) == 1
+    assert 'plain' in lines[-1]
 
 
 def test_to_one_line_joins_lines():

@@ -582,6 +582,24 @@ def test_table_ends_with_a_total_and_the_failures(
     golden_messages.add(capsys.readouterr().out)
 
 
+@pytest.mark.parametrize('options', [(), ('--dry-run',)], ids=['run', 'dry_run'])
+def test_name_with_a_line_end_stays_on_its_line(model, tmp_path, capsys, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for end in ('x', '\n', '\x1b[2J'):
+        (first,) = write_short_bags(tmp_path, 1)
+        shutil.copytree(first, f'one{end}bag', dirs_exist_ok=True)
+        shutil.copytree(first, f'two{end}bag', dirs_exist_ok=True)
+        bags = f'one{end}bag', f'two{end}bag', f'gone{end}bag'
+        arguments = model, *bags, '--output', tmp_path / f'out_{len(said)}'
+        assert run_detect_bag(*arguments, *options) == 1
+        output = capsys.readouterr()
+        assert '\x1b' not in output.out + output.err
+        said.append((output.out.count('\n'), output.err.count('\n')))
+        shutil.rmtree(first)
+    assert len(set(said)) == 1
+
+
 @pytest.mark.parametrize(('highest', 'code'), [(4096, 0), (80, 1)])
 def test_more_bags_than_open_files(model, tmp_path, highest, code):
     (first,) = write_short_bags(tmp_path, 1)

@@ -18,6 +18,7 @@ from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.metadata import NO_START
 from trt_perception.bags.open_bag import open_bag, storage_suffix
 from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import escape_line
 from trt_perception.offline.bags.cameras import FoundCameras
 from trt_perception.offline.bags.part import BagCamera, Part
 from trt_perception.parameters.camera import NodeParameters
@@ -81,6 +82,11 @@ class BagPlan:
     remarks: tuple[str, ...] = ()
     has_trackers: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """The path of the bag as one printable line."""
+        return escape_line(self.bag)
 
     @property
     def part_count(self) -> int:

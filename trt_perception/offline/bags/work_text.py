@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from trt_perception.files.plain_text import counted, format_table
+from trt_perception.files.plain_text import counted, escape_line, format_table
 from trt_perception.offline.bags.work import BagRun, Work
 
 _MOST_CLASSES: Final = 10
@@ -101,7 +101,7 @@ def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
         images = f'{"about " * (plan.share < 1)}{counted(plan.image_count, "image")}'
     length_s = (plan.end_ns - plan.start_ns) / 1e9
     yield (
-        f'{plan.bag}: {images} of {counted(len(plan.cameras), "camera")} in {length_s:.1f} s, '
+        f'{plan.label}: {images} of {counted(len(plan.cameras), "camera")} in {length_s:.1f} s, '
         f'{counted(plan.part_count, "part")} of up to {plan.options.part_ns / 1e9:g} s'
     )
     rows = [('  camera', 'topic', 'images', 'camera_info')]
@@ -110,7 +110,7 @@ def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
         name, info = camera.name or repr(''), camera.info_topic or 'none'
         rows.append((f'  {name}', camera.topic, count, info))
     yield format_table(rows)
-    yield f'  output {plan.output}: {_state(run, overwrites=overwrites)}'
+    yield f'  output {escape_line(plan.output)}: {_state(run, overwrites=overwrites)}'
 
 
 def _state(run: BagRun, *, overwrites: bool) -> str:
