@@ -51,7 +51,9 @@ def _facts(work: Work) -> Iterator[str]:
     """Yield the detections of each class if they are few, and the rate of this command."""
     classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
     if 1 < len(classes) <= _MOST_CLASSES:
-        yield 'detections: ' + ', '.join(f'{name} {n}' for name, n in classes.most_common())
+        # A table, because a name of a class may be a number.
+        rows = [(name, str(count)) for name, count in classes.most_common()]
+        yield format_table([('class', 'detections'), *rows])
     if work.images and work.seconds:
         rate = work.images / work.seconds
         yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
