@@ -156,3 +156,4 @@ def test_size_has_the_largest_unit_that_it_reaches():
     assert size_text(2**20 - 1) == '1024.0 KiB'
     assert size_text(2**20) == '1.0 MiB'
     assert size_text(3 * 2**19) == '1.5 MiB'
+    assert size_text(5 * 2**29) == '2.5 GiB'

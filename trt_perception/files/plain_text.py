@@ -230,7 +230,7 @@ def join_first_items(items: Collection[str], most: int = 5, separator: str = ', 
 
 def size_text(size: int) -> str:
     """Return a number of bytes as text, such as ``1.9 MiB``."""
-    for unit, name in ((2**20, 'MiB'), (2**10, 'KiB')):
+    for unit, name in ((2**30, 'GiB'), (2**20, 'MiB'), (2**10, 'KiB')):
         if size >= unit:
             return f'{size / unit:.1f} {name}'
     return f'{size} bytes'

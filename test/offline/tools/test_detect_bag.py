@@ -526,6 +526,38 @@ def test_dry_run_writes_nothing(model, bag, tmp_path, capsys):
         assert words in said
 
 
+def test_dry_run_of_several_bags_has_one_row_each(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_bag(tmp_path / 'short', camera_rows('/front/image_raw', moving(2)))
+    write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30)))
+    write_bag(tmp_path / 'other', camera_rows('/front/image_raw', moving(2)))
+    arguments = '--output', 'out', '--part-s', 1
+    assert run_detect_bag(model, 'short', '--output', 'out/short', '--part-s', 1) == 0
+    assert run_detect_bag(model, 'other', '--output', 'out/other') == 0
+    capsys.readouterr()
+    bags = 'short', 'long', 'other', 'gone'
+    assert run_detect_bag(model, *bags, *arguments, '--dry-run') == 1
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ['bag', 'images']
+    rows = {line.split()[0]: line.split() for line in lines[:4]}
+    assert [rows[name][1:4] for name in ('short', 'long')] == [
+        ['2', '1/1', '0.1'],
+        ['30', '0/3', '2.9'],
+    ]
+    assert [rows[name][-1] for name in bags[:2]] == ['out/short', 'out/long']
+    assert rows['other'][-1] != 'out/other'  # has results of another --part-s
+    for name in bags[:3]:
+        size = sum(file.stat().st_size for file in (tmp_path / name).glob('*.mcap'))
+        number, unit = rows[name][5:7]
+        assert float(number) == pytest.approx(size / {'KiB': 2**10, 'MiB': 2**20}[unit], abs=0.06)
+    assert len(rows['gone']) == 2
+    total = lines[4].replace('1 of 4 bags complete', '').split()
+    assert total[:2] == ['34', '1/5']
+    # All folders could be replaced, and nothing was written.
+    assert not (tmp_path / 'out/long').exists()
+    assert run_detect_bag(model, *bags[:3], *arguments, '--dry-run', '--overwrite') == 0
+
+
 def test_other_results_are_kept_unless_overwritten(model, bag, tmp_path):
     out = tmp_path / 'out'
     assert run_detect_bag(model, bag, '--output', out) == 0
@@ -561,7 +593,9 @@ def test_refusal_names_all_bags_with_other_results(model, tmp_path, capsys, gold
     assert run_detect_bag(model, *bags, *changed) == 2
     golden_messages.add(capsys.readouterr().err)
     assert run_detect_bag(model, *bags[5:], *changed, '--dry-run') == 1
-    golden_messages.add(capsys.readouterr().out)
+    _, *rows, _, former, foreign = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == [str(bag) for bag in bags[5:]]
+    golden_messages.add(f'{former}\n{foreign}')
     assert [files_of(out / bag.name) for bag in bags[:7]] == before
     # A bag without other results is processed alone.
     (out / 'drive_7/mine.txt').unlink()

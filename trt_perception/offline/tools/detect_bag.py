@@ -407,7 +407,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--dry-run',
         action='store_true',
-        help='only list cameras, topics, parts, images and existing results',
+        help='only list cameras, topics, parts, images and existing results; of several bags, one '
+        'row each',
     )
     add(
         '--camera',
