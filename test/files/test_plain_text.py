@@ -11,6 +11,7 @@ from trt_perception.files.plain_text import (
     MAX_CLASSES,
     closest_words,
     escape_controls,
+    format_table,
     name_mistake,
     names_mistake,
     short_repr,
@@ -119,6 +120,15 @@ def test_line_ends_of_python_are_control_characters():
     assert ends <= set(ACTING)
 
 
+def test_rows_of_a_table_are_lines_of_printable_text():
+    names = 'a\nb', 'c\td', 'e\x1b[2J', 'g\u2028h', '\udcff', 'plain'
+    lines = format_table([('name', 'number'), *((name, '7') for name in names)]).split('\n')
+    assert len(lines) == len(names) + 1
+    assert all(line.isprintable() for line in lines)
+    assert len({line.index('7') for line in lines[1:]}) == 1
+    assert 'plain' in lines[-1]
+
+
 def test_to_one_line_joins_lines():
     assert to_one_line(ValueError('a\n  b\t c')) == 'a b c'
     assert to_one_line(ValueError('x' * 900), 200) == 'x' * 200
@@ -146,3 +156,4 @@ def test_size_has_the_largest_unit_that_it_reaches():
     assert size_text(2**20 - 1) == '1024.0 KiB'
     assert size_text(2**20) == '1.0 MiB'
     assert size_text(3 * 2**19) == '1.5 MiB'
+    assert size_text(5 * 2**29) == '2.5 GiB'

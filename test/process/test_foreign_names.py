@@ -115,6 +115,8 @@ def test_program_and_param_option_answer(name, golden_messages):
         (evaluate_engine, 'm.onnx --images a --class-ids 3'),
         (build_engine, 'm.onnx --imgsz 640'),
         (build_engine, 'm.onnx --fp16'),
+        (build_engine, 'm.onnx --int8'),
+        (build_engine, 'm.onnx --batch-size 4'),
         (build_engine, 'm.onnx --conf 0.3'),
     ],
 )
@@ -122,6 +124,14 @@ def test_option_answers(tool, words, golden_messages, capsys):
     with pytest.raises(SystemExit):
         tool._parser().parse_args(words.split())
     golden_messages.add(capsys.readouterr().err.splitlines()[1])
+
+
+@pytest.mark.parametrize('row', [row for row in FOREIGN_NAMES if row.builds_with])
+def test_build_engine_has_the_options_that_it_suggests(row):
+    words = row.builds_with.split()
+    words += [''] * (len(words) == 1)
+    options = vars(build_engine._parser().parse_args(['m.onnx', *words]))
+    assert options[words[0].removeprefix('--')] in (words[1], [words[1]])
 
 
 def test_key_of_build_yaml_answers(tmp_path, golden_messages):

@@ -4,9 +4,9 @@
 A file, a message or a library can hold any text. Some characters control a terminal, start a new
 line of the log, or reverse the writing direction, so that the reader sees a different text.
 
-Guarantees: a valid name is one short line of printable text. ``short_repr`` and
+Guarantees: a valid name is one short line of printable text. ``short_repr``, ``escape_line`` and
 ``escape_controls`` return no such characters, except that ``escape_controls`` keeps line ends
-and tabs. Both limit the length.
+and tabs. ``short_repr`` and ``escape_controls`` limit the length.
 """
 
 from __future__ import annotations
@@ -171,11 +171,20 @@ def escape_controls(text: object, longest: int | None = 8000) -> str:
     """
     whole = str(text)
     part = whole[:longest]
-    if not part.isprintable():
-        part = _CONTROL_CHARACTERS_EXCEPT_LINE_ENDS_AND_TABS.sub(
-            lambda found: repr(found[0])[1:-1], part
-        )
+    part = _escape(part, _CONTROL_CHARACTERS_EXCEPT_LINE_ENDS_AND_TABS)
     return part if len(part) >= len(whole) else f'{part}… ({len(whole)} characters)'
+
+
+def escape_line(text: object) -> str:
+    """Return text that is safe to print as one line. Line ends and tabs are escaped, too."""
+    return _escape(str(text), _CONTROL_CHARACTERS)
+
+
+def _escape(text: str, characters: re.Pattern[str]) -> str:
+    """Return text with Python's escape sequences for some characters."""
+    if text.isprintable():
+        return text
+    return characters.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def fraction_as_number(value: Any) -> Any:
@@ -221,7 +230,7 @@ def join_first_items(items: Collection[str], most: int = 5, separator: str = ', 
 
 def size_text(size: int) -> str:
     """Return a number of bytes as text, such as ``1.9 MiB``."""
-    for unit, name in ((2**20, 'MiB'), (2**10, 'KiB')):
+    for unit, name in ((2**30, 'GiB'), (2**20, 'MiB'), (2**10, 'KiB')):
         if size >= unit:
             return f'{size / unit:.1f} {name}'
     return f'{size} bytes'
@@ -237,11 +246,13 @@ def format_table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table as text. The first column is aligned left, other columns right.
 
     Args:
-        rows: the column titles, then the cells. All rows have the same length.
+        rows: the column titles, then the cells. All rows have the same length. Control characters
+            are escaped, so each row is one line.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    safe_rows = [list(map(escape_line, row)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*safe_rows, strict=True)]
     lines = []
-    for first, *others in rows:
+    for first, *others in safe_rows:
         cells = [f'{cell:>{width}}' for cell, width in zip(others, widths[1:], strict=True)]
         lines.append('  '.join([f'{first:<{widths[0]}}', *cells]).rstrip())
     return '\n'.join(lines)

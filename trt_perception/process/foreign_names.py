@@ -33,11 +33,14 @@ class ForeignNames:
         ours: the parameter or argument of detect.launch.py; empty if there is none.
         note: how the meaning differs, or what to do if there is no such parameter. Empty if the
             value can stay as it is.
+        builds_with: the option of build_engine, with its value unless the user gives one; empty if
+            there is none.
     """
 
     names: tuple[str, ...]
     ours: str
     note: str = ''
+    builds_with: str = ''
 
     @property
     def option(self) -> str:
@@ -159,17 +162,18 @@ FOREIGN_NAMES: Final = (
     ForeignNames(('provider', 'execution_provider'), 'onnx_provider'),
     ForeignNames(('n_threads', 'num_threads', 'threads', 'intra_op_num_threads'), 'cpu_threads'),
     ForeignNames(
-        (
-            *('half', 'half_precision', 'fp16', 'enable_fp16', 'trt_fp16_enable', 'int8'),
-            *('enable_int8', 'precision', 'inference_precision'),
-        ),
+        ('half', 'half_precision', 'fp16', 'enable_fp16', 'trt_fp16_enable'),
         '',
         _PRECISION,
+        '--precision fp16',
     ),
+    ForeignNames(('int8', 'enable_int8'), '', _PRECISION, '--precision int8'),
+    ForeignNames(('precision', 'inference_precision'), '', _PRECISION, '--precision'),
     ForeignNames(
         ('batch_size', 'max_batch_size', 'max_batch'),
         '',
         'the model file decides: build_engine --batch 4 builds an engine for 4 images at once',
+        '--batch',
     ),
     ForeignNames(
         (

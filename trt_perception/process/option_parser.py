@@ -168,6 +168,9 @@ class OptionParser(argparse.ArgumentParser):
 
     def _foreign_fix(self, other: ForeignNames, values: Sequence[str]) -> str:
         """Return what to type instead of a name of another package."""
+        option, _, value = other.builds_with.partition(' ')
+        if option in self._option_string_actions:
+            return f'did you mean {self._option_text(option, [value] if value else values)}?'
         if not other.ours:
             return f'no such option here: {other.note}'
         has_option = other.option in (*self._model_options, *self._option_string_actions)

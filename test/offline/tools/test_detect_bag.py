@@ -108,7 +108,8 @@ def test_detections_are_counted_by_class(model, tmp_path, capsys):
         assert found.count('person') == 8
         expected = {'person': 8, 'car': 4}
         assert json.loads((out / 'detect_bag.json').read_text())['detections'] == expected
-        assert 'person 8, car 4' in capsys.readouterr().out
+        table = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert [row for row in table if row[0] in expected] == [['person', '8'], ['car', '4']]
 
 
 def test_each_file_names_the_classes_and_the_threshold(model, bag, tmp_path):
@@ -402,6 +403,96 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert str(gone) in table
 
 
+def write_named_bags(folder, *paths):
+    """Return equal bags of two images, at paths below a folder. A path with a suffix is a file."""
+    (source,) = write_short_bags(folder, 1)
+    (file,) = source.glob('*.mcap')
+    for path in paths:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.suffix:
+            shutil.copy(file, target)
+        else:
+            shutil.copytree(source, target)
+    return [folder / path for path in paths]
+
+
+@pytest.mark.parametrize(
+    'names',
+    [
+        {'monday/front': 'monday_front', 'tuesday/front': 'tuesday_front', 'monday/rear': 'rear'},
+        {'a/x/front': 'a_x_front', 'b/x/front': 'b_x_front', 'c/front': 'c_front'},
+        {'a/front': 'bags_a_front', 'b/front': 'b_front', 'c/a_front': 'c_a_front'},
+        {'a/drive.mcap': 'drive_mcap', 'a/drive': 'drive', 'a/other.mcap': 'other'},
+        {'a/drive.mcap': 'a_drive', 'b/drive': 'b_drive'},
+    ],
+    ids=['days', 'two_levels', 'taken', 'suffix', 'file_and_folder'],
+)
+def test_bags_with_equal_names_get_the_folders_above_them(
+    model, tmp_path, monkeypatch, capsys, names
+):
+    root = tmp_path / 'bags'
+    root.mkdir()
+    bags = write_named_bags(root, *names)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, *bags, '--output', out, '--report', tmp_path / 'report') == 0
+    for folder in (out, tmp_path / 'report'):
+        assert sorted(path.name for path in folder.iterdir()) == sorted(names.values())
+    table = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for bag, name in zip(bags, names.values(), strict=True):
+        assert [row[-1] for row in table if row[:1] == [str(bag)]] == [str(out / name)]
+    # The order of the bags and the working directory have no effect.
+    before = files_of(out)
+    monkeypatch.chdir(root)
+    assert run_detect_bag(model, *list(names)[::-1], '--output', out, '--dry-run') == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(detect_bag, 'run_parts', runs_nothing)
+        assert run_detect_bag(model, *list(names)[::-1], '--output', out) == 0
+    assert files_of(out) == before
+
+
+def runs_nothing(parts, *_):
+    """Yield no events, and check that no part is missing."""
+    assert not parts
+    yield from ()
+
+
+def test_interrupted_bags_with_equal_names_go_on(model, tmp_path, monkeypatch):
+    bags = write_named_bags(tmp_path, 'monday/front', 'tuesday/front')
+    out = tmp_path / 'out'
+    run_parts = detect_bag.run_parts
+
+    def run_one_part(*arguments):
+        with contextlib.closing(run_parts(*arguments)) as events:
+            for event in events:
+                yield event
+                if isinstance(event, Finished):
+                    raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(detect_bag, 'run_parts', run_one_part)
+        assert run_detect_bag(model, *bags, '--output', out) == 130
+    file = out / 'monday_front/monday_front_0.mcap'
+    written_ns = file.stat().st_mtime_ns
+    assert run_detect_bag(model, *bags[::-1], '--output', out) == 0
+    assert file.stat().st_mtime_ns == written_ns
+    assert len(messages_of(out / 'tuesday_front', '/front/detections')) == 2
+
+
+def test_bags_whose_names_stay_equal_are_refused(model, tmp_path):
+    bags = write_named_bags(tmp_path, 'a/b/front', 'c/b/front', 'a_b/front')
+    assert run_detect_bag(model, *bags, '--output', tmp_path / 'out') == 2
+    assert run_detect_bag(model, *bags[:2], '--output', tmp_path / 'out') == 0
+
+
+def test_bag_given_twice_is_refused(model, tmp_path):
+    (bag,) = write_named_bags(tmp_path, 'monday/front')
+    (tmp_path / 'link').symlink_to(bag)
+    for again in (bag, tmp_path / 'link', bag / '../front'):
+        assert run_detect_bag(model, bag, again, '--output', tmp_path / 'out') == 2
+    assert not (tmp_path / 'out').exists()
+
+
 @pytest.mark.parametrize('name', [b'\xff', b'x' * 250])
 def test_bag_with_a_name_that_no_file_can_have_does_not_stop_the_others(model, tmp_path, name):
     bags = write_short_bags(tmp_path, 2)
@@ -433,6 +524,38 @@ def test_dry_run_writes_nothing(model, bag, tmp_path, capsys):
     said = capsys.readouterr().out
     for words in ('60 images', '2 cameras', '6 parts', '/front/image_raw', '0 of 6 parts'):
         assert words in said
+
+
+def test_dry_run_of_several_bags_has_one_row_each(model, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_bag(tmp_path / 'short', camera_rows('/front/image_raw', moving(2)))
+    write_bag(tmp_path / 'long', camera_rows('/front/image_raw', moving(30)))
+    write_bag(tmp_path / 'other', camera_rows('/front/image_raw', moving(2)))
+    arguments = '--output', 'out', '--part-s', 1
+    assert run_detect_bag(model, 'short', '--output', 'out/short', '--part-s', 1) == 0
+    assert run_detect_bag(model, 'other', '--output', 'out/other') == 0
+    capsys.readouterr()
+    bags = 'short', 'long', 'other', 'gone'
+    assert run_detect_bag(model, *bags, *arguments, '--dry-run') == 1
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ['bag', 'images']
+    rows = {line.split()[0]: line.split() for line in lines[:4]}
+    assert [rows[name][1:4] for name in ('short', 'long')] == [
+        ['2', '1/1', '0.1'],
+        ['30', '0/3', '2.9'],
+    ]
+    assert [rows[name][-1] for name in bags[:2]] == ['out/short', 'out/long']
+    assert rows['other'][-1] != 'out/other'  # has results of another --part-s
+    for name in bags[:3]:
+        size = sum(file.stat().st_size for file in (tmp_path / name).glob('*.mcap'))
+        number, unit = rows[name][5:7]
+        assert float(number) == pytest.approx(size / {'KiB': 2**10, 'MiB': 2**20}[unit], abs=0.06)
+    assert len(rows['gone']) == 2
+    total = lines[4].replace('1 of 4 bags complete', '').split()
+    assert total[:2] == ['34', '1/5']
+    # All folders could be replaced, and nothing was written.
+    assert not (tmp_path / 'out/long').exists()
+    assert run_detect_bag(model, *bags[:3], *arguments, '--dry-run', '--overwrite') == 0
 
 
 def test_other_results_are_kept_unless_overwritten(model, bag, tmp_path):
@@ -470,7 +593,9 @@ def test_refusal_names_all_bags_with_other_results(model, tmp_path, capsys, gold
     assert run_detect_bag(model, *bags, *changed) == 2
     golden_messages.add(capsys.readouterr().err)
     assert run_detect_bag(model, *bags[5:], *changed, '--dry-run') == 1
-    golden_messages.add(capsys.readouterr().out)
+    _, *rows, _, former, foreign = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == [str(bag) for bag in bags[5:]]
+    golden_messages.add(f'{former}\n{foreign}')
     assert [files_of(out / bag.name) for bag in bags[:7]] == before
     # A bag without other results is processed alone.
     (out / 'drive_7/mine.txt').unlink()
@@ -490,6 +615,24 @@ def test_table_ends_with_a_total_and_the_failures(
     # The same command runs nothing, so it has no rate.
     assert run_detect_bag(*arguments) == 1
     golden_messages.add(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize('options', [(), ('--dry-run',)], ids=['run', 'dry_run'])
+def test_name_with_a_line_end_stays_on_its_line(model, tmp_path, capsys, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    for end in ('x', '\n', '\x1b[2J'):
+        (first,) = write_short_bags(tmp_path, 1)
+        shutil.copytree(first, f'one{end}bag', dirs_exist_ok=True)
+        shutil.copytree(first, f'two{end}bag', dirs_exist_ok=True)
+        bags = f'one{end}bag', f'two{end}bag', f'gone{end}bag'
+        arguments = model, *bags, '--output', tmp_path / f'out_{len(said)}'
+        assert run_detect_bag(*arguments, *options) == 1
+        output = capsys.readouterr()
+        assert '\x1b' not in output.out + output.err
+        said.append((output.out.count('\n'), output.err.count('\n')))
+        shutil.rmtree(first)
+    assert len(set(said)) == 1
 
 
 @pytest.mark.parametrize(('highest', 'code'), [(4096, 0), (80, 1)])

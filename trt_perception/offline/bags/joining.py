@@ -103,7 +103,6 @@ class BagJoin:
         TrtPerceptionError: the new bag cannot be written, or the old one cannot be read.
 
     Attributes:
-        bag: path of the old bag.
         remarks: a sentence for each topic of the old bag that is not copied as it is.
     """
 
@@ -111,7 +110,6 @@ class BagJoin:
         self, plan: BagPlan, parameters: NodeParameters, ledger: Ledger, facts: ModelFacts
     ) -> None:
         check_unchanged(plan, ledger)
-        self.bag = plan.bag
         self._plan = plan
         self._ledger = ledger
         self._cameras = {

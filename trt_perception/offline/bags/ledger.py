@@ -239,18 +239,23 @@ def check_folders(errors: Sequence[ConfigError]) -> None:
     Raises:
         ConfigError: names the first folders of each finding, and counts the others.
     """
-    folders = defaultdict[tuple[str, str, str], list[str]](list)
-    for error in errors:
-        folders[error.found, error.expected, error.fix].append(error.subject)
-    refused = [
-        ConfigError(join_first_items(names), found, expected=expected, fix=fix)
-        for (found, expected, fix), names in folders.items()
-    ]
+    refused = merge_refusals(errors)
     if len(refused) > 1:
         sentences = join_first_items([str(error) for error in refused], separator='\n')
         raise ConfigError('--output', f'{len(errors)} folders cannot be used:\n{sentences}')
     if refused:
         raise refused[0] from errors[0]
+
+
+def merge_refusals(errors: Sequence[ConfigError]) -> list[ConfigError]:
+    """Return one error for each finding, which names the first folders and counts the others."""
+    folders = defaultdict[tuple[str, str, str], list[str]](list)
+    for error in errors:
+        folders[error.found, error.expected, error.fix].append(error.subject)
+    return [
+        ConfigError(join_first_items(names), found, expected=expected, fix=fix)
+        for (found, expected, fix), names in folders.items()
+    ]
 
 
 def remove_results(folder: Path) -> None:

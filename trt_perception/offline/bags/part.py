@@ -10,6 +10,7 @@ from typing import Final
 
 from trt_perception.bags.bag import BagLoss
 from trt_perception.bags.file_bag import FileBag
+from trt_perception.files.plain_text import escape_line
 from trt_perception.model.tasks.task import Topic
 from trt_perception.parameters.camera import NodeParameters
 
@@ -77,7 +78,7 @@ class Part:
     target: Path
 
     def __str__(self) -> str:
-        return f'{self.bag}: part {self.number}'
+        return f'{escape_line(self.bag)}: part {self.number}'
 
     def losses_of(self, bag: FileBag) -> list[BagLoss]:
         """Return the damaged ranges of a bag that may have had messages of this part.

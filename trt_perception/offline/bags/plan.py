@@ -18,6 +18,7 @@ from trt_perception.bags.file_bag import FileBag
 from trt_perception.bags.metadata import NO_START
 from trt_perception.bags.open_bag import open_bag, storage_suffix
 from trt_perception.errors import ConfigError
+from trt_perception.files.plain_text import escape_line
 from trt_perception.offline.bags.cameras import FoundCameras
 from trt_perception.offline.bags.part import BagCamera, Part
 from trt_perception.parameters.camera import NodeParameters
@@ -67,6 +68,7 @@ class BagPlan:
         remarks: sentences for the user about the cameras.
         has_trackers: whether results depend on earlier results.
         inputs: a hash of each input by its name: of the bag, the model, the parameters and so on.
+        size: number of bytes in the files of the bag.
     """
 
     bag: str
@@ -81,6 +83,12 @@ class BagPlan:
     remarks: tuple[str, ...] = ()
     has_trackers: bool = False
     inputs: Mapping[str, str] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def label(self) -> str:
+        """The path of the bag as one printable line."""
+        return escape_line(self.bag)
 
     @property
     def part_count(self) -> int:
@@ -256,17 +264,19 @@ def _facts(values: ParameterValues) -> dict[str, Any]:
 
 
 def with_inputs(plan: BagPlan, settings: Mapping[str, Any]) -> BagPlan:
-    """Return the plan with the hashes of all inputs."""
+    """Return the plan with the hashes of all inputs, and the size of the bag."""
+    identity = _bag_identity(Path(plan.bag))
     inputs = {
         'package': package_digest(),
-        'bag': _bag_identity(Path(plan.bag)),
+        'bag': identity,
         'cameras': [asdict(camera) for camera in plan.cameras],
         'image_wh': plan.image_wh,
         'span': (plan.start_ns, plan.end_ns),
         'options': asdict(plan.options),
         **settings,
     }
-    return replace(plan, inputs={name: _hash_of(value) for name, value in inputs.items()})
+    hashes = {name: _hash_of(value) for name, value in inputs.items()}
+    return replace(plan, inputs=hashes, size=sum(size for _, size, _ in identity))
 
 
 def _hash_of(value: Any) -> str:

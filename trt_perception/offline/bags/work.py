@@ -126,7 +126,7 @@ class Work:
         bags = defaultdict[str, list[str]](list)
         for run in self.runs:
             for remark in run.plan.remarks:
-                bags[remark].append(run.plan.bag)
+                bags[remark].append(run.plan.label)
         return [f'{join_first_items(bags[each], MOST_NAMED)}: {each}' for each in bags]
 
     def process(self, run_parts: PartsRunner, progress: Callable[[int, int | None], None]) -> None:
@@ -203,14 +203,14 @@ class Work:
             return
         run.join = BagJoin(run.plan, self.job.parameters, run.ledger, facts)
         for remark in run.join.remarks:
-            self._say(f'{run.plan.bag}: {remark}')
-        self._join(run.join)
+            self._say(f'{run.plan.label}: {remark}')
+        self._join(run)
 
     def _on_finished(self, part: Part) -> None:
         run = self._by_bag[part.bag]
         if run.join is None:
             return
-        self._join(run.join)
+        self._join(run)
         if not run.join.has_result(part):
             folder = part.target.parent
             found = f'its result is missing: its worker has another folder {folder}'
@@ -222,10 +222,10 @@ class Work:
             self._say(sentence)
         run.failure = run.failure or sentence
 
-    def _join(self, join: BagJoin) -> None:
-        for report in join.join_ready():
+    def _join(self, run: BagRun) -> None:
+        for report in run.join.join_ready() if run.join is not None else ():
             for problem in _problems(report):
-                self._say(f'{join.bag}: {problem}')
+                self._say(f'{run.plan.label}: {problem}')
 
     def _say_missing_calibrations(self) -> None:
         bags = defaultdict[str, list[str]](list)
@@ -233,7 +233,7 @@ class Work:
             for camera in () if run.ledger.is_complete else run.plan.cameras:
                 parameters = self.job.parameters.camera(camera.name)
                 if not camera.info_topic and not parameters.model_focal_length:
-                    bags[camera.topic].append(run.plan.bag)
+                    bags[camera.topic].append(run.plan.label)
         for topic, names in bags.items():
             self._say(
                 f'{join_first_items(names, MOST_NAMED)}: {topic} has no camera_info, so the '

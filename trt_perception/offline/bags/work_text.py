@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from trt_perception.files.plain_text import counted, format_table
+from trt_perception.files.plain_text import counted, escape_line, format_table, size_text
+from trt_perception.offline.bags.ledger import merge_refusals
 from trt_perception.offline.bags.work import BagRun, Work
 
 _MOST_CLASSES: Final = 10
@@ -51,7 +52,9 @@ def _facts(work: Work) -> Iterator[str]:
     """Yield the detections of each class if they are few, and the rate of this command."""
     classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
     if 1 < len(classes) <= _MOST_CLASSES:
-        yield 'detections: ' + ', '.join(f'{name} {n}' for name, n in classes.most_common())
+        # A table, because a name of a class may be a number.
+        rows = [(name, str(count)) for name, count in classes.most_common()]
+        yield format_table([('class', 'detections'), *rows])
     if work.images and work.seconds:
         rate = work.images / work.seconds
         yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
@@ -85,23 +88,58 @@ def _same_command(work: Work) -> str:
 
 
 def dry_run_text(work: Work) -> str:
-    """Return the cameras, topics, parts, images and existing results of each bag, and a total."""
+    """Return what the command would do, and what exists: one row for each of several bags.
+
+    For a single bag, the text also has its cameras and topics.
+    """
+    if len(work.runs) + len(work.failures) > 1:
+        refused = map(str, merge_refusals(work.refusals))
+        return '\n'.join([_dry_run_table(work), *work.failures.values(), *refused])
     lines = [line for run in work.runs for line in _planned(run, overwrites=work.overwrites)]
+    images = _planned_images(work.image_count)
+    return '\n'.join([*lines, f'{_completeness(work)}: {images} in {_all_parts(work)}'])
+
+
+def _dry_run_table(work: Work) -> str:
+    """Return a row for each bag, and a total."""
+    rows = [['bag', 'images', 'parts written', 'length', 'size', 'result']]
+    for run in work.runs:
+        plan = run.plan
+        count = 'unknown'
+        if plan.image_count is not None:
+            count = f'{"about " * (plan.share < 1)}{plan.image_count}'
+        result = str(plan.output)
+        if run.refusal is not None:
+            result = 'refused'
+        elif work.overwrites and plan.output.exists():
+            result += ', replaced'
+        rows.append([plan.bag, count, *_extent([run]), result])
+    rows += [[bag, '', '', '', '', 'failed'] for bag in work.failures]
     known = sum(run.plan.image_count or 0 for run in work.runs)
-    unknown = ' and an unknown number of others' if work.image_count is None else ''
-    images = f'{counted(known, "image")}{unknown}'
-    lines.append(f'{_completeness(work)}: {images} in {_all_parts(work)}')
-    return '\n'.join([*lines, *work.failures.values()])
+    count = f'{"at least " * (work.image_count is None)}{known}'
+    rows.append([_completeness(work), count, *_extent(work.runs), ''])
+    return format_table(rows)
+
+
+def _extent(runs: Sequence[BagRun]) -> list[str]:
+    """Return the numbers of written and all parts, the length and the size of bags."""
+    written = sum(len(run.ledger.reports) for run in runs)
+    parts = sum(run.plan.part_count for run in runs)
+    length_s = sum(run.plan.end_ns - run.plan.start_ns for run in runs) / 1e9
+    return [f'{written}/{parts}', f'{length_s:.1f} s', size_text(sum(r.plan.size for r in runs))]
+
+
+def _planned_images(count: int | None) -> str:
+    return 'an unknown number of images' if count is None else counted(count, 'image')
 
 
 def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
     plan = run.plan
-    images = 'an unknown number of images'
-    if plan.image_count is not None:
-        images = f'{"about " * (plan.share < 1)}{counted(plan.image_count, "image")}'
+    estimated = plan.image_count is not None and plan.share < 1
+    images = f'{"about " * estimated}{_planned_images(plan.image_count)}'
     length_s = (plan.end_ns - plan.start_ns) / 1e9
     yield (
-        f'{plan.bag}: {images} of {counted(len(plan.cameras), "camera")} in {length_s:.1f} s, '
+        f'{plan.label}: {images} of {counted(len(plan.cameras), "camera")} in {length_s:.1f} s, '
         f'{counted(plan.part_count, "part")} of up to {plan.options.part_ns / 1e9:g} s'
     )
     rows = [('  camera', 'topic', 'images', 'camera_info')]
@@ -110,7 +148,7 @@ def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
         name, info = camera.name or repr(''), camera.info_topic or 'none'
         rows.append((f'  {name}', camera.topic, count, info))
     yield format_table(rows)
-    yield f'  output {plan.output}: {_state(run, overwrites=overwrites)}'
+    yield f'  output {escape_line(plan.output)}: {_state(run, overwrites=overwrites)}'
 
 
 def _state(run: BagRun, *, overwrites: bool) -> str:

@@ -10,6 +10,7 @@ import itertools
 import math
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -64,7 +65,8 @@ examples:
   detect_bag yolo.engine bags/* --output found --workers 16 --ray-address gpu1:6379
 
 A bag is a folder of rosbag2, or a single .mcap or .db3 file. Each new bag is a folder of rosbag2.
-With several bags, each one has a folder below the output folder.
+With several bags, each one has a folder of its name below the output folder. Bags with equal names
+also have the folders above them in their names: monday/front becomes monday_front.
 
 The model sees each image of each camera. Without --camera, every topic of colour images is a
 camera: /front/image_raw is the camera front. The results have the topics and values of the node:
@@ -275,28 +277,75 @@ def _output_folders(bags: Sequence[str], output: Path) -> dict[str, Path]:
     """Return the folder of each new bag.
 
     Raises:
-        ConfigError: two bags have one name, or a bag would replace an input.
+        ConfigError: a bag is given twice, two bags need one name, or a bag would replace an input.
     """
+    names = _output_names(bags) if len(bags) > 1 else {bags[0]: ''}
     folders: dict[str, Path] = {}
-    taken = set[Path]()
     # Sets, because comparing each output with each bag takes minutes for a thousand bags.
     read = {path for bag in bags for path in _read_paths(Path(bag))}
     above = {parent for path in read for parent in path.parents}
-    for bag in bags:
-        path = Path(bag)
-        name = path.stem if path.is_file() else real_path(path).name
-        folder = output / name if len(bags) > 1 else output
-        if folder in taken:
-            raise ConfigError(
-                bag, f'another bag has the name {name}', fix='process them with two commands'
-            )
+    for bag, name in names.items():
+        folder = output / name
         written = real_path(folder)
         if written in above or not read.isdisjoint((written, *written.parents)):
             found = f'{folder} is a bag that is read, is inside it, or has files of it'
             raise ConfigError('--output', found, fix='choose another folder')
         folders[bag] = folder
-        taken.add(folder)
     return folders
+
+
+def _output_names(bags: Sequence[str]) -> dict[str, str]:
+    """Return a different name for each bag, the same in any order of the bags.
+
+    A name is the last part of the path. Bags with equal names get as many folders in front of
+    their names as needed.
+
+    Raises:
+        ConfigError: a bag is given twice, or two names stay equal.
+    """
+    by_path: dict[Path, str] = {}
+    for bag in bags:
+        path = real_path(Path(bag))
+        if path in by_path:
+            also = '' if by_path[path] == bag else f', also as {by_path[path]}'
+            raise ConfigError(bag, f'is given twice{also}', fix='give each bag once')
+        by_path[path] = bag
+    parts = _name_parts(bags)
+    used = dict.fromkeys(bags, 1)
+    while True:
+        names = {bag: '_'.join(parts[bag][-used[bag] :]) for bag in bags}
+        counts = Counter(names.values())
+        equal = [bag for bag in bags if counts[names[bag]] > 1]
+        if not equal:
+            return names
+        longer = [bag for bag in equal if used[bag] < len(parts[bag])]
+        if not longer:
+            raise ConfigError(
+                equal[-1],
+                f'another bag also needs the name {names[equal[-1]]}',
+                fix='process them with two commands, each with its own --output',
+            )
+        for bag in longer:
+            used[bag] += 1
+
+
+def _name_parts(bags: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the folders above each bag, and its name: of a file without its suffix.
+
+    If another bag in the same folder has this name, the suffix of a file belongs to its name:
+    ``drive.mcap`` becomes ``drive_mcap``.
+    """
+    parts: dict[str, tuple[str, ...]] = {}
+    for bag in bags:
+        path = Path(bag)
+        # The name of a link to a file is that of the link.
+        whole = real_path(path.parent) / path.stem if path.is_file() else real_path(path)
+        parts[bag] = whole.parts[1:] or ('',)
+    counts = Counter(parts.values())
+    for bag, words in parts.items():
+        if counts[words] > 1 and Path(bag).is_file():
+            parts[bag] = *words[:-1], Path(bag).name.replace('.', '_')
+    return parts
 
 
 def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> None:
@@ -358,7 +407,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         '--dry-run',
         action='store_true',
-        help='only list cameras, topics, parts, images and existing results',
+        help='only list cameras, topics, parts, images and existing results; of several bags, one '
+        'row each',
     )
     add(
         '--camera',

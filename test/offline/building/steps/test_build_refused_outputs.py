@@ -59,7 +59,7 @@ def test_full_disk_is_reported(tmp_path):
     assert done.returncode == 1, done.stderr
     assert 'net.engine: ' in done.stderr
     assert 'File too large' in done.stderr
-    assert ' MiB free' in done.stderr
+    assert 'iB free' in done.stderr
     assert contents_by_path(tmp_path) == before
 
 

@@ -98,6 +98,9 @@ def load_options(config: Path | None, given: Mapping[str, Any]) -> BuildOptions:
 def _unknown_fix(name: str) -> str:
     """Return what to write instead of an unknown key; '' if nothing is similar."""
     foreign = foreign_names(name)
+    if foreign and foreign.builds_with:
+        option, _, value = foreign.builds_with.removeprefix('--').partition(' ')
+        return f"did you mean '{f'{option}: {value}' if value else option}'?"
     if foreign and (not foreign.ours or _option_name(foreign.ours) in _OPTIONS_BY_NAME):
         return foreign.fix(lambda known: f"'{_option_name(known)}'?", _option_name)
     near = closest_words(name.replace('-', '_'), _OPTIONS_BY_NAME, cutoff=0.8)
