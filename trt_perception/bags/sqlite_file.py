@@ -8,8 +8,8 @@ of the file. Messages on damaged pages are skipped, and the others are read.
 SQLite reads zeros after the end of a file that ends within a page. A message that continues there
 is a loss.
 Limitations: SQLite has no checksums, so flipped bits inside of messages are not detected. If a
-file ends within zeros of a message longer than a page, an earlier message with the same zeros may be
-the loss instead.
+file ends within zeros of a message that is longer than a page, an earlier message with the same
+zeros may be the loss instead.
 """
 
 from __future__ import annotations
