@@ -168,6 +168,8 @@ class CameraWatchdog:
     def skip(self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics) -> None:
         """Record the counts of a disabled camera without a check."""
         self._drops_since = self._follow(time_s, counts, pipeline)
+        # Do not report images that were lost or replaced while the camera was switched off.
+        self._snapshots = deque([self._drops_since])
 
     def _follow(
         self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics
