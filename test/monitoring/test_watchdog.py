@@ -232,6 +232,10 @@ SCENES = {
         )
         for replaced in (1, 2, 14)
     },
+    'images above max_rate_hz are dropped, and others are replaced': (
+        healthy,
+        [(4, 15, {'rate_limit': 8, 'replaced': 3})],
+    ),
     'worker is too slow': (
         healthy,
         [{'worker_share': 0.8, 'model_share': 0.6}, (4, 15, {'replaced': 10})],
