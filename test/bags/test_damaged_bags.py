@@ -229,6 +229,48 @@ def test_sqlite_file_that_ends_within_a_page_gives_no_message_with_zeros(size, t
         assert bag.losses
 
 
+def assert_cuts_give_no_wrong_message(path, rows, cuts):
+    content = path.read_bytes()
+    for cut in cuts:
+        path.write_bytes(content[:cut])
+        bag = open_bag(path)
+        assert set(rows_of(bag)) <= set(rows)
+        assert bag.losses
+        assert {bag.start_ns, bag.end_ns} <= {log_ns for _, log_ns, _ in rows}
+
+
+def test_cut_sqlite_file_with_messages_of_zeros_gives_no_wrong_message(tmp_path):
+    """Commands of a robot that stands still have the same bytes as a cut command."""
+    rows = [
+        ('/a', START + i * SECOND, b'\0\1\0\0' + bytes(40) + (b'\0', b'\1')[i % 3 == 0] * 8)
+        for i in range(300)
+    ]
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    size = path.stat().st_size
+    cuts = random.Random(1).sample(range(size // 2, size), 150)
+    assert_cuts_give_no_wrong_message(path, rows, cuts)
+
+
+def test_cut_sqlite_file_with_reused_pages_gives_no_wrong_message(tmp_path):
+    """The last page may be in the middle of a message whose other pages are before it."""
+    rows = messages(60, size=9000)
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    with sqlite3.connect(path) as connection:
+        connection.execute('DELETE FROM messages WHERE id % 3 = 0')
+        connection.commit()
+        query = 'INSERT INTO messages (topic_id, timestamp, data) VALUES (?, ?, ?)'
+        topic, name = connection.execute('SELECT id, name FROM topics').fetchone()
+        later = [
+            (name, rows[-1][1] + i, data + data[4:])
+            for i, (_, _, data) in enumerate(messages(12, size=9000), 1)
+        ]
+        connection.executemany(query, [(topic, *row[1:]) for row in later])
+    connection.close()
+    size = path.stat().st_size
+    cuts = random.Random(2).sample(range(size // 2, size), 150)
+    assert_cuts_give_no_wrong_message(path, [*rows, *later], cuts)
+
+
 def test_sqlite_file_without_index_is_sorted(tmp_path):
     path = write_folder(tmp_path / 'bag', ROWS[::-1]) / 'bag.db3'
     with sqlite3.connect(path) as connection:

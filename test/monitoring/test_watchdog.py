@@ -232,6 +232,10 @@ SCENES = {
         )
         for replaced in (1, 2, 14)
     },
+    'images above max_rate_hz are dropped, and others are replaced': (
+        healthy,
+        [(4, 15, {'rate_limit': 8, 'replaced': 3})],
+    ),
     'worker is too slow': (
         healthy,
         [{'worker_share': 0.8, 'model_share': 0.6}, (4, 15, {'replaced': 10})],
@@ -427,3 +431,13 @@ ERROR = StatusSummary(Level.ERROR, 'stalled', 'no image')
 )
 def test_notes_and_equal_node_names_are_added_to_problems(found, same_name, notes, expected):
     assert with_notes(found, same_name, notes) == expected
+
+
+def test_images_lost_while_a_camera_is_off_are_no_problem_of_the_camera():
+    activation = healthy()
+    activation.enabled = False
+    activation.run(5, 15, lost=5, disabled=15)
+    activation.enabled = True
+    activation.run(3, 15)
+    assert {state.kind for state in activation.health_states} == {''}
+    assert activation.seconds_until('lost_in_transport', 15, lost=5) <= PROMISE_S

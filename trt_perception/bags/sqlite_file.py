@@ -7,7 +7,9 @@ Guarantees: the file is opened read-only. Memory is bounded by constants, and th
 of the file. Messages on damaged pages are skipped, and the others are read.
 SQLite reads zeros after the end of a file that ends within a page. A message that continues there
 is a loss.
-Limitation: SQLite has no checksums, so flipped bits inside of messages are not detected.
+Limitations: SQLite has no checksums, so flipped bits inside of messages are not detected. If a
+file ends within zeros of a message that is longer than a page, an earlier message with the same
+zeros may be the loss instead.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ _SETTINGS: Final = (
 )
 # Damaged ranges of ids that are skipped in one file.
 _MAX_GAPS: Final = 2000
-_LEAST_PAGE_BYTES: Final = 512
+_LEAST_USABLE_BYTES: Final = 480
+# First byte of a page with rows of a table.
+_TABLE_LEAF: Final = b'\x0d'
 # A page with a further part of a long message starts with the number of the next page.
 _PAGE_NUMBER_BYTES: Final = 4
 
@@ -72,31 +76,45 @@ class _Row(NamedTuple):
 class _CutPage(NamedTuple):
     """The last page of a file that ends within this page.
 
+    See "B-tree Pages" and "Cell Payload Overflow Pages" in SQLite's description of its file format
+    for the formulas.
+
     Attributes:
         content: the bytes that the file has.
-        size: bytes of a complete page.
+        usable: bytes of a complete page without reserved bytes.
+        number: number of the page, from 1.
+        cut_rows: by id of each row whose first part is cut in this page, the number of zeros that
+            SQLite reads at the end of the row. It is 0 for a row with further pages, because the
+            number of the next page is cut, too.
     """
 
     content: bytes
-    size: int
+    usable: int
+    number: int
+    cut_rows: Mapping[int, int]
 
     def has_part_of(self, row: _Row, data: bytes) -> bool:
-        """Return whether the data look like the end of the file, followed by SQLite's zeros."""
-        known, written = data.rstrip(b'\0'), self.content.rstrip(b'\0')
-        zeros, zeros_written = len(data) - len(known), len(self.content) - len(written)
-        if zeros > zeros_written and written.endswith(known):
-            return True  # a short message starts in this page
-        # A long message ends in this page, after the number of the next page. See "Cell Payload
-        # Overflow Pages" in SQLite's description of its file format for these formulas.
+        """Return whether the message is cut here, so that SQLite reads zeros in its data."""
+        zeros = self.cut_rows.get(row.id)
+        if zeros is not None and not data[max(0, len(data) - zeros) :].strip(b'\0'):
+            return True
+        # Otherwise, a further part of a long message may be cut.
+        following = int.from_bytes(self.content[:_PAGE_NUMBER_BYTES], 'big')
         header = 4 + ((2 * len(data) + 12).bit_length() + 6) // 7
-        payload = header + _integer_bytes(row.topic_id) + _integer_bytes(row.timestamp) + len(data)
-        usable = self.size - _PAGE_NUMBER_BYTES
-        least = (self.size - 12) * 32 // 255 - 23
-        end = (payload - least) % usable
-        if least + end <= self.size - 35:
-            end = usable  # the first page has the rest
+        header += _integer_bytes(row.topic_id) + _integer_bytes(row.timestamp)
+        first = _first_part_bytes(header + len(data), self.usable) - header
+        if first >= len(data) or following > self.number:
+            return False  # SQLite refuses a page number after the end of the file
+        room = self.usable - _PAGE_NUMBER_BYTES
+        last = first + (len(data) - first - 1) // room * room
+        starts = range(first, last, room) if following else (last,)
         part = self.content[_PAGE_NUMBER_BYTES:]
-        return len(part) < end <= len(data) and data[-end:] == part.ljust(end, b'\0')
+        return any(
+            data.startswith(part, start)
+            and start + len(part) < min(start + room, len(data))
+            and not data[start + len(part) : start + room].strip(b'\0')
+            for start in starts
+        )
 
 
 class SqliteFile:
@@ -220,6 +238,9 @@ class SqliteFile:
             times = [end[0] for end in ends if end is not None]
         except (*_SQLITE_ERRORS, DamageError) as error:
             rows = self._rows_by_id(connection, (), lambda *_: None)
+            # SQLite reads zeros in the timestamp of a row that is cut there.
+            cut_rows = self._cut_page.cut_rows if self._cut_page else {}
+            rows = (row for row in rows if row.id not in cut_rows)
             times = [row.timestamp for row in _first_and_last(rows)]
             if not times:  # otherwise a cursor reports it
                 self.losses.append(BagLoss(self.name, None, None, f'SQLite: {error}'))
@@ -390,13 +411,54 @@ class SqliteCursor:
 
 def _read_cut_page(file: BinaryIO, size: int) -> _CutPage | None:
     """Return the last page of a file if it is incomplete."""
-    page_size = int.from_bytes(file.read(18)[16:], 'big')
+    header = file.read(21).ljust(21, b'\0')
+    page_size = int.from_bytes(header[16:18], 'big')
     if page_size == 1:  # stands for 65536, which needs 17 bits
         page_size = 2**16
-    if page_size < _LEAST_PAGE_BYTES or size % page_size == 0:  # SQLite refuses a smaller page
+    usable = page_size - header[20]
+    if usable < _LEAST_USABLE_BYTES or size % page_size == 0:  # SQLite refuses a smaller page
         return None
     file.seek(size - size % page_size)
-    return _CutPage(file.read(page_size), page_size)
+    content = file.read(page_size)
+    return _CutPage(content, usable, size // page_size + 1, _cut_rows(content, usable))
+
+
+def _cut_rows(content: bytes, usable: int) -> dict[int, int]:
+    """Return `_CutPage.cut_rows` of a page that may have rows of a table."""
+    rows: dict[int, int] = {}
+    if not content.startswith(_TABLE_LEAF):
+        return rows
+    count = int.from_bytes(content[3:5], 'big')
+    for place in range(8, min(8 + 2 * count, len(content) - 1), 2):
+        start = int.from_bytes(content[place : place + 2], 'big')
+        payload, start = _read_varint(content, start)
+        number, start = _read_varint(content, start)
+        first = _first_part_bytes(payload, usable)
+        has_more = first < payload
+        missing = start + first + has_more * _PAGE_NUMBER_BYTES - len(content)
+        if missing > 0:
+            rows[number] = 0 if has_more else missing
+    return rows
+
+
+def _read_varint(content: bytes, start: int) -> tuple[int, int]:
+    """Return an integer of variable length, and its end. Zeros follow the content."""
+    value = 0
+    for place in range(start, start + 8):
+        byte = content[place] if place < len(content) else 0
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, place + 1
+    return value << 8 | int.from_bytes(content[start + 8 : start + 9], 'big'), start + 9
+
+
+def _first_part_bytes(payload: int, usable: int) -> int:
+    """Return how many bytes of a row are not in further pages."""
+    if payload <= usable - 35:
+        return payload
+    least = (usable - 12) * 32 // 255 - 23
+    first = least + (payload - least) % (usable - _PAGE_NUMBER_BYTES)
+    return first if first <= usable - 35 else least
 
 
 def _integer_bytes(value: int) -> int:

@@ -168,6 +168,8 @@ class CameraWatchdog:
     def skip(self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics) -> None:
         """Record the counts of a disabled camera without a check."""
         self._drops_since = self._follow(time_s, counts, pipeline)
+        # Do not report images that were lost or replaced while the camera was switched off.
+        self._snapshots = deque([self._drops_since])
 
     def _follow(
         self, time_s: float, counts: FrameStatistics, pipeline: PipelineStatistics
@@ -287,13 +289,20 @@ class CameraWatchdog:
             return None
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
         sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
-        if sent_hz is not None and done_hz is not None and done_hz < (1 - _MIN_SHARE) * sent_hz:
+        # With max_rate_hz, most images between the two rates are dropped as requested.
+        is_limited = now.dropped.get('rate_limit', 0) > then.dropped.get('rate_limit', 0)
+        if (
+            not is_limited
+            and sent_hz is not None
+            and done_hz is not None
+            and done_hz < (1 - _MIN_SHARE) * sent_hz
+        ):
             # Do not show the share of replaced images: it covers another period than the rates.
             seen = (
                 f'the camera sends {sent_hz:.1f} Hz, but the node processes only '
                 f'{done_hz:.1f} Hz: the other images'
             )
-        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates are still unknown
+        elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates do not show it
             seen = f'the camera is faster than the node: {replaced / received:.0%} of the images'
         else:
             return None
