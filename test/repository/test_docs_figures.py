@@ -841,7 +841,7 @@ def test_boxes_in_space_are_right_for_most_visible_objects():
         for region in ('mask', 'box')
     )
     page = (ROOT / 'docs' / 'boxes_3d.md').read_text(encoding='utf-8')
-    assert f'{mask:.1f} % of the visible objects with masks, and of {box:.1f} % with boxes' in page
+    assert f'{mask:.1f} % of the visible objects with masks, and for {box:.1f} % with' in page
     for region in record['figures']['visible'].values():
         mode, *others = (figures['depth_percent'] for figures in region.values())
         assert mode > max(others) + 10
