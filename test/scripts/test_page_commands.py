@@ -27,6 +27,9 @@ RUN_ELSEWHERE = {
     'ros2 launch trt_perception detect.launch.py ': (
         'test/repository/test_docs.py: test_launch_commands_have_known_arguments'
     ),
+    'ros2 launch trt_perception demo.launch.py': (
+        'test/ros/test_launch.py: test_demo_of_two_cameras_detects_digits'
+    ),
 }
 #: Why other commands are not run, by the beginning of the command.
 NOT_RUN = {
@@ -99,14 +102,18 @@ LASTING = {
 @pytest.mark.timeout(600)  # starts ten programs
 @pytest.mark.parametrize('page', [README, TUTORIAL], ids=['README', 'tutorial'])
 def test_commands_of_the_page_work_one_after_the_other(page, start, tmp_path):
-    lasting = []
+    for values in re.findall(r'^```yaml\n(.*?)^```', page, re.DOTALL | re.MULTILINE):
+        (tmp_path / 'my.yaml').write_text(values, encoding='utf-8')
+    lasting = {}
     for command in filter(is_run_here, commands(page)):
+        words = next((words for words in LASTING if command.startswith(words)), None)
+        if words in lasting:
+            lasting[words].close()  # the page says: end it with Ctrl-C
         program = start(command)
-        line = [line for words, line in LASTING.items() if command.startswith(words)]
-        if line:
-            program.wait_for_line(*line)
-            lasting.append(program)
+        if words:
+            program.wait_for_line(LASTING[words])
+            lasting[words] = program
         else:
             assert program.wait() == 0, f'{command}\n{program.output}'
-    assert len(lasting) == len(LASTING)
-    assert all(program.alive for program in lasting)
+    assert lasting.keys() == LASTING.keys()
+    assert all(program.alive for program in lasting.values())
