@@ -116,8 +116,8 @@ def launch_arguments(share: Path) -> dict[str, tuple[str, str]]:
         'namespace': ('', 'Namespace of the node and its topics.'),
         'nodes': (
             '1',
-            'Number of nodes, detector_0, detector_1 and so on, each with a share of the cameras. '
-            '1: one node, detector.',
+            'Number of nodes that share the cameras. 1: one node, detector. '
+            'More: detector_0, detector_1 and so on.',
         ),
         'rviz': (
             'false',
