@@ -12,7 +12,7 @@ from typing import Any
 
 from trt_perception.bags.writer import check_bag_name
 from trt_perception.errors import ConfigError, TrtPerceptionError
-from trt_perception.files.plain_text import escape_line
+from trt_perception.files.plain_text import to_one_line
 from trt_perception.model.files.model_file import ModelFile, is_onnx
 from trt_perception.offline.bags.cameras import find_cameras
 from trt_perception.offline.bags.ledger import Ledger, read_ledger
@@ -74,8 +74,7 @@ def prepare(
         except TrtPerceptionError as error:
             if count == 1:
                 raise
-            # The error names the bag.
-            failures[bag] = str(error).replace(bag, escape_line(bag))
+            failures[bag] = to_one_line(error, longest=4000)
 
     plans: list[BagPlan] = []
     for done, (bag, output) in enumerate(request.outputs.items()):
