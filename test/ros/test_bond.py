@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import threading
+import time
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -116,8 +117,14 @@ class Sister:
         self._client.spin_until(lambda: len(self.heartbeats()) >= seen, 'further heartbeats')
 
     def say_until(self, condition, what, *, active):
+        # Without a pause, own messages would displace the node's answer from the queue.
+        due = time.monotonic()
+
         def is_met():
-            self.say(active=active)
+            nonlocal due
+            if time.monotonic() >= due:
+                self.say(active=active)
+                due = time.monotonic() + 0.05
             return condition()
 
         self._client.spin_until(is_met, what)
