@@ -85,9 +85,8 @@ class AnnotationsSerializer:
         self._skeleton = skeleton
         self._has_metadata = has_metadata
         self._no_metadata = _EMPTY if has_metadata else b''
-        self._class_metadata = [
-            _COUNT.pack(3) + _aligned_strings('class', name, 'score') for name in class_names
-        ]
+        # The start of an object's metadata, by class id, once an object of the class was found.
+        self._class_metadata: dict[int, bytes] = {}
 
     def __call__(self, stamp: Stamp, size_wh: tuple[int, int], found: Detections) -> bytearray:
         """Serialise the drawings of an image.
@@ -140,6 +139,11 @@ class AnnotationsSerializer:
         """Return the metadata of each box: class, score and id."""
         if not self._has_metadata:
             return [b''] * len(found)
+        for class_id in set(found.class_ids.tolist()) - self._class_metadata.keys():
+            name = self._class_names[class_id]
+            self._class_metadata[class_id] = _COUNT.pack(3) + _aligned_strings(
+                'class', name, 'score'
+            )
         # The text of a float32 is the shortest decimal number that is this float32.
         rows = zip(found.class_ids.tolist(), found.scores, _ids(found), strict=True)
         return [
