@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
@@ -32,8 +31,8 @@ FOLDER = Path(__file__).resolve().parent
 sys.path += [str(FOLDER), str(ROOT)]
 
 import cv2  # noqa: E402
-import gpus  # noqa: E402
 import numpy as np  # noqa: E402
+from machine import describe_machine  # noqa: E402
 
 from trt_perception.bags.bag import BagMessage  # noqa: E402
 from trt_perception.bags.definitions import bag_topic  # noqa: E402
@@ -273,7 +272,7 @@ def main(arguments=None):
     options = parse_arguments(arguments)
     keep_freed_memory()
     record = {
-        'machine': machine(),
+        'machine': describe_machine(),
         'settings': settings(options),
         'sides': {},
         'failures': {},
@@ -353,18 +352,6 @@ def print_table(record):
     for seconds in (each['seconds'] for each in record['sides'].get('steps', [])):
         shares = ', '.join(f'{key} {value:.3f} s' for key, value in seconds.items())
         print(f'time of the threads: {shares}')
-
-
-def machine():
-    """Return a description of this machine."""
-    return {
-        'gpus': gpus.names(),
-        'driver': gpus.driver(),
-        'processor': platform.machine(),
-        'cores': len(os.sched_getaffinity(0)),
-        'python': platform.python_version(),
-        'system': platform.platform(),
-    }
 
 
 def settings(options):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ import gpus  # noqa: E402
 import numpy as np  # noqa: E402
 from children import Child  # noqa: E402
 from frames import COUNT, SCENES, picture_files, scenes  # noqa: E402
+from machine import describe_machine  # noqa: E402
 from report import agreement, print_table, summary  # noqa: E402
 from side import CONFIDENCE, IOU, MAX_BOXES  # noqa: E402
 
@@ -91,7 +91,12 @@ def sides(options):
 
 def main(arguments=None):
     options = parse_arguments(arguments)
-    record = {'machine': machine(), 'settings': settings(options), 'sides': {}, 'failures': {}}
+    record = {
+        'machine': describe_machine(),
+        'settings': settings(options),
+        'sides': {},
+        'failures': {},
+    }
     record['medians'] = {}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as ends:
         frames = Path(folder) / 'frames.npy'
@@ -169,18 +174,6 @@ def wait(child, timeout_s):
     while not child.has_line(0.2):
         if time.monotonic() > end:
             child.fail(f'printed nothing within {timeout_s:.0f} s')
-
-
-def machine():
-    """Return a description of this machine."""
-    return {
-        'gpus': gpus.names(),
-        'driver': gpus.driver(),
-        'processor': platform.machine(),
-        'cores': len(os.sched_getaffinity(0)),
-        'python': platform.python_version(),
-        'system': platform.platform(),
-    }
 
 
 def settings(options):
