@@ -35,7 +35,7 @@ def data_files():
 
 setup(
     name=PACKAGE,
-    version='0.1.0',
+    version='0.2.0',
     packages=find_packages(include=[PACKAGE, f'{PACKAGE}.*']),
     package_data={
         PACKAGE: ['py.typed'],
