@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import itertools
 import json
 import re
 import sys
@@ -425,6 +426,18 @@ def peers():
     return recorded_table('peers.json', 'report') + '\n' + picture
 
 
+def peers_short():
+    """Return the programs in Python that scripts/bench peers compares, in a few columns."""
+    report, record = recorded_peers('peers.json', 'report')
+    record['medians'] = {
+        name: median
+        for name, median in record['medians'].items()
+        if not name.startswith(('ours', 'limit')) or name == 'ours_python'
+    }
+    heads = 'program', 'frames/s', 'p50, ms', 'CPU, ms'
+    return table(heads, best_in_bold(columns(report, record, heads), highest={1}))
+
+
 def peers_300():
     """Return the figures of scripts/bench peers with 300 boxes."""
     return recorded_table('peers_300_boxes.json', 'report')
@@ -436,18 +449,60 @@ def peers_trained():
 
 
 def peers_dds():
-    """Return the figures of scripts/bench peers_dds and their plot."""
-    picture = '![Latency, lost images and CPU time of each side](images/peers_dds.png)\n'
-    return recorded_table('peers_dds.json', 'dds_report') + '\n' + picture
+    """Return the figures of scripts/bench peers_dds."""
+    return recorded_table('peers_dds.json', 'dds_report')
+
+
+def peers_dds_short():
+    """Return the figures of scripts/bench peers_dds in a few columns, and their plot."""
+    picture = '![Latency and CPU time of each side](images/peers_dds.png)\n'
+    report, record = recorded_peers('peers_dds.json', 'dds_report')
+    heads = 'cameras', 'program', 'p50, ms', 'p99, ms', 'CPU, ms', 'GPU, MiB'
+    rows = columns(report, record, heads)
+    groups = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row[0])]
+    rows = [row for group in groups for row in best_in_bold(group)]
+    return table(heads, rows) + '\n' + picture
 
 
 def recorded_table(name, module):
     """Return the table of a record on a GPU, with the rows of a module in benchmarks/peers."""
+    report, record = recorded_peers(name, module)
+    return table(report.HEADS, report.table_rows(record))
+
+
+def recorded_peers(name, module):
+    """Return a module in benchmarks/peers, and a record on a GPU."""
     sys.path.append(str(ROOT / 'scripts' / 'benchmarks' / 'peers'))
-    report = importlib.import_module(module)
     path = ROOT / 'docs' / 'data' / 'benchmarks' / 'gpu' / name
-    record = json.loads(path.read_text(encoding='utf-8'))
-    return table(('', *report.HEADS), report.table_rows(record))
+    return importlib.import_module(module), json.loads(path.read_text(encoding='utf-8'))
+
+
+def columns(report, record, heads):
+    """Return these columns of a report's table."""
+    places = [report.HEADS.index(head) for head in heads]
+    return [[row[place] for place in places] for row in report.table_rows(record)]
+
+
+def best_in_bold(rows, highest=()):
+    """Return rows with the best figure of each column in bold.
+
+    Args:
+        rows: cells, of which those with a figure in each row are compared.
+        highest: the columns in which the highest figure is best.
+    """
+    marked = [list(row) for row in rows]
+    for place, cells in enumerate(zip(*rows, strict=True)):
+        try:
+            figures = [float(cell) for cell in cells]
+        except ValueError:
+            continue
+        best = (max if place in highest else min)(figures)
+        if best == (min if place in highest else max)(figures):
+            continue  # all are equal, such as the number of cameras
+        for row, figure in zip(marked, figures, strict=True):
+            if figure == best:
+                row[place] = f'**{row[place]}**'
+    return marked
 
 
 PARTS = {
@@ -466,6 +521,7 @@ PARTS = {
         ),
         *(command_usage, exit_codes, error_classes, presets, families, preprocessing),
         *(box_accuracy, box_delays, peers, peers_300, peers_trained, peers_dds),
+        *(peers_short, peers_dds_short),
     )
 }
 

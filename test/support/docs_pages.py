@@ -26,15 +26,19 @@ README, INDEX, OWN_MODEL, TROUBLESHOOTING, TRANSPORT = (
         'docs/transport.md',
     )
 )
-ARCHITECTURE, MANIFEST, RECOGNITION_PAGE, ERRORS, BENCHMARKS = (
+ARCHITECTURE, MANIFEST, RECOGNITION_PAGE, ERRORS = (
     (ROOT / name).read_text(encoding='utf-8')
     for name in (
         'docs/architecture.md',
         'docs/manifest.md',
         'docs/recognition.md',
         'docs/errors.md',
-        'docs/benchmarks.md',
     )
+)
+#: Both pages about benchmarks. No heading is on both.
+BENCHMARKS = '\n'.join(
+    (ROOT / 'docs' / name).read_text(encoding='utf-8')
+    for name in ('benchmarks.md', 'benchmarks_details.md')
 )
 
 

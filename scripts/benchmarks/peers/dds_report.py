@@ -15,7 +15,10 @@ TITLES = {
     'ultralytics': 'Ultralytics in rclpy, a node each',
     'onnxruntime': 'ONNX Runtime and OpenCV in rclpy, a node each',
 }
-HEADS = 'p50, ms', 'p95, ms', 'p99, ms', 'lost', 'CPU, ms', 'host, MiB', 'GPU, MiB', 'boxes'
+HEADS = (
+    *('cameras', 'program', 'p50, ms', 'p95, ms', 'p99, ms', 'lost'),
+    *('CPU, ms', 'host, MiB', 'GPU, MiB', 'boxes'),
+)
 _FORMS = '{:.1f}', '{:.1f}', '{:.1f}', '{:.1%}', '{:.1f}', '{:.0f}', '{:.0f}', '{:.0f}'
 
 
@@ -45,15 +48,16 @@ def summary(case):
 
 
 def title(count, name):
-    """Return the first cell of a side's row."""
+    """Return the title of a side in the plot and in messages."""
     return f'{count} camera{"s" if count > 1 else ""}: {TITLES[name]}'
 
 
 def table_rows(record):
-    """Return the rows of the table: a title and a cell for each of HEADS."""
+    """Return the rows of the table: a cell for each of HEADS."""
     return [
         (
-            title(case['count'], name),
+            str(case['count']),
+            TITLES[name],
             *(
                 '-' if median[key] is None else form.format(median[key])
                 for key, form in zip(FIGURES, _FORMS, strict=True)
@@ -66,15 +70,15 @@ def table_rows(record):
 
 def print_table(record):
     """Print the table."""
-    for first, *cells in [('', *HEADS), *table_rows(record)]:
-        print(f'{first:58}' + ''.join(f'{cell:>11}' for cell in cells))
+    for count, program, *cells in [HEADS, *table_rows(record)]:
+        print(f'{count:9}{program:46}' + ''.join(f'{cell:>11}' for cell in cells))
     for case in record['cases']:
         for name, error in case['failures'].items():
             print(f'{title(case["count"], name)} failed: {error.rpartition(chr(10))[2]}')
 
 
 def plot(record, path):
-    """Draw latency and CPU time of each side, and the lost images."""
+    """Draw latency and CPU time of each side, and the lost images if there are any."""
     from trt_perception.offline.evaluation.report.plot_files import new_figure, write_figure
 
     rows = [
@@ -83,7 +87,6 @@ def plot(record, path):
         for name, median in case['medians'].items()
     ][::-1]
     figure = new_figure(13, 1.2 + 0.35 * len(rows))
-    axes = figure.subplots(1, 4, sharey=True)
     colors = ['tab:blue' if name == 'ours' else 'tab:gray' for _, name, _ in rows]
     columns = {
         'p50_ms': ('latency p50, ms', '%.1f'),
@@ -91,6 +94,9 @@ def plot(record, path):
         'lost_share': ('lost images, %', '%.1f'),
         'cpu_ms': ('CPU, ms', '%.1f'),
     }
+    if not any(median['lost_share'] for _, _, median in rows):
+        del columns['lost_share']
+    axes = figure.subplots(1, len(columns), sharey=True)
     for axis, (key, (label, form)) in zip(axes, columns.items(), strict=True):
         factor = 100 if key == 'lost_share' else 1
         values = [factor * (median[key] or 0) for _, _, median in rows]

@@ -25,7 +25,10 @@ TITLES = {
     'limit_1': 'limit: only upload and graph, one in flight',
     'limit_8': 'limit, eight in flight',
 }
-HEADS = 'frames/s', 'p50, ms', 'p99, ms', 'CPU, ms', 'GPU, MiB', 'host, MiB', 'same boxes'
+HEADS = (
+    *('program', 'frames/s', 'p50, ms', 'p99, ms', 'CPU, ms'),
+    *('GPU, MiB', 'host, MiB', 'same boxes'),
+)
 
 
 def title(name, side):
@@ -91,7 +94,7 @@ def summary(record):
 
 
 def table_rows(record):
-    """Return the rows of the table: a title and a cell for each of HEADS."""
+    """Return the rows of the table: a cell for each of HEADS."""
     rows = []
     for name, median in record['medians'].items():
         side = record['sides'][name]
@@ -111,7 +114,7 @@ def table_rows(record):
 
 def print_table(record):
     """Print the table."""
-    rows = [('', *HEADS), *table_rows(record)]
+    rows = [HEADS, *table_rows(record)]
     for first, *cells in rows:
         print(f'{first:48}' + ''.join(f'{cell:>12}' for cell in cells))
     for name, error in record['failures'].items():
