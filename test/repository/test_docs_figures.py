@@ -756,6 +756,8 @@ def test_cost_of_tracks_in_the_node_equals_the_recorded_figures():
     assert max(off) - min(off) > max(map(abs, p99))
     assert [each['lost'] for each in record['rounds']['on']] == [0, 0, 0]
     assert f'at least {record["least_frames_per_s"]["on"]:.0f} results per second' in text
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    assert f'[{min(cpu):.1f} to {max(cpu):.1f} ms]' in section(page, 'How good it is')
 
 
 def bag_medians():
@@ -874,21 +876,34 @@ def test_tracker_is_as_good_as_trackers_and_faster():
     low, high = (100 * limit(ratios.values()) for limit in (min, max))
     text = ' '.join(section(BENCHMARKS, 'Tracker compared with trackers').split())
     assert f'takes {low:.0f} to {high:.0f} % of its time' in text
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    assert f'in {low:.0f} to {high:.0f} % of its time' in section(page, 'How good it is')
 
 
 def test_identity_switches_equal_the_recorded_figures():
     text = section(BENCHMARKS, 'Identity switches')
     record = load('benchmarks/track_switches.json')
 
-    def mean(figures):
+    def mean(figures, digits=1):
         rates = [scene['switches_per_100_images'] for scene in figures['seeds'].values()]
-        return f'{statistics.mean(rates):.1f}'
+        return f'{statistics.mean(rates):.{digits}f}'
 
     assert rows(text) == [
         [f'{scene}, {rate}', mean(sides['trackers']), mean(sides['ours'])]
         for scene, rates in record['scenes'].items()
         for rate, sides in rates.items()
     ]
+    less = [
+        100 - 100 * float(mean(sides['ours'], 9)) / float(mean(sides['trackers'], 9))
+        for rates in record['scenes'].values()
+        for sides in rates.values()
+    ]
+    page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
+    summary = ' '.join(section(page, 'When ids switch').split())
+    assert f'ids switch {min(less):.0f} to {max(less):.0f} % less often than' in summary
+    walking = record['scenes']['walking']
+    slow, fast = (mean(walking[rate]['ours'], 0) for rate in ('15 Hz', '30 Hz'))
+    assert f'{slow} times per 100 images at 15 Hz, and {fast} times at 30 Hz' in summary
     counts = {
         len(figures['seeds'])
         for rates in record['scenes'].values()
