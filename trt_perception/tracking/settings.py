@@ -16,7 +16,7 @@ from trt_perception.files.plain_text import closest_words, short_repr
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerSettings:
-    """The settings of a Tracker. docs/tracks.md has their names in other packages.
+    """The settings of a Tracker. docs/coming_from.md has their names in others.
 
     A threshold of a score or an overlap is exceeded by larger values only. The defaults are those
     of ``bytetrack.yaml`` in Ultralytics 8.4. The paper (https://arxiv.org/abs/2110.06864) uses
