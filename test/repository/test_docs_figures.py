@@ -26,16 +26,21 @@ def table(title):
 # Tests of the figures in README.md.
 
 #: A number with the unit of a measurement. Versions have no unit. Sizes of downloads are in GB.
-FIGURE = (
-    r'\d[\d.,]* (?:frames/s|images per second|ms\b|s\b|MiB|GiB|% CPU|% images|times\b|cameras)'
-)
+UNITS = r'frames/s|images per second|ms\b|s\b|MiB|GiB|% CPU|% lost images|times\b|cameras'
+FIGURE = rf'\d[\d.,]* (?:{UNITS})'
 
 
 def readme_figures(text):
     """Return each figure of a text with its unit. `A instead of B UNIT` has two figures."""
     text = ' '.join(prose(text).split())
-    text = re.sub(r'([\d.,]+) (instead of [\d.,]+ (GiB|% CPU|% images|ms))', r'\1 \3 \2', text)
+    text = re.sub(
+        r'([\d.,]+) (instead of [\d.,]+ (GiB|% CPU|% lost images|ms))', r'\1 \3 \2', text
+    )
     return re.findall(FIGURE, text)
+
+
+#: The rows of peers.json that the README and the summary of the section compare.
+PYTHON_SIDES = 'ours_python', 'onnxruntime_yolo11n', 'ultralytics_square'
 
 
 def recorded_for_the_readme():
@@ -54,11 +59,24 @@ def recorded_for_the_readme():
     rounds, seconds = node_rounds()
     published = [each['received'] / seconds for each in rounds['one']]
     limit = min(*load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'], *published)
+    rates = load('benchmarks/gpu/peers.json')['medians']
+
+    def lost(side):
+        return sum(each['lost'] for each in rounds[side]) / sum(
+            each['sent'] for each in rounds[side]
+        )
+
     return [
         f'{MAX_CAMERAS} cameras',
         f'{round(limit, -2):,.0f} images per second',
         *(f'{four[side]["p50_ms"]:.1f} ms' for side in sides),
         *(f'{one[side]["gpu_mib"]:.0f} MiB' for side in sides),
+        *(f'{rates[side]["frames_per_s"]:.0f} frames/s' for side in PYTHON_SIDES),
+        *(f'{100 * lost(side):.0f} % lost images' for side in ('two', 'one')),
+        *(
+            f'{statistics.median(each["p99_ms"] for each in rounds[side]):.1f} ms'
+            for side in ('two', 'one')
+        ),
         *(f'{median(side, "gpu_mib") / 1024:.1f} GiB' for side in ('one', 'many')),
         *(f'{median(side, "cpu_percent"):.0f} % CPU' for side in ('one', 'many')),
         *(f'{median(side, "p99_ms"):.1f} ms' for side in ('one', 'many')),
@@ -254,11 +272,8 @@ def test_gpu_figures_equal_the_recorded_figures():
 def test_figures_in_python_equal_the_recorded_figures():
     text = ' '.join(section(BENCHMARKS, 'Against other ways').split())
     medians = load('benchmarks/gpu/peers.json')['medians']
-    rates = (
-        medians[side]['frames_per_s']
-        for side in ('ours_python', 'ultralytics_square', 'onnxruntime_yolo11n')
-    )
-    ours, ultralytics, onnxruntime = map('{:.0f}'.format, rates)
+    rates = (medians[side]['frames_per_s'] for side in PYTHON_SIDES)
+    ours, onnxruntime, ultralytics = map('{:.0f}'.format, rates)
     assert f"processes {ours} frames/s, Ultralytics' predictor {ultralytics}, and" in text
     assert f'ONNX Runtime with OpenCV {onnxruntime}.' in text
 
