@@ -196,7 +196,7 @@ def save(path, record):
 
 
 def parse_arguments(arguments):
-    parser = OptionParser('scripts/benchmarks/peers.py', __doc__, EXAMPLES)
+    parser = OptionParser('scripts/bench peers', __doc__, EXAMPLES)
     parser.add_argument(
         'onnx', metavar='MODEL.onnx', nargs='+', help='the model in FP32 or FP16, or in both'
     )
