@@ -502,9 +502,6 @@ def test_figures_of_a_node_with_too_many_cameras_equal_the_recorded_figures():
     kinds = 'warnings_in_log', 'cameras_with_a_warning', 'warnings_that_name_nodes'
     assert [found[kind] for kind in kinds] == [case['count']] * 3
     lost = f'node lost {100 * found["lost"] / found["sent"]:.0f} % of the images'
-    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
-    text = ' '.join(section(page, 'Several nodes').split())
-    assert f'With {case["count"]} such cameras, one {lost}' in text
     text = ' '.join(section(BENCHMARKS, 'One node or two').split())
     assert (
         f'round of {record["seconds"]:.0f} s had {case["count"]} such cameras, on one GPU' in text
@@ -514,7 +511,7 @@ def test_figures_of_a_node_with_too_many_cameras_equal_the_recorded_figures():
 
 
 def test_number_of_nodes_for_the_cameras_follows_from_the_recorded_figures():
-    page = (ROOT / 'docs' / 'cameras.md').read_text(encoding='utf-8')
+    page = (ROOT / 'docs' / 'operation.md').read_text(encoding='utf-8')
     text = ' '.join(section(page, 'Several nodes').split())
     rounds, seconds = node_rounds()
     lost = [each['lost'] / each['sent'] for each in rounds['one']]
