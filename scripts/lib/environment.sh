@@ -20,8 +20,12 @@ env_die() { env_say "scripts/${0##*/}: $*"; exit 2; }
 # env_select [DISTRO]: choose the source of ROS 2. Sets ENV_* and changes no files.
 env_select() {
   local wanted=${1:-} candidate
+  case ${ROS_DISTRO:-} in
+    '' | jazzy | kilted) ;;
+    *) env_die "this shell has ROS 2 $ROS_DISTRO, but only jazzy and kilted are supported: run this again in a shell with one of these or without ROS 2 (often ~/.bashrc sources one)" ;;
+  esac
   case $wanted in
-    '' | jazzy | kilted | "${ROS_DISTRO:-}") ;;
+    '' | jazzy | kilted) ;;
     *) env_die "the distribution must be jazzy or kilted (got '$wanted')" ;;
   esac
   ENV_KIND=pypi ENV_DISTRO=${wanted:-jazzy} ENV_SETUP=''
