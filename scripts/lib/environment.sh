@@ -246,7 +246,7 @@ env_setup() {
   if [ "$ENV_KIND" = pypi ]; then
     env_step setup.log '[1/3] virtual environment' env_make_venv "$python"
     env_step setup.log "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
-    env_step setup.log '[3/3] message packages' env_overlay
+    env_step setup.log '[3/3] message packages (compiles for some minutes)' env_overlay
   else
     env_step setup.log '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
     env_step setup.log '[2/2] Python packages' env_pip_installed
