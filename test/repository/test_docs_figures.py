@@ -2,6 +2,7 @@
 """Check that the figures in the pages equal the recorded figures in docs/data."""
 
 import functools
+import itertools
 import json
 import operator
 import re
@@ -591,9 +592,9 @@ def test_promises_that_allow_no_failure_were_kept():
 
 
 def test_what_was_run_equals_the_records():
-    page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
-    run = rows(section(page, 'What was run'))
-    tested, engines = (platform for platform, _ in run[:2])
+    page = (ROOT / 'docs' / 'platforms.md').read_text(encoding='utf-8')
+    tested = rows(section(page, 'What was tested'))[0][0]
+    engines = ' '.join(itertools.chain(*rows(section(page, 'What was run on a GPU'))))
     for name in ('cpu', 'rclpy', 'many_cameras'):
         machine = load(f'reliability/{name}.json')['machine']
         python = '.'.join(machine['python'].split('.')[:2])
@@ -762,10 +763,10 @@ def test_results_of_bags_equal_those_of_the_python_api():
 
 
 def test_calls_of_onnx_runtime_on_a_gpu_equal_the_recorded_figures():
-    page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
+    page = (ROOT / 'docs' / 'platforms.md').read_text(encoding='utf-8')
     names = 'onnx_session', 'onnx_session_later'
     records = [load(f'benchmarks/gpu/{name}.json') for name in names]
-    text = section(page, 'ONNX files on a GPU')
+    text = section(page, 'ONNX Runtime on a GPU')
     cores = [f'one H200, {record["machine"]["cores"]} cores' for record in records]
     assert f'| session | {" | ".join(cores)} |' in text
     assert [times for _, *times in rows(text)] == [
