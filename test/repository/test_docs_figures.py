@@ -63,7 +63,6 @@ def recorded_for_the_readme():
         *(f'{median(side, "gpu_mib") / 1024:.1f} GiB' for side in ('one', 'many')),
         *(f'{median(side, "cpu_percent"):.0f} % CPU' for side in ('one', 'many')),
         *(f'{median(side, "p99_ms"):.1f} ms' for side in ('one', 'many')),
-        f'{load("benchmarks/frame_path.json")["ratio"]:.2f} times',
     ]
 
 
@@ -72,10 +71,9 @@ def test_figures_of_the_readme_equal_the_recorded_figures():
     assert readme_figures(README) == recorded_for_the_readme()
     text = section(README, 'Measured')
     assert [row for row in rows(text) if not readme_figures(' '.join(row))] == []
-    # The record of the first table is above it, the others are in the last column.
-    above, *others = text.split('\n\n|')
-    listed = [row[-1] for row in rows('|' + others[-1])]
-    links = [re.findall(r'\]\((docs/data/[^)]*)\)', part) for part in (above, *listed)]
+    # The record of the table is above it, the record of the other figures below it.
+    above, below = text.split('\n\n|')
+    links = [re.findall(r'\]\((docs/data/[^)]*)\)', part) for part in (above, below)]
     assert all(links)
     assert [path for found in links for path in found if not (ROOT / path).is_file()] == []
 
@@ -605,7 +603,7 @@ def test_what_was_run_equals_the_records():
     assert f'ONNX Runtime {release} on the CPU' in tested
     records = ' '.join(path.read_text('utf-8') for path in DATA.rglob('*.json'))
     gpus = set(re.findall(r'NVIDIA (\w+)', records)) - {'UNIX'}
-    summary = dict(rows(section(README, 'Run it on your camera')))['run']
+    summary = dict(rows(section(README, 'Where it runs')))['run']
     assert {gpu for gpu in gpus if gpu not in engines or gpu not in summary} == set()
     assert re.search(r'TensorRT-RTX [\d.]+', engines)[0] in summary
     precisions = re.findall(r'digits_([a-z]+\d+)\.engine', records)
