@@ -20,8 +20,12 @@ env_die() { env_say "scripts/${0##*/}: $*"; exit 2; }
 # env_select [DISTRO]: choose the source of ROS 2. Sets ENV_* and changes no files.
 env_select() {
   local wanted=${1:-} candidate
+  case ${ROS_DISTRO:-} in
+    '' | jazzy | kilted) ;;
+    *) env_die "this shell has ROS 2 $ROS_DISTRO, but only jazzy and kilted are supported: run this again in a shell with one of these or without ROS 2 (often ~/.bashrc sources one)" ;;
+  esac
   case $wanted in
-    '' | jazzy | kilted | "${ROS_DISTRO:-}") ;;
+    '' | jazzy | kilted) ;;
     *) env_die "the distribution must be jazzy or kilted (got '$wanted')" ;;
   esac
   ENV_KIND=pypi ENV_DISTRO=${wanted:-jazzy} ENV_SETUP=''
@@ -242,7 +246,7 @@ env_setup() {
   if [ "$ENV_KIND" = pypi ]; then
     env_step setup.log '[1/3] virtual environment' env_make_venv "$python"
     env_step setup.log "[2/3] ROS 2 $ENV_DISTRO and the Python packages" env_pip_pypi
-    env_step setup.log '[3/3] message packages' env_overlay
+    env_step setup.log '[3/3] message packages (compiles for some minutes)' env_overlay
   else
     env_step setup.log '[1/2] virtual environment' env_make_venv "$python" --system-site-packages
     env_step setup.log '[2/2] Python packages' env_pip_installed

@@ -173,6 +173,14 @@ def test_names_of_other_packages_have_the_parameters_that_errors_name():
     assert checked > 20
 
 
+def test_install_commands_of_two_pages_are_equal():
+    page = (ROOT / 'docs' / 'get_started.md').read_text(encoding='utf-8')
+    installation = section(page, 'On a ROS 2 machine')
+    assert sorted(blocks(installation, 'bash')) == sorted(
+        blocks(section(README, 'Install'), 'bash')
+    )
+
+
 def test_readme_has_the_number_of_encodings():
     assert f'{len(PIXEL_FORMATS)} image encodings' in README
 
@@ -211,7 +219,8 @@ def test_executables_and_scripts_in_commands_exist(page):
 
 
 def test_integration_runs_the_test_command_of_the_readme():
-    [documented, *_] = blocks(section(README, 'Test it'), 'bash')
+    page = (ROOT / 'README.md').read_text(encoding='utf-8')
+    [documented] = blocks(section(page, 'Test it'), 'bash')
     script = (ROOT / '.ci/run').read_text(encoding='utf-8')
     runs = [line.split() for line in script.splitlines() if line.startswith('scripts/test ')]
     command = documented.split()

@@ -393,6 +393,54 @@ def test_run_refuses_a_checkout_that_the_user_cannot_write(tmp_path):
     assert f'cannot write {lock}; the checkout belongs to user {tmp_path.owner()}' in line
 
 
+@pytest.fixture
+def copied_scripts(tmp_path):
+    """Return a checkout that has only the scripts that open the environment."""
+    shutil.copytree(ROOT / 'scripts/lib', tmp_path / 'scripts/lib')
+    for name in ('demo', 'env', 'run'):
+        shutil.copy(ROOT / 'scripts' / name, tmp_path / 'scripts' / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize('distro', ['humble', 'iron', 'lyrical', 'rolling'])
+@pytest.mark.parametrize(
+    'command',
+    ['scripts/demo', 'scripts/run doctor', '. scripts/env', 'scripts/demo --distro jazzy'],
+)
+def test_shell_of_an_unsupported_distribution_is_refused_before_the_set_up(
+    copied_scripts, command, distro
+):
+    environment = {**os.environ, 'ROS_DISTRO': distro, 'TRT_PERCEPTION_IN_TEST': ''}
+    process = subprocess.run(
+        ['bash', '-c', command],
+        cwd=copied_scripts,
+        env=environment,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
+    assert process.returncode == 2
+    (line,) = process.stderr.splitlines()
+    assert {distro, 'jazzy', 'kilted'} <= set(re.findall(r'\w+', line))
+    assert [path.name for path in copied_scripts.iterdir()] == ['scripts']
+
+
+@pytest.mark.parametrize('distro', ['jazzy', 'kilted'])
+def test_shell_of_a_supported_distribution_selects_this_distribution(copied_scripts, distro):
+    program = '. scripts/lib/environment.sh; env_select; echo "$ENV_KIND $ENV_DISTRO"'
+    environment = {**os.environ, 'ROS_DISTRO': distro, 'AMENT_PREFIX_PATH': '/opt/ros/any'}
+    environment['TRT_PERCEPTION_VENV'] = ''
+    process = subprocess.run(
+        ['bash', '-euo', 'pipefail', '-c', program],
+        cwd=copied_scripts,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert process.stdout == f'installed {distro}\n', process.stderr
+
+
 def test_drawing_scenes_without_its_packages_prints_the_install_command(tmp_path):
     script = [sys.executable, ROOT / 'training/draw_scenes.py']
     # An interpreter without site packages lacks numpy and scikit-image.

@@ -19,7 +19,6 @@ README = (ROOT / 'README.md').read_text(encoding='utf-8')
 RUN_ELSEWHERE = {
     'scripts/demo': 'test/scripts/test_demo.py: test_shipped_digits_model_is_accurate',
     'scripts/demo --task segment': 'test/scripts/test_demo.py: test_masks_arrive_with_their_boxes',
-    'scripts/test': '.ci/run: scripts/test',
     'python3 -m colcon build ': 'scripts/lib/environment.sh: env_colcon build',
     'ros2 run trt_perception build_engine ': (
         'test/repository/test_docs_building.py: test_commands_of_the_page_are_accepted'
@@ -33,8 +32,6 @@ RUN_ELSEWHERE = {
 }
 #: Why other commands are not run, by the beginning of the command.
 NOT_RUN = {
-    'mkdir -p ~/ros2_ws/src': 'the workspace of an installed ROS 2',
-    'git clone ': 'needs the network, and the address of the repository',
     'sudo ': 'needs root, apt and the network',
     'rosdep ': 'needs apt',
     'source /opt/ros/jazzy/setup.bash': 'needs an installed ROS 2',
@@ -46,6 +43,7 @@ NOT_RUN = {
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
     'scripts/run examples/webcam/webcam.py': 'needs a camera',
+    'yolo export ': 'needs Ultralytics, in the environment of the training',
 }
 
 
