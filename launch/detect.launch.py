@@ -44,6 +44,7 @@ from trt_perception.parameters.launch_arguments import (
 )
 from trt_perception.parameters.sections import (
     cameras_of_file,
+    check_equal_lists,
     device_ids_of_file,
     sections_of_old_name,
 )
@@ -113,8 +114,9 @@ def full_name(context, namespace, name):
 def nodes_to_start(context, values, given):
     """Return each node, as a NodeShare, and the remappings of its image topics.
 
-    A section of the parameter file for the name of a single node raises ValueError if there are
-    several nodes, because ROS would ignore the section.
+    With several nodes, the parameter file must not have a section for the name of a single node,
+    because ROS would ignore it, nor different lists of cameras or devices for the nodes, because
+    the shares replace these lists. Both raise ValueError.
     """
     file = Path(values['params_file']).expanduser()
     try:
@@ -127,6 +129,8 @@ def nodes_to_start(context, values, given):
                 f'section {unused[0]}, but the nodes are called {nodes[0]} to {nodes[-1]}',
                 fix='move its parameters into the section /**',
             )
+        shared = [name for name in ('cameras', 'device_ids') if not given.get(name)]
+        check_equal_lists(file, nodes, shared)
         cameras = given.get('cameras') or cameras_of_file(file, nodes[0])
         devices = given.get('device_ids') or device_ids_of_file(file, nodes[0])
         shares = node_shares(given, count, cameras, devices)

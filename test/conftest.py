@@ -32,8 +32,9 @@ SOURCE = ROOT / 'trt_perception'
 TEST_FOLDER = ROOT / 'test'
 ROS_TEST_FOLDER = TEST_FOLDER / 'ros'
 #: Largest number of tests that may pass only when run again. A run with more such tests fails.
-MOST_RERUNS = 2
+MOST_RERUNS = 5
 STDERR = pytest.StashKey()
+FAILED = pytest.StashKey()
 NUMBERS = itertools.count()
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
@@ -100,7 +101,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # Each test process has its own domain, because several run at the same time.
-if 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID'):
+CHOOSES_DOMAIN = 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID')
+if CHOOSES_DOMAIN:
     os.environ['ROS_DOMAIN_ID'] = free_domain()
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
 # Set before the first import of NumPy: its threads would compete with the other test processes.
@@ -209,7 +211,7 @@ def pytest_unconfigure():
 
 
 def pytest_addoption(parser):
-    parser.addini('timeout', 'limit of a test in seconds; ends the process', default='180')
+    parser.addini('timeout', 'limit of a test in seconds; ends the process', default='300')
     parser.addoption(
         '--touches-ros',
         action='store_true',
@@ -272,6 +274,28 @@ def pytest_runtest_setup(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     return (yield from optional_packages.skipping())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    """After a failure, end what tests share, and change the domain.
+
+    The next test, or the same one when run again, then starts with new processes, and with DDS
+    ports that nobody has used.
+    """
+    if item.stash.get(FAILED, False):
+        del item.stash[FAILED]
+        item.session._setupstate.teardown_exact(None)
+        if CHOOSES_DOMAIN:
+            os.environ['ROS_DOMAIN_ID'] = free_domain()
 
 
 def pytest_make_parametrize_id(val, argname):

@@ -383,7 +383,7 @@ def size_of(text):
 
 
 def parse_arguments(arguments):
-    parser = OptionParser('scripts/benchmarks/bags.py', __doc__, EXAMPLES)
+    parser = OptionParser('scripts/bench bags', __doc__, EXAMPLES)
     add = parser.add_argument
     count = integer_at_least(1)
     add('model', metavar='MODEL', help='engine or ONNX file')

@@ -196,9 +196,12 @@ def save(path, record):
 
 
 def parse_arguments(arguments):
-    parser = OptionParser('scripts/benchmarks/peers.py', __doc__, EXAMPLES)
+    parser = OptionParser('scripts/bench peers', __doc__, EXAMPLES)
     parser.add_argument(
-        'onnx', metavar='MODEL.onnx', nargs='+', help='the model in FP32 or FP16, or in both'
+        'onnx',
+        metavar='MODEL.onnx',
+        nargs='+',
+        help='a YOLO model with a square input, in FP32 or FP16, or in both',
     )
     parser.add_argument('--engine', metavar='FILE', help='of the same model; default: ours on CPU')
     parser.add_argument('--weights', metavar='FILE', help='the same model for Ultralytics (.pt)')

@@ -98,7 +98,7 @@ def save(path, record):
 
 
 def parse_arguments(arguments):
-    parser = OptionParser('scripts/benchmarks/peers_dds.py', __doc__, EXAMPLES)
+    parser = OptionParser('scripts/bench peers_dds', __doc__, EXAMPLES)
     parser.add_argument('onnx', type=Path, metavar='MODEL.onnx', help='the model for ONNX Runtime')
     parser.add_argument(
         '--engine', type=Path, metavar='FILE', help='of the same model; default: ours on CPU'

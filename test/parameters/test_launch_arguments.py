@@ -376,6 +376,14 @@ def test_each_of_several_nodes_gets_its_share(overrides_of, tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    'cameras', [['a', 'b', 'a'], [f'camera_{number}' for number in range(65)]], ids=len
+)
+def test_cameras_that_no_single_node_would_accept_are_refused(cameras, golden_messages):
+    with golden_messages.raises(ConfigError):
+        node_shares({}, 2, cameras)
+
+
 def test_number_of_all_nodes_on_the_machine_can_be_given():
     nodes = node_shares({'nodes_on_this_machine': 5}, 2, ['a', 'b'])
     assert [node.parameters['nodes_on_this_machine'] for node in nodes] == [5, 5]

@@ -11,6 +11,7 @@ from support.rcl_overrides import nodes_of_arguments, overrides
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.sections import (
     cameras_of_file,
+    check_equal_lists,
     device_ids_of_file,
     foreign_sections,
     sections_of_old_name,
@@ -248,6 +249,42 @@ def test_sections_that_only_a_single_node_reads_are_found(file, keys, found):
 def test_devices_of_a_file_are_read(file, text, expected):
     file.write_text(f'/**:\n  ros__parameters:\n    x: 1\n    {text}\n')
     assert device_ids_of_file(file, '/front/detector_0') == expected
+
+
+DETECTORS = ['/detector_0', '/detector_1', '/detector_2']
+LIST_FOR_ALL = '/**: {ros__parameters: {cameras: [a, b, c], device_ids: [0, 1]}}\n'
+
+
+@pytest.mark.parametrize(
+    'text',
+    [
+        '',
+        LIST_FOR_ALL,
+        LIST_FOR_ALL + 'detector_1: {ros__parameters: {image_qos: {depth: 2}}}\n',
+        LIST_FOR_ALL + '/*: {ros__parameters: {device_ids: [3]}}\n',
+    ],
+)
+def test_equal_lists_for_all_nodes_are_accepted(file, text):
+    file.write_text(text)
+    check_equal_lists(file, DETECTORS, ['cameras', 'device_ids'])
+
+
+@pytest.mark.parametrize(
+    ('text', 'parameter'),
+    [
+        (LIST_FOR_ALL + 'detector_2: {ros__parameters: {device_ids: [1]}}\n', 'device_ids'),
+        ('detector_0: {ros__parameters: {cameras: [a]}}\n', 'cameras'),
+    ],
+    ids=['device_ids', 'cameras'],
+)
+def test_different_lists_of_single_nodes_are_refused(file, text, parameter, golden_messages):
+    file.write_text(text)
+    with golden_messages.raises(ConfigError) as caught:
+        check_equal_lists(file, DETECTORS, ['cameras', 'device_ids'])
+    assert caught.value.fix
+    # The launch argument replaces the list of the file.
+    check_equal_lists(file, DETECTORS, [*{'cameras', 'device_ids'} - {parameter}])
+    check_equal_lists(file, DETECTORS[:1], [parameter])
 
 
 # All values of a file for a node, compared with rcl.

@@ -6,7 +6,10 @@ import pytest
 from support.docs_pages import TROUBLESHOOTING, codes, quoted, rows
 
 #: Beginnings of quoted texts that are messages of other programs, or names of counts.
-OTHERS = ('numpy.', 'dropped: ', 'Timeout (', 'Package ', 'topic […]', 'ros2 ')
+OTHERS = (
+    *('numpy.', 'dropped: ', 'Timeout (', 'Package '),
+    *('New publisher ', 'topic […]', 'ros2 '),
+)
 
 
 def messages():

@@ -9,6 +9,7 @@ Python reads before the imports (`can_fork`).
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
@@ -214,6 +215,7 @@ def serve(socket_number):
             with contextlib.suppress(ModuleNotFoundError):
                 importlib.import_module(module)
     importlib.import_module('trt_perception.ros.runtime.process').SIGNAL_LIMIT_S = SIGNAL_LIMIT_S
+    faulthandler.enable()  # SIGABRT prints the stacks of a fork to its own standard error
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, lambda *_: None)

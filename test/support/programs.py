@@ -12,11 +12,10 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
 import trt_perception
 from support.forked import ForkedProcess, can_fork
 from support.ties import tie
+from support.waiting import WaitTimeoutError
 
 #: Time limit of a wait, in seconds. It is long, because the machine may be busy.
 DEADLINE_S = 90
@@ -104,7 +103,7 @@ class Program:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors='replace',
-                env=changed,
+                env={'PYTHONFAULTHANDLER': '1', **changed},  # SIGABRT prints the stacks
             )
             tie(self._process.pid)
         self._lines = []
@@ -155,8 +154,10 @@ class Program:
         while not found():
             # Check the end before the output, so that the last output is not missed.
             gone = not self._reader.is_alive()
-            if not found() and (gone or time.monotonic() > end):
-                pytest.fail(f'expected {what} in the output of {self._process.args}')
+            late = time.monotonic() > end
+            if not found() and (gone or late):
+                message = f'expected {what} in the output of {self._process.args}'
+                raise WaitTimeoutError(message) if late else AssertionError(message)
             time.sleep(0.01)
 
     def send(self, number):
@@ -168,7 +169,7 @@ class Program:
         end = time.monotonic() + DEADLINE_S
         while set(self._states()) != {'T'}:
             if time.monotonic() > end:
-                pytest.fail(f'expected {self._process.args} to stop')
+                raise WaitTimeoutError(f'expected {self._process.args} to stop')
             time.sleep(0.001)
 
     def _states(self):
@@ -191,8 +192,10 @@ class Program:
         try:
             self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._process.send_signal(signal.SIGABRT)
             self._process.wait()
+            self._reader.join(5)
+            print(self._process.args, 'did not end:', *self._lines[-100:], file=sys.__stderr__)
         # A process that inherited the pipe may keep it open.
         self._reader.join(5)
         if not self._reader.is_alive():

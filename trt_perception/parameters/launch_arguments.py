@@ -309,11 +309,14 @@ def node_shares(
         device_ids: CUDA devices of all nodes; empty for the default.
 
     Raises:
-        ConfigError: the cameras cannot be shared by so many nodes.
+        ConfigError: the cameras cannot be shared by so many nodes, or their names are invalid. A
+            single node itself reports invalid names.
     """
     shares = share_cameras(cameras, count)
     if count == 1:
         return [NodeShare(NODE_NAME, shares[0], dict(parameters))]
+    # No node would see a name that is twice in the list, or that all nodes have too many cameras.
+    ParameterValues.from_values({'cameras': list(cameras)})
     devices = share_devices(device_ids or ParameterValues.device_ids, count)
     return [
         NodeShare(

@@ -152,6 +152,28 @@ def sections_of_old_name(path: Path, old: str, nodes: Sequence[str]) -> list[str
     ]
 
 
+def check_equal_lists(path: Path, nodes: Sequence[str], parameters: Sequence[str]) -> None:
+    """Check that a file has the same lists for several nodes.
+
+    Args:
+        nodes: full names of the nodes.
+        parameters: names of the lists, such as ``cameras``.
+
+    Raises:
+        ConfigError: a list differs between two nodes.
+    """
+    first, *others = nodes
+    for parameter in parameters:
+        items = _items_of_file(path, first, parameter)
+        for node in others:
+            if _items_of_file(path, node, parameter) != items:
+                raise ConfigError(
+                    f'params_file {path}',
+                    f'{first} and {node} have different {parameter}',
+                    fix='write one list for all nodes into the section /**',
+                )
+
+
 def _items_of_file(path: Path, node: str, parameter: str) -> list[str]:
     """Return the items of a list in the last section for a node; [] if there are none."""
     texts: list[str] = []

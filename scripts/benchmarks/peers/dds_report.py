@@ -97,7 +97,7 @@ def plot(record, path):
         bars = axis.barh([name for name, _, _ in rows], values, color=colors)
         axis.bar_label(bars, fmt=form, padding=2)
         axis.set_xlabel(label)
-        axis.margins(x=0.35)
+        axis.set_xlim(0, 1.35 * max(values) or 1)  # all lost images may be 0
     write_figure(figure, path)
 
 

@@ -15,6 +15,7 @@ from std_srvs.srv import Trigger
 
 from support.nodes.graph import Client
 from support.programs import DEADLINE_S
+from support.waiting import WaitTimeoutError
 from trt_perception.ros.runtime import executor
 from trt_perception.ros.runtime.executor import GuardedExecutor
 
@@ -52,7 +53,7 @@ class GuardedNode:
         end = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > end:
-                pytest.fail('waited in vain')
+                raise WaitTimeoutError('a condition of GuardedNode')
             self.executor.spin_once(timeout_sec=0.01)
             if client is not None:
                 client.spin_for(0.001)

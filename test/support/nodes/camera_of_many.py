@@ -7,6 +7,7 @@ from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from support.nodes.graph import HANDSHAKE, found_in, picture_of
+from support.waiting import WaitTimeoutError
 
 NAMES = ('front', 'rear', 'left')
 COLOR, BLUE = (200, 120, 60), (0, 0, 200)
@@ -47,7 +48,8 @@ class CameraOfMany:
         connected = self.client.publish_until_answered(
             self.publisher, picture or HELLO, self.detections
         )
-        assert connected, f'nothing arrives of {self.name}'
+        if not connected:
+            raise WaitTimeoutError(f'nothing arrives of {self.name}')
 
     def answers(self):
         """Return the detections of all images except handshake images."""

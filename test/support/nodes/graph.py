@@ -36,6 +36,7 @@ from vision_msgs.msg import Classification, Detection2DArray
 
 from support.nodes.patient_publisher import PatientNode
 from support.programs import DEADLINE_S, Program, executable
+from support.waiting import WaitTimeoutError
 
 HANDSHAKE = 'handshake'
 CAMERA_QOS = QoSProfile(depth=10)
@@ -108,7 +109,7 @@ class Client:
         end = time.monotonic() + seconds
         while not (answer := condition()):
             if time.monotonic() > end:
-                pytest.fail(f'expected within {seconds} s: {what}')
+                raise WaitTimeoutError(f'expected within {seconds} s: {what}')
             self._executor.spin_once(timeout_sec=0.05)
         return answer
 
@@ -136,8 +137,11 @@ class Client:
         answers.clear()
         while not answers and time.monotonic() < end:
             publisher.publish(picture)
-            with contextlib.suppress(pytest.fail.Exception):
+            with contextlib.suppress(WaitTimeoutError):
                 self.spin_until(lambda: answers, 'an answer', seconds=0.5)
+        if not answers:
+            print('subscriptions to the images:', publisher.get_subscription_count())
+            print('ports:', *sorted(path.name for path in Path('/dev/shm').glob('fast*port*')))
         return bool(answers)
 
     def close(self):
@@ -232,7 +236,7 @@ class Detector:
         """
         own = 'detector', self.namespace
         names = self.client.node.get_node_names_and_namespaces
-        with contextlib.suppress(pytest.fail.Exception):
+        with contextlib.suppress(WaitTimeoutError):
             self.client.spin_until(lambda: own not in names(), 'the end of the node', seconds=1)
         self.client.spin_for(0.05)
 
@@ -265,7 +269,7 @@ class Detector:
                 f'services of {self.name}',
             )
             future = self._send('get_state')
-            with contextlib.suppress(pytest.fail.Exception):
+            with contextlib.suppress(WaitTimeoutError):
                 self._known = self.client.spin_until(future.done, 'an answer', seconds=1.0)
 
     def state(self):
@@ -351,7 +355,7 @@ class Detector:
 
         try:
             return self.client.spin_until(find, what)
-        except pytest.fail.Exception:
+        except WaitTimeoutError:
             print('last status:', last or 'none came')
             raise
 
@@ -419,9 +423,8 @@ class Detector:
         if not self.client.publish_until_answered(publisher, picture, self.detections):
             graph = self.client.node
             print('state:', self.state(), 'last status:', self.take_statuses()[-1:])
-            print('matched with the camera:', publisher.get_subscription_count())
             print('publishers of detections:', graph.count_publishers(self.topic('detections')))
-            pytest.fail('images or detections do not arrive')
+            raise WaitTimeoutError('images or detections do not arrive')
 
 
 def result_topic(model):

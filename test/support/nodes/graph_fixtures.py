@@ -19,7 +19,7 @@ from trt_perception.transport.shared_memory import unfinished_ports
 _clients = []
 
 
-@pytest.fixture(scope='session')
+@pytest.fixture(scope='module')
 def client():
     client = Client()
     _clients.append(client)

@@ -5,7 +5,6 @@ import itertools
 import threading
 from types import SimpleNamespace
 
-import pytest
 from rclpy.lifecycle import LifecycleNode
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
@@ -13,6 +12,7 @@ from sensor_msgs.msg import Image
 from support.camera_callbacks import FaultCallback
 from support.nodes.numbered_camera import VALUES
 from support.programs import Program, script
+from support.waiting import WaitTimeoutError
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
@@ -103,7 +103,7 @@ class Taker:
     def wait(self, count):
         try:
             self.client.spin_until(lambda: len(self.images) >= count, f'{count} images')
-        except pytest.fail.Exception:
+        except WaitTimeoutError:
             print(f'{len(self.images)} came, {self.input.not_delivered} did not;', self.logged)
             raise
 

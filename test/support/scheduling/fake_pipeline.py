@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from support.camera_callbacks import FaultCallback, camera_of
+from support.waiting import WaitTimeoutError
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import NumpyMemory
@@ -30,7 +31,8 @@ def wait_until(condition):
     """Wait for a condition; fail if it does not become true."""
     end = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() < end, 'waited in vain'
+        if time.monotonic() > end:
+            raise WaitTimeoutError('a condition of wait_until')
         time.sleep(0.0005)
 
 

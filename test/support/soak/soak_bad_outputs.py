@@ -12,13 +12,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from support.models.output_models import write_label_model
 from support.models.tiny_model import CLASS_NAMES
 from support.nodes.camera_of_many import NAMES, CameraOfMany
 from support.nodes.graph import Detector, found_in, picture_of
 from support.soak.soaks import Figure, balanced
+from support.waiting import WaitTimeoutError
 
 #: Score and class that the model outputs for each brightness. The first row must be valid, because
 #: CameraOfMany.connect sends black images.
@@ -108,7 +107,7 @@ def publish_of_each(client, cameras, rng, sent):
     def answered():
         return all(len(camera.answers()) >= len(expected[camera]) for camera in cameras)
 
-    with contextlib.suppress(pytest.fail.Exception):
+    with contextlib.suppress(WaitTimeoutError):
         client.spin_until(answered, 'answers to the valid images', seconds=10)
     client.spin_for(0.02)
     return sum(

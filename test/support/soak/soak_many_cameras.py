@@ -15,7 +15,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
@@ -24,6 +23,7 @@ from vision_msgs.msg import Detection2DArray
 from support.nodes.graph import Detector, frame_counts, picture_of
 from support.programs import Program, script
 from support.soak.soaks import Figure, balanced
+from support.waiting import WaitTimeoutError
 from trt_perception.transport.shared_memory import unfinished_ports
 
 #: Two cameras with equal, steady rates. The names of the others describe their behaviour.
@@ -101,7 +101,7 @@ def switch(detector, recorder, *, on):
     before = Counter(recorder.answers)
     try:
         [(well, why)] = detector.set({'camera.switched.enabled': on})
-    except pytest.fail.Exception:
+    except WaitTimeoutError:
         print('answers since:', dict(recorder.answers - before), detector.program.output[-2000:])
         print('unfinished shared-memory ports:', *unfinished_ports())
         for thread in Path(f'/proc/{detector.program.pid}/task').iterdir():

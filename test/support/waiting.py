@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The failure of a test that waited for something in vain."""
+
+
+class WaitTimeoutError(AssertionError):
+    """Something did not happen within the time limit of a wait.
+
+    Only a test that failed with this exception, or with subprocess.TimeoutExpired, runs once more
+    (scripts/test, --only-rerun).
+    """
