@@ -12,12 +12,14 @@ from trt_perception.offline.bags.ledger import merge_refusals
 from trt_perception.offline.bags.work import BagRun, Work
 
 _MOST_CLASSES: Final = 10
+#: Title of the column with the folder of the new bag.
+_RESULT: Final = 'result'
 
 
 def result_text(work: Work) -> str:
     """Return a row for each bag, a total, the detections, the rate, and the failures."""
     has_detections = any(map(_finds_objects, work.runs))
-    heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', 'result']
+    heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', _RESULT]
     rows = [heads]
     for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
         written = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")}'
@@ -28,7 +30,7 @@ def result_text(work: Work) -> str:
     if not has_detections:
         rows = [[*row[:2], *row[3:]] for row in rows]
     return '\n'.join(
-        [format_table(rows), *_facts(work), *work.failures.values(), *_failures(work)]
+        [format_table(rows, [_RESULT]), *_facts(work), *work.failures.values(), *_failures(work)]
     )
 
 
@@ -102,7 +104,7 @@ def dry_run_text(work: Work) -> str:
 
 def _dry_run_table(work: Work) -> str:
     """Return a row for each bag, and a total."""
-    rows = [['bag', 'images', 'parts written', 'length', 'size', 'result']]
+    rows = [['bag', 'images', 'parts written', 'length', 'size', _RESULT]]
     for run in work.runs:
         plan = run.plan
         count = 'unknown'
@@ -118,7 +120,7 @@ def _dry_run_table(work: Work) -> str:
     known = sum(run.plan.image_count or 0 for run in work.runs)
     count = f'{"at least " * (work.image_count is None)}{known}'
     rows.append([_completeness(work), count, *_extent(work.runs), ''])
-    return format_table(rows)
+    return format_table(rows, [_RESULT])
 
 
 def _extent(runs: Sequence[BagRun]) -> list[str]:
@@ -147,7 +149,7 @@ def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
         count = str(plan.counts.get(camera.topic, 'unknown'))
         name, info = camera.name or repr(''), camera.info_topic or 'none'
         rows.append((f'  {name}', camera.topic, count, info))
-    yield format_table(rows)
+    yield format_table(rows, ['topic', 'camera_info'])
     yield f'  output {escape_line(plan.output)}: {_state(run, overwrites=overwrites)}'
 
 
