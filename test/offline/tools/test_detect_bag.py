@@ -615,6 +615,15 @@ def test_table_ends_with_a_total_and_the_failures(
     # The same command runs nothing, so it has no rate.
     assert run_detect_bag(*arguments) == 1
     golden_messages.add(capsys.readouterr().out)
+    # With a further bag, only this bag has new results.
+    shutil.copytree(bags[0], 'later')
+    assert run_detect_bag(model, *bags, 'later', '--output', 'out') == 0
+    *table, _ = capsys.readouterr().out.splitlines()
+    golden_messages.add('\n'.join(table))
+    # Replaced results are new.
+    assert run_detect_bag(model, bags[0], '--output', f'out/{bags[0]}', '--overwrite') == 0
+    *table, _ = capsys.readouterr().out.splitlines()
+    golden_messages.add('\n'.join(table))
 
 
 @pytest.mark.parametrize('options', [(), ('--dry-run',)], ids=['run', 'dry_run'])

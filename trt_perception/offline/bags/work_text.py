@@ -24,6 +24,8 @@ def result_text(work: Work) -> str:
     for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
         written = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")}'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {written}'
+        if run.was_complete:
+            result += ', from an earlier run'
         rows.append([run.plan.bag, *_counts([run]), result])
     rows += [[bag, '', '', '', '', 'failed'] for bag in work.failures]
     rows.append([_completeness(work), *_counts(work.runs), ''])
@@ -51,7 +53,10 @@ def _finds_objects(run: BagRun) -> bool:
 
 
 def _facts(work: Work) -> Iterator[str]:
-    """Yield the detections of each class if they are few, and the rate of this command."""
+    """Yield the detections of each class if they are few, and the rate of this command.
+
+    If the command had nothing to do, a line says so instead of the rate.
+    """
     classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
     if 1 < len(classes) <= _MOST_CLASSES:
         # A table, because a name of a class may be a number.
@@ -60,6 +65,8 @@ def _facts(work: Work) -> Iterator[str]:
     if work.images and work.seconds:
         rate = work.images / work.seconds
         yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
+    elif all(run.was_complete for run in work.runs):
+        yield 'no image was processed: the results are from an earlier run'
 
 
 def _failures(work: Work) -> Iterator[str]:
