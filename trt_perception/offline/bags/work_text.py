@@ -18,9 +18,14 @@ _RESULT: Final = 'result'
 
 def result_text(work: Work) -> str:
     """Return a row for each bag, a total, the detections, the rate, and the failures."""
+    lines = [format_table(result_rows(work), [_RESULT]), *_classes_tables(work), *rate_lines(work)]
+    return '\n'.join([*lines, *failure_lines(work)])
+
+
+def result_rows(work: Work) -> list[list[str]]:
+    """Return titles, a row for each bag with its path in front, and a total."""
     has_detections = any(map(_finds_objects, work.runs))
-    heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', _RESULT]
-    rows = [heads]
+    rows = [['bag', 'images', 'detections', 'unread', 'lost ranges', _RESULT]]
     for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
         written = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")}'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {written}'
@@ -31,9 +36,7 @@ def result_text(work: Work) -> str:
     rows.append([_completeness(work), *_counts(work.runs), ''])
     if not has_detections:
         rows = [[*row[:2], *row[3:]] for row in rows]
-    return '\n'.join(
-        [format_table(rows, [_RESULT]), *_facts(work), *work.failures.values(), *_failures(work)]
-    )
+    return rows
 
 
 def _counts(runs: Sequence[BagRun]) -> list[str]:
@@ -52,16 +55,17 @@ def _finds_objects(run: BagRun) -> bool:
     return facts is not None and facts.finds_objects
 
 
-def _facts(work: Work) -> Iterator[str]:
-    """Yield the detections of each class if they are few, and the rate of this command.
-
-    If the command had nothing to do, a line says so instead of the rate.
-    """
+def _classes_tables(work: Work) -> Iterator[str]:
+    """Yield a table of the detections of each class if the classes are few."""
     classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
     if 1 < len(classes) <= _MOST_CLASSES:
         # A table, because a name of a class may be a number.
         rows = [(name, str(count)) for name, count in classes.most_common()]
         yield format_table([('class', 'detections'), *rows])
+
+
+def rate_lines(work: Work) -> Iterator[str]:
+    """Yield the rate of this command, or that it processed nothing."""
     if work.images and work.seconds:
         rate = work.images / work.seconds
         yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
@@ -69,7 +73,9 @@ def _facts(work: Work) -> Iterator[str]:
         yield 'no image was processed: the results are from an earlier run'
 
 
-def _failures(work: Work) -> Iterator[str]:
+def failure_lines(work: Work) -> Iterator[str]:
+    """Yield why bags could not be used, then why bags are incomplete."""
+    yield from work.failures.values()
     for run in work.runs:
         if run.failure:
             yield f'{run.failure}; {_same_command(work)} tries the missing parts again'
