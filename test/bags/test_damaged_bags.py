@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read damaged bags: all that is intact is returned, the rest is a loss, and memory is bounded."""
 
+import contextlib
 import json
 import random
 import resource
@@ -183,6 +184,18 @@ def pages_of_messages(path):
     return size, leaves
 
 
+def assert_losses_enclose_missing_rows(rows, found, losses):
+    """Check that each missing row is in a loss, and that no loss has a row that was found."""
+
+    def is_inside(log_ns, loss):
+        start = -1 if loss.start_ns is None else loss.start_ns
+        return start < log_ns < (loss.end_ns or 2**63)
+
+    for row in rows:
+        is_lost = any(is_inside(row[1], loss) for loss in losses)
+        assert is_lost is (row not in found)
+
+
 @pytest.mark.parametrize('damaged', [1, 2, 5])
 def test_damaged_pages_of_sqlite_cost_only_their_messages(damaged, tmp_path):
     rows = messages(300, size=500)
@@ -196,10 +209,32 @@ def test_damaged_pages_of_sqlite_cost_only_their_messages(damaged, tmp_path):
     found = rows_of(bag)
     assert found == [row for row in rows if row in found]
     assert len(rows) - 10 * damaged <= len(found) < len(rows)
-    assert bag.losses
+    assert_losses_enclose_missing_rows(rows, found, bag.losses)
+    # Reading a part of the time finds the losses of this part.
+    part = open_bag(path)
+    later = [row for row in found if row[1] >= rows[150][1]]
+    assert rows_of(part, rows[150][1]) == later
+    assert_losses_enclose_missing_rows(rows[150:], later, part.losses)
     # The library of rosbags and SQLite's own scan give up.
     with pytest.raises(sqlite3.DatabaseError):
         list(sqlite3.connect(path).execute('SELECT data FROM messages'))
+
+
+def test_damaged_index_of_sqlite_costs_no_message(tmp_path):
+    rows = messages(300, size=500)
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    query = "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND name = 'timestamp_idx'"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        ((root,),) = connection.execute(query)
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[16:18], 'big')
+    content[(root - 1) * size : root * size] = b'\xff' * size
+    path.write_bytes(content)
+    bag = open_bag(path)
+    assert rows_of(bag) == rows
+    # Nothing is known to be lost, so the loss has no times.
+    (loss,) = bag.losses
+    assert (loss.start_ns, loss.end_ns) == (None, None)
 
 
 def test_truncated_sqlite_file_is_read(tmp_path):
@@ -209,9 +244,9 @@ def test_truncated_sqlite_file_is_read(tmp_path):
     path.write_bytes(content[: len(content) // 2])
     bag = open_bag(path)
     found = rows_of(bag)
-    assert found == [row for row in rows if row in found]
+    assert found == rows[: len(found)]
     assert len(found) > 50
-    assert bag.losses
+    assert_losses_enclose_missing_rows(rows, found, bag.losses)
 
 
 @pytest.mark.parametrize('size', [500, 3000, 9000])

@@ -129,6 +129,15 @@ def test_rows_of_a_table_are_lines_of_printable_text():
     assert 'plain' in lines[-1]
 
 
+def test_columns_of_text_are_aligned_left_and_others_right():
+    rows = [('bag', 'images', 'result'), ('a', '7', 'x'), ('long', '1234567', 'a/long/path')]
+    lines = format_table(rows, ['result']).split('\n')
+    assert [line.index(row[0]) for line, row in zip(lines, rows, strict=True)] == [0, 0, 0]
+    ends = [line.index(row[1]) + len(row[1]) for line, row in zip(lines, rows, strict=True)]
+    assert len(set(ends)) == 1
+    assert {line.rindex(row[2]) for line, row in zip(lines, rows, strict=True)} == {ends[0] + 2}
+
+
 def test_to_one_line_joins_lines():
     assert to_one_line(ValueError('a\n  b\t c')) == 'a b c'
     assert to_one_line(ValueError('x' * 900), 200) == 'x' * 200

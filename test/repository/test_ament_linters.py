@@ -20,7 +20,7 @@ NOT_FOR_PEP257 = 'D401'
 def needs(linter):
     return pytest.mark.skipif(
         importlib.util.find_spec(linter) is None,
-        reason=f'{linter} is not installed (pip: ros-{linter.replace("_", "-")})',
+        reason=f'{linter} is not installed: docs/testing.md says how to install it',
     )
 
 

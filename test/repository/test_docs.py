@@ -121,6 +121,13 @@ def test_code_blocks_have_valid_syntax(page):
         assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.parametrize('page', PAGES, ids=page_id)
+def test_pages_have_no_html_tags(page):
+    # A name in angle brackets is a tag, such as <image>, so browsers do not show it.
+    text = re.sub(r'`[^`]*`', '', prose(page.read_text(encoding='utf-8')))
+    assert re.findall(r'<[a-zA-Z/][^>\n]*>', text) == []
+
+
 def test_pictures_of_the_pages_have_at_most_300_kb():
     pictures = [path for path in (ROOT / 'docs' / 'images').iterdir() if path.is_file()]
     assert pictures

@@ -24,6 +24,8 @@ def source_files():
 def is_script(path):
     if path.suffix or path.is_symlink() or not path.is_file():
         return False
+    if path.parent == ROOT / 'scripts':  # scripts/env is sourced, so it has no line #!
+        return True
     with path.open('rb') as file:
         return file.read(2) == b'#!'
 
@@ -33,7 +35,7 @@ def test_each_source_file_names_the_licence_at_its_start():
         pytest.skip('needs the Git repository')
     files = source_files()
     assert 'trt_perception/api.py' in files
-    assert 'scripts/check' in files
+    assert {'scripts/check', 'scripts/env'} <= set(files)
     missing = [
         name
         for name in files

@@ -60,6 +60,8 @@ class BagLoss:
     reason: str
 
     def __str__(self) -> str:
+        if self.start_ns is None and self.end_ns is None:
+            return f'{self.file}: {self.reason}; messages of any time may be lost'
         start = 'the start' if self.start_ns is None else f'{self.start_ns / 1e9:.3f} s'
         end = 'the end' if self.end_ns is None else f'{self.end_ns / 1e9:.3f} s'
         return f'{self.file}: {self.reason}; messages between {start} and {end} are lost'

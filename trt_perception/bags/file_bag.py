@@ -26,6 +26,7 @@ from trt_perception.bags.parts import (
     ContentCache,
     Cursor,
     FilePart,
+    LossRange,
     check_count,
 )
 from trt_perception.errors import ConfigError
@@ -145,14 +146,14 @@ class FileBag:
             fix=f'did you mean {close[0]}' if close else '',
         )
 
-    def add_loss(self, file: str, position: int, before_ns: int | None, reason: str) -> int | None:
+    def add_loss(self, file: str, position: int, range_ns: LossRange, reason: str) -> int | None:
         """Record a loss. Return its index in `losses`; None if it is known already."""
         if (file, position) in self._known_losses:
             return None
         if len(self._known_losses) >= _MAX_LOSSES:
             return len(self.losses) - 1
         self._known_losses.add((file, position))
-        self.losses.append(BagLoss(file, before_ns, None, reason))
+        self.losses.append(BagLoss(file, *range_ns, reason))
         return len(self.losses) - 1
 
     def close(self) -> None:
@@ -183,7 +184,7 @@ class _Merge:
         self._last_ns: list[int | None] = [None] * len(files)
         self._open_losses: list[list[int]] = [[] for _ in files]
         # What a cursor reports while it reads ahead: losses after the message that it returns.
-        self._reports: list[tuple[int, str]] = []
+        self._reports: list[tuple[int, str, LossRange | None]] = []
 
     def messages(self) -> Iterator[BagMessage]:
         parts, owners = self._find_parts()
@@ -249,7 +250,7 @@ class _Merge:
                 self._topics[owner],
                 *self._range_ns,
                 self._cache,
-                lambda position, reason: self._reports.append((position, reason)),
+                self._report,
             )
         except DamageError as error:
             self._lose(owner, part.offset, str(error))
@@ -276,16 +277,23 @@ class _Merge:
             self._lose(owner, message.log_ns, str(error))
             return None
 
+    def _report(self, position: int, reason: str, range_ns: LossRange | None = None, /) -> None:
+        self._reports.append((position, reason, range_ns))
+
     def _add_losses(self, owner: int) -> None:
         """Record what a cursor reported."""
-        for position, reason in self._reports:
-            self._lose(owner, position, reason)
+        for position, reason, range_ns in self._reports:
+            self._lose(owner, position, reason, range_ns)
         self._reports.clear()
 
-    def _lose(self, owner: int, position: int, reason: str) -> None:
+    def _lose(
+        self, owner: int, position: int, reason: str, range_ns: LossRange | None = None
+    ) -> None:
+        """Record a loss. Without a range, it ends before the next message of the file."""
         name = self._files[owner].name
-        index = self._bag.add_loss(name, position, self._last_ns[owner], reason)
-        if index is not None:
+        found = range_ns or (self._last_ns[owner], None)
+        index = self._bag.add_loss(name, position, found, reason)
+        if index is not None and range_ns is None:
             self._open_losses[owner].append(index)
 
     def _close_losses(self, owner: int, log_ns: int) -> None:

@@ -18,8 +18,19 @@ from trt_perception.files.plain_text import name_mistake, short_repr
 CDR: Final = 'cdr'
 #: Longest time that an MCAP file can state, in ns.
 MAX_NS: Final = 2**64 - 1
-#: Reports damage: position in the file and reason.
-Report = Callable[[int, str], None]
+#: Log times of the messages before and after a loss; None if there is none.
+LossRange = tuple[int | None, int | None]
+
+
+class Report(Protocol):
+    """Reports damage."""
+
+    def __call__(self, position: int, reason: str, range_ns: LossRange | None = None, /) -> None:
+        """Report damage at a position in the file.
+
+        Args:
+            range_ns: None if the loss is between the last message and the next one.
+        """
 
 
 class FilePart(NamedTuple):

@@ -73,6 +73,18 @@ class _Row(NamedTuple):
     size: int
 
 
+class _Gap(NamedTuple):
+    """Rows that cannot be read by their id.
+
+    Attributes:
+        start: the first id that cannot be read.
+        reason: what is damaged.
+    """
+
+    start: int
+    reason: str
+
+
 class _CutPage(NamedTuple):
     """The last page of a file that ends within this page.
 
@@ -237,7 +249,7 @@ class SqliteFile:
             ]
             times = [end[0] for end in ends if end is not None]
         except (*_SQLITE_ERRORS, DamageError) as error:
-            rows = self._rows_by_id(connection, (), lambda *_: None)
+            rows = self._rows_by_id(connection, (), str(error), lambda *_: None)
             # SQLite reads zeros in the timestamp of a row that is cut there.
             cut_rows = self._cut_page.cut_rows if self._cut_page else {}
             rows = (row for row in rows if row.id not in cut_rows)
@@ -295,10 +307,10 @@ class SqliteFile:
                     yield row
             return
         except (*_SQLITE_ERRORS, DamageError) as error:
-            report(0, f'SQLite: {error}')
+            reason = str(error)
         first, last = range_ns
         with contextlib.closing(self._connect()) as other:
-            found = self._rows_by_id(other, wanted, report)
+            found = self._rows_by_id(other, wanted, reason, report)
             in_range = (row for row in found if first <= row.timestamp <= last)
             yield from _sorted_on_disk(row for row in in_range if row[:2] > previous[:2])
 
@@ -316,13 +328,44 @@ class SqliteFile:
                 yield _Row(*row)
 
     def _rows_by_id(
-        self, connection: sqlite3.Connection, wanted: Collection[int], report: Report
+        self,
+        connection: sqlite3.Connection,
+        wanted: Collection[int],
+        reason: str,
+        report: Report,
     ) -> Iterator[_Row]:
         """Yield the rows that can be read by their id, without the index of timestamps.
 
+        The range of a loss is that of the rows next to it. Recorders write rows by time.
+
         Args:
             wanted: ids of topics; all topics if empty.
+            reason: why the index cannot be used. It is reported if no other damage is found.
         """
+        before_ns: int | None = None
+        gaps: list[_Gap] = []
+        has_gaps = False
+        for found in self._rows_and_gaps(connection):
+            if isinstance(found, _Gap):
+                gaps.append(found)
+                has_gaps = True
+                continue
+            for gap in gaps:
+                first_ns = None if before_ns is None else min(before_ns, found.timestamp)
+                report(gap.start, gap.reason, (first_ns, max(before_ns or 0, found.timestamp)))
+            gaps.clear()
+            before_ns = found.timestamp
+            if not wanted or found.topic_id in wanted:
+                yield found
+        for gap in gaps:
+            report(gap.start, gap.reason, (before_ns, None))
+        if not has_gaps:
+            # Without the index, it is unknown whether rows are missing. A file that was cut lacks
+            # the last ones.
+            report(0, f'SQLite: {reason}', (before_ns if self._cut_page else None, None))
+
+    def _rows_and_gaps(self, connection: sqlite3.Connection) -> Iterator[_Row | _Gap]:
+        """Yield all rows that can be read by their id, and where rows cannot be read."""
         query = (
             'SELECT timestamp, id, topic_id, length(data) FROM messages NOT INDEXED '
             'WHERE id >= ? ORDER BY id'
@@ -337,12 +380,11 @@ class SqliteFile:
                     start = row[1] + 1
                     if count > self._size // _LEAST_ROW_BYTES:
                         return
-                    is_valid = all(isinstance(value, int) for value in row) and row[0] >= 0
-                    if is_valid and (not wanted or row[2] in wanted):
+                    if all(isinstance(value, int) for value in row) and row[0] >= 0:
                         yield _Row(*row)
                 return
             except (*_SQLITE_ERRORS, DamageError) as error:
-                report(start, f'SQLite: {error}')
+                yield _Gap(start, f'SQLite: {error}')
             gaps += 1
             next_start = _next_readable_id(connection, query, start)
             if next_start is None or gaps > _MAX_GAPS:

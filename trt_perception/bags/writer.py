@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a bag of rosbag2 without ROS: a folder with data files and metadata.yaml.
 
-`ros2 bag info`, `ros2 bag play` and Foxglove open the bag. The format is that of Jazzy and Kilted.
+The format is that of Jazzy and Kilted, for `ros2 bag info`, `ros2 bag play` and Foxglove. The
+tests read it with rosbags and mcap-ros2-support; `ros2 bag` was not run.
 
 Guarantees: a file appears under its name when it is complete and on the disk. Then metadata.yaml,
 which lists all complete files, is replaced. So after SIGKILL or a loss of power, each listed file

@@ -242,17 +242,21 @@ def to_one_line(said: object, longest: int = 400) -> str:
     return text[:longest] or type(said).__name__
 
 
-def format_table(rows: Sequence[Sequence[str]]) -> str:
+def format_table(rows: Sequence[Sequence[str]], text_columns: Collection[str] = ()) -> str:
     """Return a table as text. The first column is aligned left, other columns right.
 
     Args:
         rows: the column titles, then the cells. All rows have the same length. Control characters
             are escaped, so each row is one line.
+        text_columns: titles of further columns that are aligned left.
     """
     safe_rows = [list(map(escape_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*safe_rows, strict=True)]
+    sides = ['<', *('<' if title in text_columns else '>' for title in rows[0][1:])]
     lines = []
-    for first, *others in safe_rows:
-        cells = [f'{cell:>{width}}' for cell, width in zip(others, widths[1:], strict=True)]
-        lines.append('  '.join([f'{first:<{widths[0]}}', *cells]).rstrip())
+    for row in safe_rows:
+        cells = [
+            f'{cell:{side}{width}}' for cell, side, width in zip(row, sides, widths, strict=True)
+        ]
+        lines.append('  '.join(cells).rstrip())
     return '\n'.join(lines)

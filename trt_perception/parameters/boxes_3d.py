@@ -54,7 +54,7 @@ class BoxParameters(BondParameters):
     depth_transport: str = parameter_field(
         'raw',
         'raw: subscribe to sensor_msgs/Image. compressedDepth: subscribe to '
-        'sensor_msgs/CompressedImage on <depth>/compressedDepth (PNG).',
+        'sensor_msgs/CompressedImage on depth/compressedDepth (PNG).',
         choices=('raw', 'compressedDepth'),
     )
     qos_reliability: str = parameter_field(

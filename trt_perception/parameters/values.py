@@ -222,7 +222,7 @@ class ParameterValues(
     image_transport: str = parameter_field(
         'raw',
         'raw: subscribe to sensor_msgs/Image. compressed: subscribe to '
-        'sensor_msgs/CompressedImage on <image>/compressed. auto: compressed if the GPU decodes '
+        'sensor_msgs/CompressedImage on image/compressed. auto: compressed if the GPU decodes '
         'JPEG and that topic has a publisher at activate, else raw.',
         choices=('raw', 'compressed', 'auto'),
         per_camera=True,

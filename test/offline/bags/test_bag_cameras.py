@@ -6,9 +6,20 @@ import contextlib
 import numpy as np
 import pytest
 
-from support.detect_bags import START_NS, camera_info, camera_rows, png_image, raw_image, write_bag
+from support.detect_bags import (
+    START_NS,
+    STORE,
+    camera_info,
+    camera_rows,
+    png_image,
+    raw_image,
+    write_bag,
+)
 from support.optional_packages import needs
+from trt_perception.bags.bag import BagMessage
+from trt_perception.bags.definitions import bag_topic
 from trt_perception.bags.open_bag import open_bag
+from trt_perception.bags.writer import BagWriter
 from trt_perception.errors import ConfigError
 from trt_perception.offline.bags.cameras import find_cameras
 
@@ -109,6 +120,22 @@ def test_bag_without_colour_images_is_refused(tmp_path, rows, given, golden_mess
         contextlib.closing(open_bag(tmp_path / 'bag')) as bag,
         golden_messages.raises(ConfigError),
     ):
+        find_cameras(bag, 'BAG', given, {}, prefers_compressed=False)
+
+
+@pytest.mark.parametrize('given', [{}, {'front': '/front/image'}], ids=['found', 'given'])
+def test_camera_whose_messages_are_damaged_is_refused_with_the_damage(
+    tmp_path, given, golden_messages
+):
+    folder = tmp_path / 'bag'
+    ((topic, log_ns, (kind, image)),) = camera_rows('/front/image', [PICTURE])
+    with BagWriter(folder, [bag_topic(topic, 'sensor_msgs/Image')], compression='none') as writer:
+        writer.begin_file()
+        writer.write(BagMessage(topic, log_ns, log_ns, STORE.serialize_cdr(image, kind)))
+    file = folder / 'bag_0.mcap'
+    content = file.read_bytes()
+    file.write_bytes(content.replace(PICTURE.tobytes(), PICTURE.tobytes()[1:] + b'\1'))
+    with contextlib.closing(open_bag(folder)) as bag, golden_messages.raises(ConfigError):
         find_cameras(bag, 'BAG', given, {}, prefers_compressed=False)
 
 

@@ -436,8 +436,9 @@ def test_bags_with_equal_names_get_the_folders_above_them(
     bags = write_named_bags(root, *names)
     out = tmp_path / 'out'
     assert run_detect_bag(model, *bags, '--output', out, '--report', tmp_path / 'report') == 0
-    for folder in (out, tmp_path / 'report'):
-        assert sorted(path.name for path in folder.iterdir()) == sorted(names.values())
+    for folder, others in ((out, []), (tmp_path / 'report', ['index.html'])):
+        found = sorted(path.name for path in folder.iterdir())
+        assert found == sorted([*names.values(), *others])
     table = [line.split() for line in capsys.readouterr().out.splitlines()]
     for bag, name in zip(bags, names.values(), strict=True):
         assert [row[-1] for row in table if row[:1] == [str(bag)]] == [str(out / name)]
@@ -615,6 +616,15 @@ def test_table_ends_with_a_total_and_the_failures(
     # The same command runs nothing, so it has no rate.
     assert run_detect_bag(*arguments) == 1
     golden_messages.add(capsys.readouterr().out)
+    # With a further bag, only this bag has new results.
+    shutil.copytree(bags[0], 'later')
+    assert run_detect_bag(model, *bags, 'later', '--output', 'out') == 0
+    *table, _ = capsys.readouterr().out.splitlines()
+    golden_messages.add('\n'.join(table))
+    # Replaced results are new.
+    assert run_detect_bag(model, bags[0], '--output', f'out/{bags[0]}', '--overwrite') == 0
+    *table, _ = capsys.readouterr().out.splitlines()
+    golden_messages.add('\n'.join(table))
 
 
 @pytest.mark.parametrize('options', [(), ('--dry-run',)], ids=['run', 'dry_run'])

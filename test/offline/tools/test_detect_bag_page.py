@@ -5,7 +5,12 @@ import base64
 import json
 import re
 import shlex
+import shutil
 from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+from urllib.request import url2pathname
 
 import cv2
 import numpy as np
@@ -194,6 +199,89 @@ def test_each_of_several_bags_has_its_page(model, bag, tmp_path):
     # The command on a page names its own bag, so that a thousand bags do not fill each page.
     command = ['detect_bag', model, other, '...', *words]
     assert page_data(tmp_path / 'page/other')['command'] == shlex.join(map(str, command))
+
+
+def file_of(address):
+    """Return the path of a URL of a file."""
+    return Path(url2pathname(urlsplit(address).path))
+
+
+def links_of(page):
+    """Return the target of each link to another file by its text."""
+    found = {}
+
+    class Parser(HTMLParser):
+        target = None
+
+        def handle_starttag(self, tag, attributes):
+            if tag == 'a':
+                self.target = urljoin(page.as_uri(), dict(attributes)['href'])
+
+        def handle_endtag(self, tag):
+            self.target = None if tag == 'a' else self.target
+
+        def handle_data(self, data):
+            if self.target and '#' not in self.target:
+                found[data] = file_of(self.target)
+
+    Parser().feed(page.read_text())
+    return found
+
+
+def test_index_page_lists_the_bags_with_links_to_their_pages(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # long paths would be shortened
+    names = 'plain', 'a b?#%&<i>', 'javascript:alert(1)'
+    pictures = [picture_with([(20, 20, 10, 12, 0.6)])] * 3
+    for name in names:
+        write_bag(tmp_path / name, camera_rows('/image_raw', pictures))
+    page = tmp_path / 'page'
+    for _ in range(2):  # the second command finds all results
+        assert run_detect_bag(model, *names, 'gone', '--output', 'out', '--report', page) == 1
+        targets = {name: page / name / 'index.html' for name in names}
+        assert links_of(page / 'index.html') == targets
+        assert all(target.is_file() for target in targets.values())
+        data = page_data(page)
+        assert list(data['failures']) == ['gone']
+        assert [row['bag'] for row in data['bags']] == list(names)
+        for row in data['bags']:
+            found = messages_of(Path(row['output']), '/detections')
+            assert row['images'] == len(found) == 3
+            assert row['detections'] == {'person': sum(len(each.detections) for each in found)}
+            assert row['is_complete']
+        text = (page / 'index.html').read_text()
+        assert data['failures']['gone'] in text
+        assert '<i>' not in text
+        shutil.rmtree(page)
+
+
+def test_bag_without_a_page_has_no_link(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bags = 'one', 'two'
+    for name in bags:
+        write_bag(tmp_path / name, camera_rows('/image_raw', [picture_with([])] * 3))
+    page = tmp_path / 'page'
+    page.mkdir()
+    (page / 'two').write_text('a file, where the folder would be')
+    assert run_detect_bag(model, *bags, '--output', tmp_path / 'out', '--report', page) == 1
+    assert links_of(page / 'index.html') == {'one': page / 'one/index.html'}
+
+
+@pytest.mark.unmeasured
+@pytest.mark.parametrize('width', [390, 1280])
+def test_index_page_opens_in_a_browser(model, tmp_path, width):
+    rows = camera_rows('/image_raw', [picture_with([])] * 3)
+    bags = [write_bag(tmp_path / name, rows) for name in (HOSTILE, 'plain')]
+    page = tmp_path / 'page'
+    words = '--output', tmp_path / 'out', '--report', page
+    assert run_detect_bag(model, *bags, *words) == 0
+    with open_browser() as browser:
+        browser.set_size(width)
+        browser.open(page / 'index.html')
+        assert browser.console() == []
+        assert browser.run(OVERFLOW) == 0
+        assert browser.run(DATA) == page_data(page)
+        browser.open(file_of(browser.run("return document.querySelector('main a').href")))
+        assert HOSTILE in browser.run("return document.querySelector('h1').innerText")
 
 
 def test_page_of_a_tracker_without_tracks_has_the_part_about_tracks(model, tmp_path):

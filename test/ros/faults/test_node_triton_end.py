@@ -2,7 +2,7 @@
 """Tests of signals to a node whose Triton server stops at some phase.
 
 Each end is the clean one: exit code 0, nothing in /dev/shm, and no region at a server that
-answers. The documented limit is 3 s. The tests wait longer, because the machine may be busy.
+answers. The documented limit is 5 s. The tests wait longer, because the machine may be busy.
 """
 
 import os

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of signals to a node in which native code does not return.
 
-The documented limit is 3 s. The tests wait longer, because the machine may be busy.
+The documented limit is 5 s. The tests wait longer, because the machine may be busy.
 """
 
 import re

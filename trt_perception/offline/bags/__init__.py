@@ -12,5 +12,6 @@
                    `result_messages` serialises results
     records        the file with the raw results of a part
     joining        makes the raw results of a part into a file of the new bag, with tracks
-    work_text      what the command prints; `bag_page` makes the report from a `bag_summary`
+    work_text      what the command prints; `bag_page` makes the report from a `bag_summary`, and
+                   `index_page` the page that lists several bags
 """

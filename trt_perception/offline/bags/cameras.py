@@ -22,7 +22,6 @@ from trt_perception.parameters.rules import cameras_mistake
 
 _INFO_TYPE: Final = 'sensor_msgs/msg/CameraInfo'
 _SUFFIX: Final = '/compressed'
-_NO_MESSAGES: Final = 'there are no messages'
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def find_cameras(
         if _is_published_by_detector(bag, topic):
             remarks.append(f'{topic} is left out: a detector published these images')
         elif (first := next(bag.messages([topic]), None)) is None:
-            remarks.append(f'{topic} is left out: {_NO_MESSAGES}')
+            remarks.append(f'{topic} is left out: {_without_messages(bag)}')
         else:
             try:
                 found[topic] = camera, _size_of(camera, first)
@@ -107,6 +106,13 @@ def find_cameras(
         )
     cameras = [replace(camera, name=name) for name, camera in sorted(named.items())]
     return FoundCameras(tuple(cameras), found[cameras[0].topic][1], tuple(remarks))
+
+
+def _without_messages(bag: FileBag) -> str:
+    """Return why a topic has no messages, after the bag was read."""
+    if bag.losses:
+        return f'no message can be read; {bag.losses[0]}'
+    return 'there are no messages'
 
 
 def _choose_transports(
@@ -173,7 +179,7 @@ def _use_given_cameras(bag: FileBag, path: str, given: Mapping[str, str]) -> Fou
     for camera in cameras:
         first = next(bag.messages([camera.topic]), None)
         if first is None:
-            raise ConfigError(f'{path}: {camera.topic}', _NO_MESSAGES)
+            raise ConfigError(f'{path}: {camera.topic}', _without_messages(bag))
         with contextlib.suppress(ImageError):  # the report of the part has the reason
             sizes.append(_size_of(camera, first))
     return FoundCameras(tuple(cameras), sizes[0] if sizes else (0, 0))

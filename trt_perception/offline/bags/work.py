@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from trt_perception.bags.writer import locked_folder
@@ -45,6 +45,7 @@ class BagRun:
         refusal: why the results in the output folder cannot be continued; None if they can.
         join: writes the new bag; None before the model was opened, and after an error.
         failure: a sentence on why the bag could not be completed; empty if it was.
+        was_complete: whether an earlier command had written the whole new bag.
     """
 
     plan: BagPlan
@@ -52,6 +53,10 @@ class BagRun:
     refusal: ConfigError | None = None
     join: BagJoin | None = None
     failure: str = ''
+    was_complete: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.was_complete = self.ledger.is_complete
 
     def missing_parts(self) -> list[Part]:
         """Return the parts whose raw results are missing."""

@@ -12,24 +12,31 @@ from trt_perception.offline.bags.ledger import merge_refusals
 from trt_perception.offline.bags.work import BagRun, Work
 
 _MOST_CLASSES: Final = 10
+#: Title of the column with the folder of the new bag.
+_RESULT: Final = 'result'
 
 
 def result_text(work: Work) -> str:
     """Return a row for each bag, a total, the detections, the rate, and the failures."""
+    lines = [format_table(result_rows(work), [_RESULT]), *_classes_tables(work), *rate_lines(work)]
+    return '\n'.join([*lines, *failure_lines(work)])
+
+
+def result_rows(work: Work) -> list[list[str]]:
+    """Return titles, a row for each bag with its path in front, and a total."""
     has_detections = any(map(_finds_objects, work.runs))
-    heads = ['bag', 'images', 'detections', 'unread', 'lost ranges', 'result']
-    rows = [heads]
+    rows = [['bag', 'images', 'detections', 'unread', 'lost ranges', _RESULT]]
     for run in sorted(work.runs, key=lambda run: not run.ledger.is_complete):
         written = f'{len(run.ledger.reports)} of {counted(run.plan.part_count, "part")}'
         result = str(run.plan.output) if run.ledger.is_complete else f'incomplete: {written}'
+        if run.was_complete:
+            result += ', from an earlier run'
         rows.append([run.plan.bag, *_counts([run]), result])
     rows += [[bag, '', '', '', '', 'failed'] for bag in work.failures]
     rows.append([_completeness(work), *_counts(work.runs), ''])
     if not has_detections:
         rows = [[*row[:2], *row[3:]] for row in rows]
-    return '\n'.join(
-        [format_table(rows), *_facts(work), *work.failures.values(), *_failures(work)]
-    )
+    return rows
 
 
 def _counts(runs: Sequence[BagRun]) -> list[str]:
@@ -48,19 +55,27 @@ def _finds_objects(run: BagRun) -> bool:
     return facts is not None and facts.finds_objects
 
 
-def _facts(work: Work) -> Iterator[str]:
-    """Yield the detections of each class if they are few, and the rate of this command."""
+def _classes_tables(work: Work) -> Iterator[str]:
+    """Yield a table of the detections of each class if the classes are few."""
     classes = sum((run.ledger.detections for run in work.runs), Counter[str]())
     if 1 < len(classes) <= _MOST_CLASSES:
         # A table, because a name of a class may be a number.
         rows = [(name, str(count)) for name, count in classes.most_common()]
         yield format_table([('class', 'detections'), *rows])
+
+
+def rate_lines(work: Work) -> Iterator[str]:
+    """Yield the rate of this command, or that it processed nothing."""
     if work.images and work.seconds:
         rate = work.images / work.seconds
         yield f'{counted(work.images, "image")} in {work.seconds:.1f} s: {rate:.1f} images/s'
+    elif all(run.was_complete for run in work.runs):
+        yield 'no image was processed: the results are from an earlier run'
 
 
-def _failures(work: Work) -> Iterator[str]:
+def failure_lines(work: Work) -> Iterator[str]:
+    """Yield why bags could not be used, then why bags are incomplete."""
+    yield from work.failures.values()
     for run in work.runs:
         if run.failure:
             yield f'{run.failure}; {_same_command(work)} tries the missing parts again'
@@ -102,7 +117,7 @@ def dry_run_text(work: Work) -> str:
 
 def _dry_run_table(work: Work) -> str:
     """Return a row for each bag, and a total."""
-    rows = [['bag', 'images', 'parts written', 'length', 'size', 'result']]
+    rows = [['bag', 'images', 'parts written', 'length', 'size', _RESULT]]
     for run in work.runs:
         plan = run.plan
         count = 'unknown'
@@ -118,7 +133,7 @@ def _dry_run_table(work: Work) -> str:
     known = sum(run.plan.image_count or 0 for run in work.runs)
     count = f'{"at least " * (work.image_count is None)}{known}'
     rows.append([_completeness(work), count, *_extent(work.runs), ''])
-    return format_table(rows)
+    return format_table(rows, [_RESULT])
 
 
 def _extent(runs: Sequence[BagRun]) -> list[str]:
@@ -147,7 +162,7 @@ def _planned(run: BagRun, *, overwrites: bool) -> Iterator[str]:
         count = str(plan.counts.get(camera.topic, 'unknown'))
         name, info = camera.name or repr(''), camera.info_topic or 'none'
         rows.append((f'  {name}', camera.topic, count, info))
-    yield format_table(rows)
+    yield format_table(rows, ['topic', 'camera_info'])
     yield f'  output {escape_line(plan.output)}: {_state(run, overwrites=overwrites)}'
 
 

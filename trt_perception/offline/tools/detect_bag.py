@@ -22,6 +22,7 @@ from trt_perception.files.regular_files import real_path
 from trt_perception.model.files.model_file import read_model_file
 from trt_perception.model.files.triton_address import is_server
 from trt_perception.offline.bags.bag_page import bag_page
+from trt_perception.offline.bags.index_page import index_page
 from trt_perception.offline.bags.ledger import check_folders
 from trt_perception.offline.bags.plan import OutputOptions
 from trt_perception.offline.bags.preparation import Request, prepare
@@ -77,9 +78,9 @@ same command goes on at the first missing part. Equal bags, models, parameters a
 equal files, also with --workers and --ray.
 
 --report writes a page for a browser: objects over time, tracks, what could not be read, and
-pictures of images that deserve a look. With several bags, each one has a folder below DIR. The
-page has at most 3 MB unless --report-images gives the number of pictures. A bag that is complete
-gets a page without running the model again.
+pictures of images that deserve a look. With several bags, each one has a folder below DIR, and
+DIR has a page that lists them. The page of a bag has at most 3 MB unless --report-images gives the
+number of pictures. A bag that is complete gets a page without running the model again.
 
 exit codes: 0 done, 1 failed or results are missing, 2 wrong usage, 130 interrupted.
 """
@@ -143,9 +144,13 @@ def _run(work: Work, options: argparse.Namespace) -> int:
     print(escape_controls(result_text(work), None), flush=True)
     saver = ResultSaver('detect_bag')
     if options.report is not None:
-        for run in work.runs:
-            folder = _report_folder(options, run.plan.output)
-            saver.save(folder, _save_page, run, options)
+        pages = [
+            run.plan.bag
+            for run in work.runs
+            if saver.save(_report_folder(options, run.plan.output), _save_page, run, options)
+        ]
+        if len(options.bags) > 1:
+            saver.save(options.report, _save_index_page, work, pages, options)
     return 0 if work.has_all_results and not saver.failed else 1
 
 
@@ -171,6 +176,12 @@ def _save_page(folder: Path, run: BagRun, options: argparse.Namespace) -> str:
             lambda: progress(next(images), total),
         )
     return page.write(folder)
+
+
+def _save_index_page(
+    folder: Path, work: Work, pages: Sequence[str], options: argparse.Namespace
+) -> str:
+    return index_page(work, pages, _page_command(options, options.bags[0])).write(folder)
 
 
 def _page_command(options: argparse.Namespace, bag: str) -> str:

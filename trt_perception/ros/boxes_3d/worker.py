@@ -29,7 +29,7 @@ OUTCOMES: Final = (
 )
 _MS: Final = 1_000_000
 _RECENT: Final = 512
-# A signal must end the process within 3 s.
+# A signal must end the process within 5 s.
 _END_S: Final = 1.0
 
 

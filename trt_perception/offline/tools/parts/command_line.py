@@ -120,8 +120,8 @@ class ResultSaver:
         self.failed = False
         self._tool = tool
 
-    def save(self, path: Path, write: Callable[..., str | None], *content: object) -> None:
-        """Write a result and print where it was saved.
+    def save(self, path: Path, write: Callable[..., str | None], *content: object) -> bool:
+        """Write a result and print where it was saved. Return whether it could be saved.
 
         Args:
             write: function that writes ``content`` to ``path``. It may return a message that
@@ -133,5 +133,6 @@ class ResultSaver:
         except (TrtPerceptionError, OSError) as error:
             self.failed = True
             print_message(self._tool, f'not saved: {error}')
-        else:
-            print(escape_controls(message), flush=True)
+            return False
+        print(escape_controls(message), flush=True)
+        return True
