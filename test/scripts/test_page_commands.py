@@ -19,6 +19,7 @@ README = (ROOT / 'README.md').read_text(encoding='utf-8')
 RUN_ELSEWHERE = {
     'scripts/demo': 'test/scripts/test_demo.py: test_shipped_digits_model_is_accurate',
     'scripts/demo --task segment': 'test/scripts/test_demo.py: test_masks_arrive_with_their_boxes',
+    'scripts/test': '.ci/run: scripts/test',
     'python3 -m colcon build ': 'scripts/lib/environment.sh: env_colcon build',
     'ros2 run trt_perception build_engine ': (
         'test/repository/test_docs_building.py: test_commands_of_the_page_are_accepted'
