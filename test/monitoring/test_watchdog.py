@@ -224,6 +224,29 @@ SCENES = {
     'small images are lost': (healthy, [{'message_bytes': 3000}, (0.5, 15, {'lost': 15})]),
     'two images are lost': (lambda: healthy(2), [(1, 1, {'lost': 1}), (1.5, 1)]),
     'unknown losses': (healthy, [{'not_delivered': None}, (3, 15)]),
+    **{
+        f'losses are unknown for {seconds} s, then known again{start}': (
+            make_activation,
+            [
+                {'not_delivered': None},
+                (seconds, 15),
+                {'not_delivered': 500},
+                (4, 15),
+                (2, 15, {'lost': 15}),
+            ],
+        )
+        for make_activation, start in ((healthy, ''), (SimulatedActivation, ', from the start'))
+        for seconds in (0.5, 3)
+    },
+    'losses become known while images are replaced': (
+        healthy,
+        [
+            {'not_delivered': None, 'transport_s': 0.004},
+            (3, 15, {'replaced': 5}),
+            {'not_delivered': 500},
+            (1, 15, {'replaced': 5}),
+        ],
+    ),
     # The camera is faster than the model.
     **{
         f'{replaced} of 15 images are replaced': (

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -282,7 +282,7 @@ class CameraWatchdog:
         replaced, received = now.replaced - then.replaced, now.received - then.received
         # An overloaded node loses images before and after it takes them, each perhaps a small
         # share. The larger share decides which problem is reported.
-        lost = _lost_images(then, now) or 0
+        lost = _lost_images(self._snapshots) or 0
         missing = replaced + (lost if lost <= replaced else 0)
         if replaced < _MIN_IMAGES or missing <= _MIN_SHARE * (received + missing - replaced):
             self._slower_since_s = None
@@ -320,9 +320,10 @@ class CameraWatchdog:
 
     def _stage_load(self, now: _CountSnapshot, *, same_clock: bool = True) -> StageLoad:
         """Return the load of the stages in the last second, without delays of another clock."""
-        then = self._snapshots[-min(3, len(self._snapshots))]  # so that a new cause is seen soon
+        latest = list(self._snapshots)[-3:]  # so that a new cause is seen soon
+        then = latest[0]
         seconds, received = now.time_s - then.time_s, now.received - then.received
-        sent = received + (now.not_delivered or 0) - (then.not_delivered or 0)
+        sent = received + (_lost_images(latest) or 0)
         transport_ns = now.transport_ns - then.transport_ns if same_clock else 0
         return StageLoad(
             seconds / max(1, sent),
@@ -335,7 +336,7 @@ class CameraWatchdog:
 
     def _lost_in_transport(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
-        lost = _lost_images(then, now)
+        lost = _lost_images(self._snapshots)
         if lost is None:
             return None
         sent = lost + now.received - then.received
@@ -392,11 +393,14 @@ def _no_result(message: str) -> StatusSummary:
     return StatusSummary(Level.WARN, 'no_result', message)
 
 
-def _lost_images(then: _CountSnapshot, now: _CountSnapshot) -> int | None:
-    """Return the number of sent images that did not arrive; None if unknown."""
-    if now.not_delivered is None or then.not_delivered is None:
-        return None
-    return now.not_delivered - then.not_delivered
+def _lost_images(snapshots: Sequence[_CountSnapshot]) -> int | None:
+    """Return the number of sent images that did not arrive between the first and last snapshot.
+
+    None if the number was unknown at a snapshot. Losses of that time may be of other cameras.
+    """
+    counts = [snapshot.not_delivered for snapshot in snapshots]
+    known = [count for count in counts if count is not None]
+    return known[-1] - known[0] if len(known) == len(counts) else None
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:
