@@ -259,6 +259,21 @@ SCENES = {
         healthy,
         [(4, 15, {'rate_limit': 8, 'replaced': 3})],
     ),
+    **{
+        f'{replaced} of {15 - limited} images below max_rate_hz are replaced': (
+            healthy,
+            [(4, 15, {'rate_limit': limited, 'replaced': replaced})],
+        )
+        for limited, replaced in ((5, 1), (10, 1), (12, 1), (14, 1))
+    },
+    # Of 14 images below max_rate_hz, one is replaced: as if 1.9 of the 27 images were replaced.
+    **{
+        f'one of 14 images below max_rate_hz is replaced, and {lost} of {27 + lost} are lost': (
+            lambda: healthy(60),
+            [(4, 27, {'rate_limit': 13, 'replaced': 1, 'lost': lost})],
+        )
+        for lost in (1, 2)
+    },
     'worker is too slow': (
         healthy,
         [{'worker_share': 0.8, 'model_share': 0.6}, (4, 15, {'replaced': 10})],

@@ -279,18 +279,19 @@ class CameraWatchdog:
 
     def _slow_model(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
-        replaced, received = now.replaced - then.replaced, now.received - then.received
+        replaced, received = _replaced_images(then, now), now.received - then.received
         # An overloaded node loses images before and after it takes them, each perhaps a small
         # share. The larger share decides which problem is reported.
         lost = _lost_images(self._snapshots) or 0
         missing = replaced + (lost if lost <= replaced else 0)
-        if replaced < _MIN_IMAGES or missing <= _MIN_SHARE * (received + missing - replaced):
+        is_few = now.replaced - then.replaced < _MIN_IMAGES
+        if is_few or missing <= _MIN_SHARE * (received + missing - replaced):
             self._slower_since_s = None
             return None
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
         sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
         # With max_rate_hz, most images between the two rates are dropped as requested.
-        is_limited = now.dropped.get('rate_limit', 0) > then.dropped.get('rate_limit', 0)
+        is_limited = bool(_limited_images(then, now))
         if (
             not is_limited
             and sent_hz is not None
@@ -303,7 +304,11 @@ class CameraWatchdog:
                 f'{done_hz:.1f} Hz: the other images'
             )
         elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates do not show it
-            seen = f'the camera is faster than the node: {replaced / received:.0%} of the images'
+            limited = ' that max_rate_hz lets through' if is_limited else ''
+            seen = (
+                f'the camera is faster than the node: {replaced / received:.0%} of the images'
+                f'{limited}'
+            )
         else:
             return None
         load = self._stage_load(now)
@@ -341,7 +346,7 @@ class CameraWatchdog:
             return None
         sent = lost + now.received - then.received
         # See _slow_model.
-        replaced = now.replaced - then.replaced
+        replaced = _replaced_images(then, now)
         missing = lost + (replaced if replaced < lost else 0)
         if lost < _MIN_IMAGES or missing <= _MIN_SHARE * sent:
             return None
@@ -401,6 +406,22 @@ def _lost_images(snapshots: Sequence[_CountSnapshot]) -> int | None:
     counts = [snapshot.not_delivered for snapshot in snapshots]
     known = [count for count in counts if count is not None]
     return known[-1] - known[0] if len(known) == len(counts) else None
+
+
+def _limited_images(then: _CountSnapshot, now: _CountSnapshot) -> int:
+    """Return the number of images that max_rate_hz dropped."""
+    return now.dropped.get('rate_limit', 0) - then.dropped.get('rate_limit', 0)
+
+
+def _replaced_images(then: _CountSnapshot, now: _CountSnapshot) -> float:
+    """Return the number of replaced images, scaled to all received images.
+
+    Newer images replace only images that max_rate_hz lets through. The share of the replaced
+    images among these images, times all received images, is comparable with the lost images.
+    """
+    received = now.received - then.received
+    offered = received - _limited_images(then, now)
+    return (now.replaced - then.replaced) * received / max(1, offered)
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:
