@@ -224,6 +224,29 @@ SCENES = {
     'small images are lost': (healthy, [{'message_bytes': 3000}, (0.5, 15, {'lost': 15})]),
     'two images are lost': (lambda: healthy(2), [(1, 1, {'lost': 1}), (1.5, 1)]),
     'unknown losses': (healthy, [{'not_delivered': None}, (3, 15)]),
+    **{
+        f'losses are unknown for {seconds} s, then known again{start}': (
+            make_activation,
+            [
+                {'not_delivered': None},
+                (seconds, 15),
+                {'not_delivered': 500},
+                (4, 15),
+                (2, 15, {'lost': 15}),
+            ],
+        )
+        for make_activation, start in ((healthy, ''), (SimulatedActivation, ', from the start'))
+        for seconds in (0.5, 3)
+    },
+    'losses become known while images are replaced': (
+        healthy,
+        [
+            {'not_delivered': None, 'transport_s': 0.004},
+            (3, 15, {'replaced': 5}),
+            {'not_delivered': 500},
+            (1, 15, {'replaced': 5}),
+        ],
+    ),
     # The camera is faster than the model.
     **{
         f'{replaced} of 15 images are replaced': (
@@ -236,6 +259,21 @@ SCENES = {
         healthy,
         [(4, 15, {'rate_limit': 8, 'replaced': 3})],
     ),
+    **{
+        f'{replaced} of {15 - limited} images below max_rate_hz are replaced': (
+            healthy,
+            [(4, 15, {'rate_limit': limited, 'replaced': replaced})],
+        )
+        for limited, replaced in ((5, 1), (10, 1), (12, 1), (14, 1))
+    },
+    # Of 14 images below max_rate_hz, one is replaced: as if 1.9 of the 27 images were replaced.
+    **{
+        f'one of 14 images below max_rate_hz is replaced, and {lost} of {27 + lost} are lost': (
+            lambda: healthy(60),
+            [(4, 27, {'rate_limit': 13, 'replaced': 1, 'lost': lost})],
+        )
+        for lost in (1, 2)
+    },
     'worker is too slow': (
         healthy,
         [{'worker_share': 0.8, 'model_share': 0.6}, (4, 15, {'replaced': 10})],

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -279,18 +279,19 @@ class CameraWatchdog:
 
     def _slow_model(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
-        replaced, received = now.replaced - then.replaced, now.received - then.received
+        replaced, received = _replaced_images(then, now), now.received - then.received
         # An overloaded node loses images before and after it takes them, each perhaps a small
         # share. The larger share decides which problem is reported.
-        lost = _lost_images(then, now) or 0
+        lost = _lost_images(self._snapshots) or 0
         missing = replaced + (lost if lost <= replaced else 0)
-        if replaced < _MIN_IMAGES or missing <= _MIN_SHARE * (received + missing - replaced):
+        is_few = now.replaced - then.replaced < _MIN_IMAGES
+        if is_few or missing <= _MIN_SHARE * (received + missing - replaced):
             self._slower_since_s = None
             return None
         self._slower_since_s = now.time_s if self._slower_since_s is None else self._slower_since_s
         sent_hz, done_hz = self._sent_rate.hz(), self._output_rate.hz()
         # With max_rate_hz, most images between the two rates are dropped as requested.
-        is_limited = now.dropped.get('rate_limit', 0) > then.dropped.get('rate_limit', 0)
+        is_limited = bool(_limited_images(then, now))
         if (
             not is_limited
             and sent_hz is not None
@@ -303,7 +304,11 @@ class CameraWatchdog:
                 f'{done_hz:.1f} Hz: the other images'
             )
         elif now.time_s - self._slower_since_s >= _SILENCE_S:  # the rates do not show it
-            seen = f'the camera is faster than the node: {replaced / received:.0%} of the images'
+            limited = ' that max_rate_hz lets through' if is_limited else ''
+            seen = (
+                f'the camera is faster than the node: {replaced / received:.0%} of the images'
+                f'{limited}'
+            )
         else:
             return None
         load = self._stage_load(now)
@@ -320,9 +325,10 @@ class CameraWatchdog:
 
     def _stage_load(self, now: _CountSnapshot, *, same_clock: bool = True) -> StageLoad:
         """Return the load of the stages in the last second, without delays of another clock."""
-        then = self._snapshots[-min(3, len(self._snapshots))]  # so that a new cause is seen soon
+        latest = list(self._snapshots)[-3:]  # so that a new cause is seen soon
+        then = latest[0]
         seconds, received = now.time_s - then.time_s, now.received - then.received
-        sent = received + (now.not_delivered or 0) - (then.not_delivered or 0)
+        sent = received + (_lost_images(latest) or 0)
         transport_ns = now.transport_ns - then.transport_ns if same_clock else 0
         return StageLoad(
             seconds / max(1, sent),
@@ -335,12 +341,12 @@ class CameraWatchdog:
 
     def _lost_in_transport(self, now: _CountSnapshot) -> StatusSummary | None:
         then = self._snapshots[0]
-        lost = _lost_images(then, now)
+        lost = _lost_images(self._snapshots)
         if lost is None:
             return None
         sent = lost + now.received - then.received
         # See _slow_model.
-        replaced = now.replaced - then.replaced
+        replaced = _replaced_images(then, now)
         missing = lost + (replaced if replaced < lost else 0)
         if lost < _MIN_IMAGES or missing <= _MIN_SHARE * sent:
             return None
@@ -392,11 +398,30 @@ def _no_result(message: str) -> StatusSummary:
     return StatusSummary(Level.WARN, 'no_result', message)
 
 
-def _lost_images(then: _CountSnapshot, now: _CountSnapshot) -> int | None:
-    """Return the number of sent images that did not arrive; None if unknown."""
-    if now.not_delivered is None or then.not_delivered is None:
-        return None
-    return now.not_delivered - then.not_delivered
+def _lost_images(snapshots: Sequence[_CountSnapshot]) -> int | None:
+    """Return the number of sent images that did not arrive between the first and last snapshot.
+
+    None if the number was unknown at a snapshot. Losses of that time may be of other cameras.
+    """
+    counts = [snapshot.not_delivered for snapshot in snapshots]
+    known = [count for count in counts if count is not None]
+    return known[-1] - known[0] if len(known) == len(counts) else None
+
+
+def _limited_images(then: _CountSnapshot, now: _CountSnapshot) -> int:
+    """Return the number of images that max_rate_hz dropped."""
+    return now.dropped.get('rate_limit', 0) - then.dropped.get('rate_limit', 0)
+
+
+def _replaced_images(then: _CountSnapshot, now: _CountSnapshot) -> float:
+    """Return the number of replaced images, scaled to all received images.
+
+    Newer images replace only images that max_rate_hz lets through. The share of the replaced
+    images among these images, times all received images, is comparable with the lost images.
+    """
+    received = now.received - then.received
+    offered = received - _limited_images(then, now)
+    return (now.replaced - then.replaced) * received / max(1, offered)
 
 
 def _unintended_drops(then: _CountSnapshot, now: _CountSnapshot) -> dict[str, int]:

@@ -67,7 +67,19 @@ def test_stamps_that_do_not_fit_are_reported_when_detections_are_lost(
     lost = {**ALL_COME, 'no_depth': 1}
     assert watched.check(1.0, lost, offset_ns) == [reason]
     assert watched.check(2.0, lost, offset_ns) == []
-    assert watched.check(3.0, {**lost, 'no_depth': 2}, offset_ns) == [reason]
+    assert watched.check(3.0, {**lost, 'received: depth': 6, 'no_depth': 2}, offset_ns) == [reason]
+
+
+def test_depth_that_stops_is_reported_after_a_time_if_detections_need_it(golden_messages):
+    watched = Watched(golden_messages)
+    counts = {**ALL_COME, 'received: depth': 300, 'no_depth': 0}
+    found = [
+        watched.check(10.0 + seconds, {**counts, 'no_depth': 30 * seconds})
+        for seconds in (0, 1, 2, 3)
+    ]
+    assert found == [[], [], [], ['no_depth']]
+    assert watched.check(20.0, {**counts, 'no_depth': 90}) == []
+    assert watched.check(21.0, {**counts, 'received: depth': 301, 'no_depth': 91}) == []
 
 
 def test_replaced_detections_are_reported_when_they_become_more(golden_messages):

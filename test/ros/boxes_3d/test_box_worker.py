@@ -101,3 +101,23 @@ def test_depth_of_the_same_stamp_needs_a_calibration(stamp):
     worker.stop()
     assert worker.outcomes() == {'no_camera_info': 1}
     assert not any(isinstance(report, ImageError) for report in worker.reports)
+
+
+@pytest.mark.parametrize(
+    ('depth_stamp', 'comes_later', 'offset_s'),
+    [(4, True, -5), (4, False, None), (14, True, 5), (14, False, 5)],
+)
+def test_stamp_of_the_last_depth_image_is_kept_only_while_depth_images_come(
+    depth_stamp, comes_later, offset_s
+):
+    worker = Worker(max_wait_ms=10000.0)
+    header = HeaderFields(StampFields(depth_stamp, 0), 'optical')
+    depth = ImageFields(header, 1, 1, '16UC1', 0, 2, np.zeros(2, np.uint8))
+    steps = [lambda: worker.add_depth(depth, 2), lambda: worker.add_detections(with_object(9), ())]
+    for step in reversed(steps) if comes_later else steps:
+        step()
+    worker.start()
+    worker.stop()
+    assert worker.outcomes() == {'no_depth': 1}
+    offset_ns = worker.facts().depth_offset_ns
+    assert offset_ns == (None if offset_s is None else offset_s * 1_000_000_000)

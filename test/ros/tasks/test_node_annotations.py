@@ -120,7 +120,7 @@ def test_drawings_equal_the_detections_of_the_image(client, task):
 
 
 def assert_same_masks(outlines, masks):
-    """Assert that the filled outlines cover the pixels of all masks."""
+    """Assert that the filled outlines cover all masks, except for pixels near their borders."""
     numbers = np.frombuffer(bytes(masks.data), '<u2').reshape(masks.height, masks.width)
     assert len(outlines) >= len(np.unique(numbers)) - 1 > 3
     filled = np.zeros(numbers.shape, np.uint8)
@@ -128,7 +128,8 @@ def assert_same_masks(outlines, masks):
         alone = np.zeros_like(filled)
         cv2.fillPoly(alone, [(places(outline) - 0.5).round().astype(np.int32)], 1)
         filled |= alone
-    assert not np.any((numbers > 0) & (filled == 0))
+    inner = cv2.erode((numbers > 0).astype(np.uint8), np.ones((5, 5), np.uint8))
+    assert not np.any((inner > 0) & (filled == 0))
     # The outline of a hole fills the hole.
     assert np.count_nonzero(filled) < 1.2 * np.count_nonzero(numbers)
 

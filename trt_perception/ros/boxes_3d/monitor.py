@@ -85,6 +85,8 @@ class InputWatch:
         self._since_s = now_s
         self._last_no_depth = 0
         self._last_replaced = 0
+        self._last_depth = 0
+        self._last_depth_s = now_s
 
     def check(
         self,
@@ -105,16 +107,23 @@ class InputWatch:
             for name in (DETECTIONS, DEPTH, CAMERA_INFO):
                 key = 'received' if name == DETECTIONS else f'received: {name}'
                 if not counts.get(key):
-                    self._report(self._silent(name, *topics[name]))
+                    since = 'since the activation'
+                    self._report(self._silent(name, *topics[name], since))
         if is_new and facts.depth_offset_ns is not None:
             self._report(_offset(facts.depth_offset_ns, parameters.sync_tolerance_ms))
+        depth_images = counts.get(f'received: {DEPTH}', 0)
+        if depth_images > self._last_depth:
+            self._last_depth, self._last_depth_s = depth_images, now_s
+        silent_s = now_s - self._last_depth_s
+        if is_new and depth_images and silent_s >= _SILENT_S:
+            self._report(self._silent(DEPTH, *topics[DEPTH], f'for {silent_s:.0f} s'))
         replaced = counts.get('replaced', 0)
         new, self._last_replaced = replaced - self._last_replaced, replaced
         if new > 0:
             self._report(_overload(new))
 
-    def _silent(self, name: str, topic: str, publishers: int) -> DepthError:
-        found = 'no message since the activation'
+    def _silent(self, name: str, topic: str, publishers: int, since: str) -> DepthError:
+        found = f'no message {since}'
         if publishers:
             fix = 'wait for its publisher, and look at its log'
         else:

@@ -42,7 +42,7 @@ class WorkerFacts(NamedTuple):
         waiting: detection messages that wait.
         latencies_ms: from the arrival of the later message to the publication, the last ones.
         depth_offset_ns: stamp of the nearest depth image relative to the last detections without
-            depth; None if there was no depth image.
+            depth; None if it is earlier, and no depth image arrived while the detections waited.
     """
 
     counts: dict[str, int]
@@ -85,6 +85,7 @@ class BoxWorker:
         self._counts: Counter[str] = Counter()
         self._latencies_ms: deque[float] = deque(maxlen=_RECENT)
         self._depth_offset_ns: int | None = None
+        self._depth_time_ns = 0
         self._is_ending = False
         self.set_parameters(parameters)
         self._thread = threading.Thread(target=self._run, name='boxes_3d', daemon=True)
@@ -162,7 +163,8 @@ class BoxWorker:
         """Add a depth image, ImageFields or CompressedImageView, that keeps `size` bytes."""
         with self._changed:
             self._counts['received: depth'] += 1
-            arrived = _Arrived(message, time.monotonic_ns())
+            self._depth_time_ns = time.monotonic_ns()
+            arrived = _Arrived(message, self._depth_time_ns)
             self._pairing.depth.add(_stamp_ns(message.header), size, arrived)
             self._wake()
 
@@ -226,7 +228,10 @@ class BoxWorker:
         with self._changed:
             self._counts[outcome] += 1
             if outcome == 'no_depth':
-                self._depth_offset_ns = pair.depth_offset_ns
+                self._depth_offset_ns = offset_ns = pair.depth_offset_ns
+                # If depth images stop, the stamp of the last one is soon far away.
+                if (offset_ns or 0) < 0 and self._depth_time_ns < detections.time_ns:
+                    self._depth_offset_ns = None
             if outcome == 'published' and located is not None:
                 self._counts['objects_left_out'] += located.left_out
                 self._counts['masks_missing'] += located.without_mask
