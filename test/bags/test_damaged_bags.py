@@ -53,7 +53,7 @@ def run(code, *arguments, limit=MEMORY_LIMIT):
         [sys.executable, '-c', code + end, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=280,
         cwd=TEST_FOLDER,
         preexec_fn=limit_memory,
     )
@@ -77,7 +77,7 @@ def test_500_damaged_bags_are_read_or_refused(tmp_path):
         [sys.executable, '-m', 'support.fuzz.bag_fuzz', str(tmp_path), '0', '500'],
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=280,
         cwd=TEST_FOLDER,
     )
     assert process.returncode == 0, process.stderr

@@ -271,7 +271,7 @@ def load(names, heavy=(*ONLY, *ROS, *NEVER)):
         [sys.executable, '-c', LOADER, ','.join(heavy), ','.join(names)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
     )
 
 

@@ -24,7 +24,7 @@ def bench(folder, *arguments):
         capture_output=True,
         text=True,
         cwd=folder,
-        timeout=150,
+        timeout=280,
     )
 
 

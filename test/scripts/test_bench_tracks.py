@@ -35,7 +35,7 @@ def run_bench(folder, *arguments):
     """Run the benchmark, and return its result."""
     script = ROOT / 'scripts' / 'benchmarks' / 'cameras_tracks.py'
     command = [sys.executable, script, *map(str, arguments), '--json', 'result.json']
-    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=150)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=280)
     assert not result.returncode, result.stderr
     return json.loads((folder / 'result.json').read_text())[arguments[0]]
 

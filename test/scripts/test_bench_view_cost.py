@@ -36,7 +36,7 @@ def test_only_windows_with_a_viewer_have_messages_and_they_equal_the_detections(
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=150,
+        timeout=280,
     )
     assert not result.returncode, result.stderr
     record = json.loads((tmp_path / 'result.json').read_text())

@@ -29,5 +29,5 @@ def run_demo(*arguments, folder, in_step=False):
         env={k: v for k, v in os.environ.items() if k not in PROFILE_VARIABLES},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=280,
     )

@@ -40,7 +40,7 @@ def run_doctor(*arguments, environment=None, command=None):
     changed = {**os.environ, **(environment or {})}
     ended = forked.run(
         [*(command or [executable('doctor')]), *arguments],
-        timeout=120,
+        timeout=280,
         env={name: value for name, value in changed.items() if value is not None},
     )
     assert 'Traceback' not in ended.stderr
