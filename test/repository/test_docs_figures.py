@@ -970,7 +970,7 @@ def test_identity_switches_equal_the_recorded_figures():
         for sides in rates.values()
     ]
     page = (ROOT / 'docs' / 'tracks.md').read_text(encoding='utf-8')
-    summary = ' '.join(section(page, 'When ids switch').split())
+    summary = ' '.join(section(page, 'How good it is').split())
     assert f'ids switch {min(less):.0f} to {max(less):.0f} % less often than' in summary
     walking = record['scenes']['walking']
     slow, fast = (mean(walking[rate]['ours'], 0) for rate in ('15 Hz', '30 Hz'))
