@@ -149,7 +149,7 @@ def tracker_parameters():
                 f'`{yaml_value(parameter.default)}`',
                 ', '.join(f'`{choice}`' for choice in parameter.choices)
                 or parameter.allowed.strip('()'),
-                parameter.description,
+                parameter.description.replace(' (docs/tracks.md)', ''),  # the page of this table
             )
             for parameter in PARAMETERS
             if parameter.name.startswith('tracker.')
