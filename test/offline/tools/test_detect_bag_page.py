@@ -254,6 +254,29 @@ def test_index_page_lists_the_bags_with_links_to_their_pages(model, tmp_path, mo
         shutil.rmtree(page)
 
 
+def test_only_the_row_of_a_bag_has_its_link(model, tmp_path, monkeypatch):
+    """The names of these bags are also in the titles and in the row with the totals."""
+    monkeypatch.chdir(tmp_path)
+    names = 'bag', '2 of 2 bags complete'
+    for name in names:
+        write_bag(tmp_path / name, camera_rows('/image_raw', [picture_with([])] * 3))
+    assert run_detect_bag(model, *names, '--output', 'out', '--report', 'page') == 0
+    text = (tmp_path / 'page/index.html').read_text()
+    assert len(re.findall('<a href="[^#]', text)) == len(names)
+    assert links_of(tmp_path / 'page/index.html').keys() == set(names)
+
+
+def test_several_bags_with_the_name_of_a_page_are_refused(model, tmp_path):
+    bags = [
+        write_bag(tmp_path / name, camera_rows('/image_raw', [picture_with([])] * 3))
+        for name in ('index.html', 'plain')
+    ]
+    words = '--output', tmp_path / 'out', '--report', tmp_path / 'page'
+    assert run_detect_bag(model, *bags, *words) == 2
+    assert not (tmp_path / 'out').exists()
+    assert run_detect_bag(model, bags[0], *words) == 0
+
+
 def test_bag_without_a_page_has_no_link(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     bags = 'one', 'two'

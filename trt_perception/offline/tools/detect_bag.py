@@ -31,6 +31,7 @@ from trt_perception.offline.bags.ray_workers import run_parts as run_parts_with_
 from trt_perception.offline.bags.work import BagRun, PartsRunner, Work
 from trt_perception.offline.bags.work_text import dry_run_text, interruption_text, result_text
 from trt_perception.offline.bags.workers import run_parts
+from trt_perception.offline.report_page.page import PAGE_NAME
 from trt_perception.offline.tools.parts.arguments import (
     check_output_folder,
     integer_at_least,
@@ -363,7 +364,8 @@ def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> N
     """Check the options of the report page.
 
     Raises:
-        ConfigError: the folder cannot be written, or would be inside a bag.
+        ConfigError: the folder cannot be written, would be inside a bag, or would contain a
+            folder with the name of a page.
     """
     if options.report is None:
         if options.report_images is not None:
@@ -373,6 +375,9 @@ def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> N
         return
     check_output_folder(options.report)
     for bag, output in outputs.items():
+        if len(outputs) > 1 and output.name == PAGE_NAME:
+            found = f'the bag {bag} needs a folder with the name of the page that lists the bags'
+            raise ConfigError('--report', found, fix='rename the bag')
         folder = real_path(_report_folder(options, output))
         for path in (output, Path(bag)):
             if real_path(path) in (folder, *folder.parents):
