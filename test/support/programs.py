@@ -188,11 +188,15 @@ class Program:
 
         Other participants would still list a killed process as discovered.
         """
+        self._process.send_signal(signal.SIGCONT)  # a failed test may have left it stopped
         self._process.terminate()
         try:
             self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            self._process.kill()
             self._process.wait()
             self._reader.join(5)
             print(self._process.args, 'did not end:', *self._lines[-100:], file=sys.__stderr__)
