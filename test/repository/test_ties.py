@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support import programs
+from support.waiting import WaitTimeoutError
 
 # A process that starts two programs: one ends on SIGTERM, the other ignores SIGTERM.
 STARTER = """
@@ -136,5 +137,6 @@ time.sleep(600)
     if is_stopped:
         program.stop()
     monkeypatch.setattr(programs, 'DEADLINE_S', 0.5)
-    program.close()
+    with contextlib.nullcontext() if is_stopped else pytest.raises(WaitTimeoutError):
+        program.close()
     assert program.code == -(signal.SIGTERM if is_stopped else signal.SIGKILL)
