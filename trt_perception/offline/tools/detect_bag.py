@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 import shlex
 import sys
 from collections import Counter
@@ -187,13 +188,22 @@ def _save_index_page(
 
 def _page_command(options: argparse.Namespace, bag: str) -> str:
     """Return the command line without the other bags, because it is at the top of each page."""
-    words = shlex.split(options.command)
-    count = len(options.bags)
-    for first in range(len(words) if count > 1 else 0):
-        if words[first : first + count] == options.bags:
-            words[first : first + count] = [bag, '...']
-            return shlex.join(words)
-    return str(options.command)
+    before, bags, after = _split_command(options.command, tuple(options.bags))
+    return shlex.join([*before, bag, '...', *after]) if len(bags) > 1 else str(options.command)
+
+
+@functools.cache  # splitting a command with thousands of bags takes 0.1 s
+def _split_command(
+    command: str, bags: tuple[str, ...]
+) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Return the words before the bags, the bags, and the words after the bags."""
+    words = shlex.split(command)
+    paths = [str(Path(os.path.expanduser(word))) for word in words]
+    count = len(bags)
+    for first, path in enumerate(paths):
+        if path == bags[0] and paths[first : first + count] == list(bags):
+            return words[:first], words[first : first + count], words[first + count :]
+    return words, (), ()
 
 
 # Checks of the options.
