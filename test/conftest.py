@@ -36,6 +36,8 @@ MOST_RERUNS = 5
 STDERR = pytest.StashKey()
 FAILED = pytest.StashKey()
 NUMBERS = itertools.count()
+#: The file descriptor with the lock of this process's ROS domain.
+DOMAIN_LOCKS = []
 BUILD_FIRST = 'scripts/test builds and tests; by hand: colcon build, source install/setup.bash'
 
 
@@ -59,12 +61,14 @@ def installed_package():
     return package
 
 
-def free_domain():
-    """Return a ROS domain that no other run uses, and lock it until this process ends.
+def change_domain():
+    """Change to a ROS domain that no other run uses, and lock it until the next call.
 
-    scripts/lib/environment.sh uses the same locks. Without a free domain, return a shared one.
+    scripts/lib/environment.sh uses the same locks. Without a free domain, use a shared one.
     """
-    start = os.getpid()
+    start = int(os.environ['ROS_DOMAIN_ID']) if DOMAIN_LOCKS else os.getpid()
+    earlier = DOMAIN_LOCKS.copy()
+    DOMAIN_LOCKS.clear()
     for index in range(100):
         # The ports of domain 102 and above may overlap Linux's ephemeral ports.
         domain = (start + index) % 100 + 1
@@ -75,8 +79,13 @@ def free_domain():
         except OSError:
             os.close(lock)
             continue
-        return str(domain)  # the lock lasts as long as this process
-    return str(start % 100 + 1)
+        DOMAIN_LOCKS.append(lock)
+        break
+    else:
+        domain = start % 100 + 1
+    os.environ['ROS_DOMAIN_ID'] = str(domain)
+    for lock in earlier:
+        os.close(lock)
 
 
 def difference(package):
@@ -103,7 +112,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # Each test process has its own domain, because several run at the same time.
 CHOOSES_DOMAIN = 'PYTEST_XDIST_WORKER' in os.environ or not os.environ.get('ROS_DOMAIN_ID')
 if CHOOSES_DOMAIN:
-    os.environ['ROS_DOMAIN_ID'] = free_domain()
+    change_domain()
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'
 # Set before the first import of NumPy: its threads would compete with the other test processes.
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
@@ -295,7 +304,7 @@ def pytest_runtest_teardown(item):
         del item.stash[FAILED]
         item.session._setupstate.teardown_exact(None)
         if CHOOSES_DOMAIN:
-            os.environ['ROS_DOMAIN_ID'] = free_domain()
+            change_domain()
 
 
 def pytest_make_parametrize_id(val, argname):

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import random
+import re
 import resource
 import sqlite3
 import struct
@@ -262,6 +263,20 @@ def test_sqlite_file_that_ends_within_a_page_gives_no_message_with_zeros(size, t
         assert found == [row for row in rows if row in found]
         assert len(found) > 30
         assert bag.losses
+
+
+@pytest.mark.parametrize('size', [20, 500, 9000])
+def test_cut_timestamp_in_sqlite_is_no_time_of_a_loss(size, tmp_path):
+    """SQLite reads zeros after the end of the file, so it returns a wrong timestamp."""
+    rows = messages(200, size=size)
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    content = path.read_bytes()
+    for _, log_ns, _ in rows[100::13]:
+        for start in re.finditer(re.escape(struct.pack('>q', log_ns)), content):
+            for cut in range(start.start() + 1, start.end() + 1):
+                path.write_bytes(content[:cut])
+                bag = open_bag(path)
+                assert_losses_enclose_missing_rows(rows, rows_of(bag), bag.losses)
 
 
 def assert_cuts_give_no_wrong_message(path, rows, cuts):

@@ -46,6 +46,15 @@ def test_images_of_a_bag_are_found_and_read(storage, tmp_path):
     assert sorted(map(str, found)) == list(map(str, found))
 
 
+def test_images_of_a_bag_in_the_current_folder_are_read(bag, monkeypatch):
+    monkeypatch.chdir(bag)
+    found = find_images('.')
+    assert found[0].name.startswith('drive#front.image_raw@')
+    assert [(read_image_file(path) == picture(n)).all() for n, path in enumerate(found)] == 12 * [
+        1
+    ]
+
+
 def test_images_are_converted_to_bgr(tmp_path):
     bgr = picture(1)
     messages = {

@@ -384,6 +384,12 @@ def test_cameras_that_no_single_node_would_accept_are_refused(cameras, golden_me
         node_shares({}, 2, cameras)
 
 
+@pytest.mark.parametrize('devices', [[0, 'x'], [0, -1], [1, 1]], ids=str)
+def test_devices_that_no_single_node_would_accept_are_refused(devices, golden_messages):
+    with golden_messages.raises(ConfigError):
+        node_shares({}, 2, ['a', 'b'], devices)
+
+
 def test_number_of_all_nodes_on_the_machine_can_be_given():
     nodes = node_shares({'nodes_on_this_machine': 5}, 2, ['a', 'b'])
     assert [node.parameters['nodes_on_this_machine'] for node in nodes] == [5, 5]

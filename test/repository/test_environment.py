@@ -91,24 +91,60 @@ def test_hangs_in_a_library_that_holds_the_lock():
 """
 
 
-def test_hanging_test_ends_its_process_and_prints_its_stack(tmp_path):
-    (tmp_path / 'test_hangs.py').write_text(HANGS)
-    command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', tmp_path]
-    process = subprocess.run(
-        [sys.executable, *command, '-c', ROOT / 'pyproject.toml', tmp_path],
+def run_pytest(folder, text):
+    """Run a test file with the settings of this package. Return the ended process."""
+    (folder / 'test_it.py').write_text(text)
+    command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', folder]
+    environment = unmeasured()
+    environment.pop('ROS_DOMAIN_ID', None)
+    return subprocess.run(
+        [sys.executable, *command, '-c', ROOT / 'pyproject.toml', folder],
         capture_output=True,
         text=True,
         timeout=30,
         env={
-            **unmeasured(),
+            **environment,
             'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}',
             'PYTEST_ADDOPTS': '',  # not the options of this run
         },
     )
+
+
+def test_hanging_test_ends_its_process_and_prints_its_stack(tmp_path):
+    process = run_pytest(tmp_path, HANGS)
     assert process.returncode == -signal.SIGALRM
     assert '(most recent call first)' in process.stderr
     assert 'in test_hangs_in_a_library_that_holds_the_lock' in process.stderr
     assert 'passed' not in process.stdout
+
+
+FAILS = """
+import os
+from pathlib import Path
+
+import pytest
+
+@pytest.fixture(scope='module')
+def shared():
+    return []
+
+@pytest.mark.parametrize('number', range(3))
+def test_fails(number, shared):
+    shared.append(0)
+    opened = map(os.path.realpath, Path('/proc/self/fd').iterdir())
+    locked = [path for path in opened if '-domain-' in path]
+    print('facts', os.environ['ROS_DOMAIN_ID'], len(locked), len(shared))
+    raise AssertionError
+"""
+
+
+def test_test_after_a_failure_has_new_fixtures_and_another_domain(tmp_path):
+    process = run_pytest(tmp_path, FAILS)
+    assert process.returncode == pytest.ExitCode.TESTS_FAILED
+    facts = re.findall('^facts (.*) (.*) (.*)$', process.stdout, re.MULTILINE)
+    assert len({domain for domain, *_ in facts}) == 3
+    # Hundreds of failures must not lock all domains.
+    assert [(locked, shared) for _, locked, shared in facts] == [('1', '1')] * 3
 
 
 @pytest.mark.timeout(60)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support import programs
+from support.waiting import WaitTimeoutError
 
 # A process that starts two programs: one ends on SIGTERM, the other ignores SIGTERM.
 STARTER = """
@@ -119,3 +120,23 @@ def test_failed_run_returns_its_output_and_exit_code():
         [sys.executable, '-c', 'print(5); raise SystemExit(3)'], timeout_s=60
     )
     assert (process.stdout, process.stderr, process.returncode) == ('5\n', '', 3)
+
+
+@pytest.mark.parametrize('is_stopped', [False, True])
+def test_program_that_ignores_signals_or_is_stopped_can_be_closed(is_stopped, monkeypatch):
+    numbers = '' if is_stopped else 'SIGTERM SIGABRT'
+    code = f"""
+import signal, time
+for name in {numbers.split()}:
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+print('ready', flush=True)
+time.sleep(600)
+"""
+    program = programs.Program([sys.executable, '-c', code])
+    program.wait_for_output('ready')
+    if is_stopped:
+        program.stop()
+    monkeypatch.setattr(programs, 'DEADLINE_S', 0.5)
+    with contextlib.nullcontext() if is_stopped else pytest.raises(WaitTimeoutError):
+        program.close()
+    assert program.code == -(signal.SIGTERM if is_stopped else signal.SIGKILL)

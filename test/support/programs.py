@@ -187,19 +187,29 @@ class Program:
         """End the process with a signal that allows it to clean up; kill it only if that fails.
 
         Other participants would still list a killed process as discovered.
+
+        Raises:
+            WaitTimeoutError: the process had to be killed.
         """
+        is_killed = False
+        self._process.send_signal(signal.SIGCONT)  # a failed test may have left it stopped
         self._process.terminate()
         try:
             self._process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
             self._process.send_signal(signal.SIGABRT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(5)
+            self._process.kill()
             self._process.wait()
-            self._reader.join(5)
-            print(self._process.args, 'did not end:', *self._lines[-100:], file=sys.__stderr__)
+            is_killed = True
         # A process that inherited the pipe may keep it open.
         self._reader.join(5)
         if not self._reader.is_alive():
             self._process.stdout.close()
+        if is_killed:
+            print(self._process.args, 'did not end:', *self._lines[-100:], file=sys.__stderr__)
+            raise WaitTimeoutError(f'expected the end of {self._process.args}')
 
     def show(self):
         """Print the new output for pytest's report."""

@@ -58,6 +58,7 @@ _LEAST_USABLE_BYTES: Final = 480
 _TABLE_LEAF: Final = b'\x0d'
 # A page with a further part of a long message starts with the number of the next page.
 _PAGE_NUMBER_BYTES: Final = 4
+_CUT_MESSAGE: Final = 'the file ends within a message'
 
 
 # Python decodes SQLite's message, which quotes the file, before it raises the error.
@@ -250,9 +251,6 @@ class SqliteFile:
             times = [end[0] for end in ends if end is not None]
         except (*_SQLITE_ERRORS, DamageError) as error:
             rows = self._rows_by_id(connection, (), str(error), lambda *_: None)
-            # SQLite reads zeros in the timestamp of a row that is cut there.
-            cut_rows = self._cut_page.cut_rows if self._cut_page else {}
-            rows = (row for row in rows if row.id not in cut_rows)
             times = [row.timestamp for row in _first_and_last(rows)]
             if not times:  # otherwise a cursor reports it
                 self.losses.append(BagLoss(self.name, None, None, f'SQLite: {error}'))
@@ -380,7 +378,10 @@ class SqliteFile:
                     start = row[1] + 1
                     if count > self._size // _LEAST_ROW_BYTES:
                         return
-                    if all(isinstance(value, int) for value in row) and row[0] >= 0:
+                    is_valid = all(isinstance(value, int) for value in row) and row[0] >= 0
+                    if self._is_cut(connection, _Row(*row), is_valid=is_valid):
+                        yield _Gap(row[1], f'SQLite: {_CUT_MESSAGE}')
+                    elif is_valid:
                         yield _Row(*row)
                 return
             except (*_SQLITE_ERRORS, DamageError) as error:
@@ -390,6 +391,18 @@ class SqliteFile:
             if next_start is None or gaps > _MAX_GAPS:
                 return
             start = next_start
+
+    def _is_cut(self, connection: sqlite3.Connection, row: _Row, *, is_valid: bool) -> bool:
+        """Return whether the file ends within the first part of a row.
+
+        SQLite reads zeros there, also in the timestamp.
+        """
+        if self._cut_page is None or row.id not in self._cut_page.cut_rows:
+            return False
+        try:
+            return not is_valid or self._cut_page.has_part_of(row, _read_data(connection, row))
+        except (*_SQLITE_ERRORS, DamageError):
+            return True
 
 
 class SqliteCursor:
@@ -431,24 +444,33 @@ class SqliteCursor:
         return message
 
     def _read_data(self, row: _Row) -> bytes:
-        if row.size > MAX_RECORD_BYTES:
-            raise DamageError(f'a message of {row.size} bytes, and {MAX_RECORD_BYTES} are allowed')
-        found = self._connection.execute(
-            'SELECT data FROM messages '
-            "WHERE id = ? AND typeof(data) = 'blob' AND length(data) = ?",
-            (row.id, row.size),
-        ).fetchone()
-        if found is None or not isinstance(found[0], bytes):
-            raise DamageError('a message is missing')
-        if self._cut_page and self._cut_page.has_part_of(row, found[0]):
+        data = _read_data(self._connection, row)
+        if self._cut_page and self._cut_page.has_part_of(row, data):
             self._cut_page = None  # no other message has the end of the file
-            raise DamageError('the file ends within a message')
-        return found[0]
+            raise DamageError(_CUT_MESSAGE)
+        return data
 
     def close(self) -> None:
         """Close the file."""
         with contextlib.suppress(*_SQLITE_ERRORS):
             self._connection.close()
+
+
+def _read_data(connection: sqlite3.Connection, row: _Row) -> bytes:
+    """Return the data of a message.
+
+    Raises:
+        DamageError: the message is too long or missing.
+    """
+    if row.size > MAX_RECORD_BYTES:
+        raise DamageError(f'a message of {row.size} bytes, and {MAX_RECORD_BYTES} are allowed')
+    found = connection.execute(
+        "SELECT data FROM messages WHERE id = ? AND typeof(data) = 'blob' AND length(data) = ?",
+        (row.id, row.size),
+    ).fetchone()
+    if found is None or not isinstance(found[0], bytes):
+        raise DamageError('a message is missing')
+    return found[0]
 
 
 def _read_cut_page(file: BinaryIO, size: int) -> _CutPage | None:

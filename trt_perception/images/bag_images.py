@@ -102,6 +102,7 @@ def read_bag_images(path: Path, selection: BagSelection) -> Iterator[tuple[Path,
 
 
 def _named_messages(bag: FileBag, path: Path, topic: str) -> Iterator[tuple[Path, BagMessage]]:
+    path = path if path.name else path.absolute()  # the folder . has no name
     last_ns, repeat = -1, 0
     for message in bag.messages([topic]):
         repeat = repeat + 1 if message.log_ns == last_ns else 0

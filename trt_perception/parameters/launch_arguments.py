@@ -298,7 +298,7 @@ def node_shares(
     parameters: Mapping[str, Any],
     count: int,
     cameras: Sequence[str] = (),
-    device_ids: Sequence[int] = (),
+    device_ids: Sequence[int | str] = (),
 ) -> list[NodeShare]:
     """Return the nodes to start, each with its share of cameras and devices.
 
@@ -306,18 +306,20 @@ def node_shares(
         parameters: values of the launch arguments, each in its type.
         count: number of nodes.
         cameras: names of all cameras, from arguments or parameter file.
-        device_ids: CUDA devices of all nodes; empty for the default.
+        device_ids: CUDA devices of all nodes, texts where they are no numbers; empty for the
+            default.
 
     Raises:
-        ConfigError: the cameras cannot be shared by so many nodes, or their names are invalid. A
-            single node itself reports invalid names.
+        ConfigError: the cameras cannot be shared by so many nodes, or cameras or devices are
+            invalid. A single node itself reports invalid ones.
     """
     shares = share_cameras(cameras, count)
     if count == 1:
         return [NodeShare(NODE_NAME, shares[0], dict(parameters))]
     # No node would see a name that is twice in the list, or that all nodes have too many cameras.
-    ParameterValues.from_values({'cameras': list(cameras)})
-    devices = share_devices(device_ids or ParameterValues.device_ids, count)
+    all_ids = list(device_ids or ParameterValues.device_ids)
+    checked = ParameterValues.from_values({'cameras': list(cameras), 'device_ids': all_ids})
+    devices = share_devices(checked.device_ids, count)
     return [
         NodeShare(
             name,

@@ -68,18 +68,19 @@ def cameras_of_file(path: Path, node: str) -> list[str]:
     Args:
         node: full name of the node, such as ``/front/detector``.
     """
-    return _items_of_file(path, node, 'cameras')
+    return _texts(_value_for_node(_read_sections(path), node, 'cameras'))
 
 
-def device_ids_of_file(path: Path, node: str) -> list[int]:
+def device_ids_of_file(path: Path, node: str) -> list[int | str]:
     """Return the value of the parameter ``device_ids`` in a file for a node, like the cameras.
+
+    An item that is no decimal number is returned as text.
 
     Args:
         node: full name of the node, such as ``/front/detector_0``.
     """
-    items = _items_of_file(path, node, 'device_ids')
-    are_numbers = all(item.isascii() and item.isdecimal() and len(item) < 5 for item in items)
-    return [int(item) for item in items] if are_numbers else []
+    items = _texts(_value_for_node(_read_sections(path), node, 'device_ids'))
+    return [int(item) if re.fullmatch(r'-?[0-9]{1,9}', item) else item for item in items]
 
 
 def values_of_file(path: Path, node: str) -> dict[str, Any]:
@@ -160,13 +161,21 @@ def check_equal_lists(path: Path, nodes: Sequence[str], parameters: Sequence[str
         parameters: names of the lists, such as ``cameras``.
 
     Raises:
-        ConfigError: a list differs between two nodes.
+        ConfigError: a list differs between two nodes, or a value is no list.
     """
+    sections = _read_sections(path)  # once, because this may take a second
     first, *others = nodes
     for parameter in parameters:
-        items = _items_of_file(path, first, parameter)
-        for node in others:
-            if _items_of_file(path, node, parameter) != items:
+        values = [_value_for_node(sections, node, parameter) for node in nodes]
+        for node, value in zip(nodes, values, strict=True):
+            if value is not None and not isinstance(value, yaml.SequenceNode):
+                raise ConfigError(
+                    f'params_file {path}',
+                    f'the value of {parameter} for {node} is no list',
+                    fix='write a list in brackets',
+                )
+        for node, value in zip(others, values[1:], strict=True):
+            if _texts(value) != _texts(values[0]):
                 raise ConfigError(
                     f'params_file {path}',
                     f'{first} and {node} have different {parameter}',
@@ -174,15 +183,22 @@ def check_equal_lists(path: Path, nodes: Sequence[str], parameters: Sequence[str
                 )
 
 
-def _items_of_file(path: Path, node: str, parameter: str) -> list[str]:
-    """Return the items of a list in the last section for a node; [] if there are none."""
-    texts: list[str] = []
-    for head, section in _read_sections(path):
-        found = _value_of_key(_value_of_key(section, 'ros__parameters'), parameter)
-        if found is not None and _matches(head, node):
-            items = found.value if isinstance(found, yaml.SequenceNode) else []
-            texts = [item.value for item in items if isinstance(item.value, str)]
-    return texts
+def _value_for_node(
+    sections: Sequence[tuple[str, yaml.MappingNode]], node: str, parameter: str
+) -> yaml.Node | None:
+    """Return the value of a parameter in the last section for a node that has it, or None."""
+    value = None
+    for head, section in sections:
+        if _matches(head, node):
+            found = _value_of_key(_value_of_key(section, 'ros__parameters'), parameter)
+            value = value if found is None else found
+    return value
+
+
+def _texts(node: yaml.Node | None) -> list[str]:
+    """Return the items of a list as texts; [] for another value."""
+    items = node.value if isinstance(node, yaml.SequenceNode) else []
+    return [item.value for item in items if isinstance(item.value, str)]
 
 
 def first_mixed_list(path: Path) -> str:

@@ -403,6 +403,14 @@ def test_several_bags_have_folders_of_their_own(model, bag, tmp_path, capsys):
     assert str(gone) in table
 
 
+def test_bag_in_the_current_folder_is_read(model, tmp_path, monkeypatch):
+    (source,) = write_short_bags(tmp_path, 1)
+    monkeypatch.chdir(source)
+    out = tmp_path / 'out'
+    assert run_detect_bag(model, '.', '--output', out) == 0
+    assert len(messages_of(out, '/front/detections')) == 2
+
+
 def write_named_bags(folder, *paths):
     """Return equal bags of two images, at paths below a folder. A path with a suffix is a file."""
     (source,) = write_short_bags(folder, 1)

@@ -193,7 +193,8 @@ def test_report_changes_no_byte_of_the_bags(model, bag, reported, tmp_path):
 def test_each_of_several_bags_has_its_page(model, bag, tmp_path):
     other = write_bag(tmp_path / 'other', camera_rows('/image_raw', [picture_with([])] * 3))
     words = '--output', tmp_path / 'out', '--report', tmp_path / 'page'
-    assert run_detect_bag(model, bag, other, *words) == 0
+    # A shell adds the slash if the user writes */ for all folders.
+    assert run_detect_bag(model, f'{bag}/', other, *words) == 0
     assert page_data(tmp_path / 'page/drive')['report']['images'] == 160
     assert page_data(tmp_path / 'page/other')['report']['images'] == 3
     # The command on a page names its own bag, so that a thousand bags do not fill each page.
@@ -252,6 +253,29 @@ def test_index_page_lists_the_bags_with_links_to_their_pages(model, tmp_path, mo
         assert data['failures']['gone'] in text
         assert '<i>' not in text
         shutil.rmtree(page)
+
+
+def test_only_the_row_of_a_bag_has_its_link(model, tmp_path, monkeypatch):
+    """The names of these bags are also in the titles and in the row with the totals."""
+    monkeypatch.chdir(tmp_path)
+    names = 'bag', '2 of 2 bags complete'
+    for name in names:
+        write_bag(tmp_path / name, camera_rows('/image_raw', [picture_with([])] * 3))
+    assert run_detect_bag(model, *names, '--output', 'out', '--report', 'page') == 0
+    text = (tmp_path / 'page/index.html').read_text()
+    assert len(re.findall('<a href="[^#]', text)) == len(names)
+    assert links_of(tmp_path / 'page/index.html').keys() == set(names)
+
+
+def test_several_bags_with_the_name_of_a_page_are_refused(model, tmp_path):
+    bags = [
+        write_bag(tmp_path / name, camera_rows('/image_raw', [picture_with([])] * 3))
+        for name in ('index.html', 'plain')
+    ]
+    words = '--output', tmp_path / 'out', '--report', tmp_path / 'page'
+    assert run_detect_bag(model, *bags, *words) == 2
+    assert not (tmp_path / 'out').exists()
+    assert run_detect_bag(model, bags[0], *words) == 0
 
 
 def test_bag_without_a_page_has_no_link(model, tmp_path, monkeypatch):

@@ -220,13 +220,15 @@ class Detector:
 
     def close(self):
         self.client.detectors.discard(self)
-        self.program.close()
-        self._wait_for_departure()
-        for subscription in self._subscriptions:
-            self.client.node.destroy_subscription(subscription)
-        for service in self._services.values():
-            self.client.node.destroy_client(service)
-        self.destroy_camera()
+        try:
+            self.program.close()
+        finally:
+            self._wait_for_departure()
+            for subscription in self._subscriptions:
+                self.client.node.destroy_subscription(subscription)
+            for service in self._services.values():
+                self.client.node.destroy_client(service)
+            self.destroy_camera()
 
     def _wait_for_departure(self):
         """Wait until the client no longer knows the node, or one second if it was killed.

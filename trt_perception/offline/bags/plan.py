@@ -296,7 +296,7 @@ def package_digest() -> str:
 
 def _bag_identity(path: Path) -> list[tuple[str, int, str]]:
     """Return name, size, and a hash of the first and last MiB of each file of a bag."""
-    log = path.with_name(path.name + _WRITE_AHEAD_LOG)
+    log = Path(f'{path}{_WRITE_AHEAD_LOG}')
     files = [path, log] if path.is_file() else sorted(path.iterdir())
     identity = []
     for file in files:

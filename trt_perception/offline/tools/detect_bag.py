@@ -8,6 +8,7 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 import shlex
 import sys
 from collections import Counter
@@ -31,6 +32,7 @@ from trt_perception.offline.bags.ray_workers import run_parts as run_parts_with_
 from trt_perception.offline.bags.work import BagRun, PartsRunner, Work
 from trt_perception.offline.bags.work_text import dry_run_text, interruption_text, result_text
 from trt_perception.offline.bags.workers import run_parts
+from trt_perception.offline.report_page.page import PAGE_NAME
 from trt_perception.offline.tools.parts.arguments import (
     check_output_folder,
     integer_at_least,
@@ -186,13 +188,22 @@ def _save_index_page(
 
 def _page_command(options: argparse.Namespace, bag: str) -> str:
     """Return the command line without the other bags, because it is at the top of each page."""
-    words = shlex.split(options.command)
-    count = len(options.bags)
-    for first in range(len(words) if count > 1 else 0):
-        if words[first : first + count] == options.bags:
-            words[first : first + count] = [bag, '...']
-            return shlex.join(words)
-    return str(options.command)
+    before, bags, after = _split_command(options.command, tuple(options.bags))
+    return shlex.join([*before, bag, '...', *after]) if len(bags) > 1 else str(options.command)
+
+
+@functools.cache  # splitting a command with thousands of bags takes 0.1 s
+def _split_command(
+    command: str, bags: tuple[str, ...]
+) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """Return the words before the bags, the bags, and the words after the bags."""
+    words = shlex.split(command)
+    paths = [str(Path(os.path.expanduser(word))) for word in words]
+    count = len(bags)
+    for first, path in enumerate(paths):
+        if path == bags[0] and paths[first : first + count] == list(bags):
+            return words[:first], words[first : first + count], words[first + count :]
+    return words, (), ()
 
 
 # Checks of the options.
@@ -363,7 +374,8 @@ def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> N
     """Check the options of the report page.
 
     Raises:
-        ConfigError: the folder cannot be written, or would be inside a bag.
+        ConfigError: the folder cannot be written, would be inside a bag, or would contain a
+            folder with the name of a page.
     """
     if options.report is None:
         if options.report_images is not None:
@@ -373,6 +385,9 @@ def _check_report(options: argparse.Namespace, outputs: Mapping[str, Path]) -> N
         return
     check_output_folder(options.report)
     for bag, output in outputs.items():
+        if len(outputs) > 1 and output.name == PAGE_NAME:
+            found = f'the bag {bag} needs a folder with the name of the page that lists the bags'
+            raise ConfigError('--report', found, fix='rename the bag')
         folder = real_path(_report_folder(options, output))
         for path in (output, Path(bag)):
             if real_path(path) in (folder, *folder.parents):
