@@ -225,8 +225,8 @@ def test_executables_and_scripts_in_commands_exist(page):
         assert ROOT.joinpath(*module.split('.')).with_suffix('.py').exists(), module
 
 
-def test_integration_runs_the_test_command_of_the_readme():
-    page = (ROOT / 'README.md').read_text(encoding='utf-8')
+def test_integration_runs_the_test_command_of_the_contributors_page():
+    page = (ROOT / 'CONTRIBUTING.md').read_text(encoding='utf-8')
     [documented] = blocks(section(page, 'Test it'), 'bash')
     script = (ROOT / '.ci/run').read_text(encoding='utf-8')
     runs = [line.split() for line in script.splitlines() if line.startswith('scripts/test ')]

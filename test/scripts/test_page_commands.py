@@ -19,7 +19,6 @@ README = (ROOT / 'README.md').read_text(encoding='utf-8')
 RUN_ELSEWHERE = {
     'scripts/demo': 'test/scripts/test_demo.py: test_shipped_digits_model_is_accurate',
     'scripts/demo --task segment': 'test/scripts/test_demo.py: test_masks_arrive_with_their_boxes',
-    'scripts/test': '.ci/run: scripts/test',
     'python3 -m colcon build ': 'scripts/lib/environment.sh: env_colcon build',
     'ros2 run trt_perception build_engine ': (
         'test/repository/test_docs_building.py: test_commands_of_the_page_are_accepted'
@@ -40,7 +39,9 @@ NOT_RUN = {
     'cd ~/ros2_ws': 'the workspace of an installed ROS 2',
     'python3 -m venv ': 'the workspace of an installed ROS 2',
     'python3 -m pip install ': 'needs the network, and for CUDA gigabytes',
-    'export FASTRTPS_DEFAULT_PROFILES_FILE=$(ros2 ': 'needs an installed ROS 2',
+    'profile=$(ros2 ': 'needs an installed ROS 2',
+    'export FASTRTPS_DEFAULT_PROFILES_FILE=$profile ': 'follows the profile of the line before',
+    'env -i ': 'opens a shell for the lines after it',
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
     'scripts/run examples/webcam/webcam.py': 'needs a camera',
