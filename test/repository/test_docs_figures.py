@@ -40,8 +40,9 @@ def readme_figures(text):
     return re.findall(FIGURE, text)
 
 
-#: The rows of peers.json that the summary of the section compares. The README adds the same engine.
+#: The rows of peers.json that the summary of the section compares.
 PYTHON_SIDES = 'ours_python', 'onnxruntime_yolo11n', 'ultralytics_square'
+#: The README also has the same engine in a simple program.
 README_SIDES = PYTHON_SIDES[0], 'tensorrt', *PYTHON_SIDES[1:]
 
 
