@@ -37,14 +37,18 @@ NOT_RUN = {
     'rosdep ': 'needs apt',
     'source /opt/ros/jazzy/setup.bash': 'needs an installed ROS 2',
     'source ': 'follows the workspace of the lines before',
+    'cd ~/trt_perception': 'the test below starts each command in the checkout',
     'cd ~/ros2_ws': 'the workspace of an installed ROS 2',
     'python3 -m venv ': 'the workspace of an installed ROS 2',
     'python3 -m pip install ': 'needs the network, and for CUDA gigabytes',
-    'export FASTRTPS_DEFAULT_PROFILES_FILE=$(ros2 ': 'needs an installed ROS 2',
+    'profile=$(ros2 ': 'needs an installed ROS 2',
+    'export FASTRTPS_DEFAULT_PROFILES_FILE=$profile ': 'follows the profile of the line before',
+    'env -i ': 'opens a shell for the lines after it',
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
     'scripts/run examples/webcam/webcam.py': 'needs a camera',
     'yolo export ': 'needs Ultralytics, in the environment of the training',
+    'cp yolo11n.onnx ': 'copies the file of the line before',
 }
 
 
