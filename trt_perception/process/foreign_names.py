@@ -70,7 +70,10 @@ _PRECISION: Final = (
     'ONNX file since the export'
 )
 _BUILT: Final = 'the node builds no engines: run build_engine first'
-_FLAT: Final = 'boxes are in pixels of the image; another node can lift them with depth images'
+_FLAT: Final = (
+    'boxes are in pixels of the image; for boxes in metres, start detections_3d.launch.py with '
+    'depth_topic and camera_info_topic'
+)
 _HUB: Final = 'nothing is downloaded; set engine_path to a file'
 
 #: The table. docs/parameters.md shows it.
