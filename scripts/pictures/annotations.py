@@ -45,19 +45,34 @@ def main():
 
 def annotations_of(node, model, bgr):
     """Return the first annotations with the id of a track that a node publishes for an image."""
-    namespace = f'/annotations_picture_{os.getpid()}_{model}'
+    return first_message(
+        *(node, model, bgr, ImageAnnotations, 'annotations'),
+        accepts=lambda message: any(text.text.startswith('#') for text in message.texts),
+        values={'tracker.type': 'bytetrack'},
+    )
+
+
+def first_message(node, model, bgr, kind, topic, accepts, values):
+    """Return the first accepted message that a detector publishes for an image.
+
+    Args:
+        node: sends the image again and again, and subscribes.
+        model: name of a shipped model.
+        bgr: uint8[H, W, 3].
+        kind: type of the messages.
+        topic: topic of the detector, relative.
+        accepts: returns whether a message is the wanted one.
+        values: parameters of the detector besides the model.
+    """
+    namespace = f'/{topic}_picture_{os.getpid()}_{model}'
     camera = node.create_publisher(Image, f'{namespace}/image', 10)
     messages = []
     subscription = node.create_subscription(
-        ImageAnnotations, f'{namespace}/annotations', messages.append, QoSProfile(depth=10)
+        kind, f'{namespace}/{topic}', messages.append, QoSProfile(depth=10)
     )
-    parameters = {
-        'engine_path': ROOT / 'models' / f'{model}.onnx',
-        'tracker.type': 'bytetrack',
-        'autostart': 'true',
-    }
+    values = {'engine_path': ROOT / 'models' / f'{model}.onnx', 'autostart': 'true', **values}
     command = [NODE, '--ros-args', '-r', f'__ns:={namespace}']
-    for name, value in parameters.items():
+    for name, value in values.items():
         command += ['-p', f'{name}:={value}']
     detector = subprocess.Popen(command)
     try:
@@ -68,14 +83,14 @@ def annotations_of(node, model, bgr):
             while (left := due - time.monotonic()) > 0:
                 rclpy.spin_once(node, timeout_sec=left)
             for message in messages:
-                if any(text.text.startswith('#') for text in message.texts):
+                if accepts(message):
                     return message
     finally:
         detector.terminate()
         detector.wait()
         node.destroy_subscription(subscription)
         node.destroy_publisher(camera)
-    raise SystemExit(f'error: no annotations of {model} came within {LIMIT_S:.0f} s')
+    raise SystemExit(f'error: no {topic} of {model} came within {LIMIT_S:.0f} s')
 
 
 def image_message(node, bgr):

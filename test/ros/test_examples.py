@@ -7,12 +7,19 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 from geometry_msgs.msg import Twist
-from sensor_msgs.msg import Image
-from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
+from sensor_msgs.msg import Image, PointCloud2
+from vision_msgs.msg import (
+    Detection2D,
+    Detection2DArray,
+    Detection3D,
+    Detection3DArray,
+    ObjectHypothesisWithPose,
+)
 
 from support.docs_pages import ROOT
 from support.programs import Program
@@ -155,6 +162,85 @@ def test_join_topics_calls_the_function_with_all_messages_of_an_image(client, ex
     assert all(line.endswith(' detections, image') for line in lines)
     assert all((stamp + 1) % 3 for stamp in stamps)
     assert stamps == sorted(set(stamps))
+
+
+def turned_box(middle, size, angle):
+    """Return a box that is turned about the optical axis by an angle in radians."""
+    box = Detection3D().bbox
+    for axis, place, side in zip('xyz', middle, size, strict=True):
+        setattr(box.center.position, axis, float(place))
+        setattr(box.size, axis, float(side))
+    box.center.orientation.z, box.center.orientation.w = np.sin(angle / 2), np.cos(angle / 2)
+    return box
+
+
+@pytest.fixture
+def clouds(client, example):
+    """Return a function that returns the points of boxes as object_points publishes them."""
+    example('object_points', '--resolution', '0.05')
+    received, _ = client.subscribe(PointCloud2, f'{NAMESPACE}/objects/points')
+    publisher = client.node.create_publisher(Detection3DArray, f'{NAMESPACE}/detections_3d', 1)
+    numbers = itertools.count(1)
+
+    def points(*boxes):
+        message = Detection3DArray(detections=[Detection3D(bbox=box) for box in boxes])
+        message.header.frame_id, message.header.stamp.sec = 'camera', next(numbers)
+
+        def has_come():
+            publisher.publish(message)
+            return any(cloud.header == message.header for cloud in received)
+
+        client.spin_until(has_come, 'a point cloud')
+        cloud = next(cloud for cloud in received if cloud.header == message.header)
+        assert [field.name for field in cloud.fields] == ['x', 'y', 'z']
+        assert (cloud.point_step, cloud.row_step) == (12, 12 * cloud.width)
+        return np.frombuffer(cloud.data, np.float32).reshape(cloud.height * cloud.width, 3)
+
+    return points
+
+
+@pytest.mark.parametrize('angle', [0, 0.6])
+def test_points_of_a_box_leave_no_free_cell_in_a_costmap(clouds, angle):
+    """The camera looks in any direction, level or not. The cells of the costmap have 0.05 m."""
+    size, middle = np.array([0.8, 0.5, 0.4]), np.array([0.5, 0.3, 3.0])
+    points = clouds(turned_box(middle, size, angle))
+    box = np.eye(3)
+    box[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    random = np.random.default_rng(5)
+    # Rotations from the camera to the map: for a level camera, y of the camera points down.
+    cameras = [np.linalg.qr(random.normal(size=(3, 3)))[0] for _ in range(20)]
+    for yaw in np.linspace(0, np.pi / 2, 9):
+        right, ahead = (np.cos(yaw), np.sin(yaw), 0), (-np.sin(yaw), np.cos(yaw), 0)
+        cameras.append(np.stack([right, (0, 0, -1), ahead], 1))
+    for camera in cameras:
+        # Places in the box whose cell is in the box, too.
+        inside = random.uniform(-0.5, 0.5, (5000, 3)) * (size - 2 * 0.05 * np.sqrt(3))
+        places = inside @ box.T + middle
+        wanted, marked = (
+            {tuple(cell) for cell in np.floor(xyz @ camera.T / 0.05)[:, :2].astype(int)}
+            for xyz in (places, points)
+        )
+        assert wanted <= marked
+        assert len(wanted) > 20
+
+
+def test_points_stay_in_their_boxes_and_reach_the_corners(clouds):
+    points = clouds(
+        turned_box((1, 2, 3), (0.2, 0.1, 0.0), 0), turned_box((-1, 0, 5), (2, 1, 0.5), np.pi / 2)
+    )
+    near, far = points[points[:, 2] < 4], points[points[:, 2] > 4]
+    np.testing.assert_allclose(near.min(0), (0.9, 1.95, 3), atol=1e-6)
+    np.testing.assert_allclose(near.max(0), (1.1, 2.05, 3), atol=1e-6)
+    np.testing.assert_allclose(far.min(0), (-1.5, -1, 4.75), atol=1e-6)
+    np.testing.assert_allclose(far.max(0), (-0.5, 1, 5.25), atol=1e-6)
+
+
+def test_message_without_objects_has_no_points_and_far_objects_are_left_out(clouds):
+    assert clouds().shape == (0, 3)
+    huge, near = turned_box((0, 0, 50), (9, 9, 9), 0), turned_box((0, 0, 2), (0.1, 0.1, 0.1), 0)
+    points = clouds(huge, near)
+    assert 0 < len(points) < 1000
+    assert points[:, 2].max() < 3
 
 
 def test_page_of_the_examples_lists_every_folder():

@@ -71,7 +71,8 @@ _PRECISION: Final = (
 )
 _BUILT: Final = 'the node builds no engines: run build_engine first'
 _FLAT: Final = (
-    'for boxes in space, start detections_3d.launch.py with depth_topic and camera_info_topic'
+    'boxes are in pixels of the image; for boxes in metres, start detections_3d.launch.py with '
+    'depth_topic and camera_info_topic'
 )
 _HUB: Final = 'nothing is downloaded; set engine_path to a file'
 
