@@ -66,7 +66,9 @@ if __name__ == '__main__':
     options = parser.parse_args(remove_ros_args()[1:])
     rclpy.init()
     try:
-        rclpy.spin(Follower(options.class_name, options.image_size))
+        node = Follower(options.class_name, options.image_size)
+        while rclpy.ok():  # rclpy.spin may miss a SIGTERM that comes while a message is read
+            rclpy.spin_once(node, timeout_sec=1)
     except (KeyboardInterrupt, Exception) as error:  # rclpy's calls fail after a signal
         if rclpy.ok() and not isinstance(error, KeyboardInterrupt):
             raise

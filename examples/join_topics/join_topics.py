@@ -66,7 +66,9 @@ if __name__ == '__main__':
     options = parser.parse_args(remove_ros_args()[1:])
     rclpy.init()
     try:
-        rclpy.spin(Joiner(set(options.topics), on_image))
+        node = Joiner(set(options.topics), on_image)
+        while rclpy.ok():  # rclpy.spin may miss a SIGTERM that comes while a message is read
+            rclpy.spin_once(node, timeout_sec=1)
     except BrokenPipeError:  # the reader of the output has ended, as in `... | head`
         # At its end, Python writes the text that is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
