@@ -35,6 +35,8 @@ ROS_TEST_FOLDER = TEST_FOLDER / 'ros'
 MOST_RERUNS = 5
 STDERR = pytest.StashKey()
 FAILED = pytest.StashKey()
+#: Tests whose process ended once before them.
+CRASHED = set()
 NUMBERS = itertools.count()
 #: The file descriptor with the lock of this process's ROS domain.
 DOMAIN_LOCKS = []
@@ -208,7 +210,7 @@ def pytest_sessionfinish(session):
     reporter = session.config.pluginmanager.getplugin('terminalreporter')
     reruns = len(reporter.stats.get('rerun', ())) if reporter else 0
     if reruns > MOST_RERUNS:
-        print(f'{reruns} tests timed out and passed when run again; at most {MOST_RERUNS} may')
+        print(f'{reruns} tests timed out or crashed, and ran again; at most {MOST_RERUNS} may')
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
@@ -291,6 +293,18 @@ def pytest_runtest_makereport(item):
     if report.failed:
         item.stash[FAILED] = True
     return report
+
+
+@pytest.hookimpl(trylast=True, optionalhook=True)
+def pytest_handlecrashitem(crashitem, report):
+    """Count a test as run again if its process crashed or was ended by the time limit.
+
+    pytest-xdist replaces the process, and gives the replacement this test and the rest of its
+    file. A test that ends two processes has failed.
+    """
+    if crashitem not in CRASHED:
+        CRASHED.add(crashitem)
+        report.outcome = 'rerun'
 
 
 @pytest.hookimpl(tryfirst=True)
