@@ -66,4 +66,4 @@ def test_run_fails_after_too_many_reruns(reruns, fails, capsys):
     session.config.pluginmanager.getplugin.return_value = reporter
     pytest_sessionfinish(session)
     assert (session.exitstatus == 1) is fails
-    assert ('when run again' in capsys.readouterr().out) is fails
+    assert bool(capsys.readouterr().out) is fails
