@@ -77,6 +77,8 @@ def recorded_for_the_readme():
         f'{MAX_CAMERAS} cameras',
         f'{round(limit, -2):,.0f} images per second',
         *(f'{four[side]["p50_ms"]:.1f} ms' for side in sides),
+        *(f'{four[side]["cpu_ms"]:.1f} ms' for side in sides),
+        *(f'{four[side]["gpu_mib"]:.0f} MiB' for side in sides),
         *(f'{one[side]["gpu_mib"]:.0f} MiB' for side in sides),
         *(f'{rates[side]["frames_per_s"]:.0f} frames/s' for side in README_SIDES),
         *(f'{100 * lost(side):.0f} % lost images' for side in ('two', 'one')),

@@ -43,7 +43,7 @@ NOT_RUN = {
     'python3 -m pip install ': 'needs the network, and for CUDA gigabytes',
     'profile=$(ros2 ': 'needs an installed ROS 2',
     'export FASTRTPS_DEFAULT_PROFILES_FILE=$profile ': 'follows the profile of the line before',
-    'env -i ': 'opens a shell for the lines after it',
+    'env -u ': 'opens a shell for the lines after it',
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
     'scripts/run examples/webcam/webcam.py': 'needs a camera',
