@@ -65,8 +65,8 @@ def let_hang(server, attribute, *, from_start=True):
 
 
 def start(start_detector, address, **settings):
-    settings = {'engine_path': f'triton://{address}/tiny', 'autostart': True, **MODEL, **settings}
-    return start_detector(settings)
+    known = {'engine_path': f'triton://{address}/tiny', 'triton.timeout_ms': 10_000.0}
+    return start_detector({**known, 'autostart': True, **MODEL, **settings})
 
 
 def regions_of(program):

@@ -51,6 +51,7 @@ def _detector(start_detector, servers, tmp_path):
             'triton.headers': str(headers),
             'triton.servers': [listed.address],
             'triton.shared_memory': False,
+            'triton.timeout_ms': 60_000.0,
             **MODEL,
         }
     )

@@ -19,13 +19,20 @@ from trt_perception.transport.shared_memory import unfinished_ports
 _clients = []
 
 
-@pytest.fixture(scope='module')
+@pytest.fixture(scope='session')
 def client():
     client = Client()
     _clients.append(client)
     yield client
     _clients.remove(client)
     client.close()
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _renewed_client():
+    """Replace an outdated participant that the detector of the file before still used."""
+    for client in _clients:
+        client.renew()
 
 
 @pytest.fixture(scope='session')
