@@ -91,17 +91,17 @@ def test_hangs_in_a_library_that_holds_the_lock():
 """
 
 
-def run_pytest(folder, text):
+def run_pytest(folder, text, *options):
     """Run a test file with the settings of this package. Return the ended process."""
     (folder / 'test_it.py').write_text(text)
     command = ['-m', 'pytest', '-p', 'conftest', '-p', 'no:cacheprovider', '--rootdir', folder]
     environment = unmeasured()
     environment.pop('ROS_DOMAIN_ID', None)
     return subprocess.run(
-        [sys.executable, *command, '-c', ROOT / 'pyproject.toml', folder],
+        [sys.executable, *command, *options, '-c', ROOT / 'pyproject.toml', folder],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         env={
             **environment,
             'PYTHONPATH': f'{ROOT / "test"}:{os.environ["PYTHONPATH"]}',
@@ -145,6 +145,35 @@ def test_test_after_a_failure_has_new_fixtures_and_another_domain(tmp_path):
     assert len({domain for domain, *_ in facts}) == 3
     # Hundreds of failures must not lock all domains.
     assert [(locked, shared) for _, locked, shared in facts] == [('1', '1')] * 3
+
+
+CRASHES = """
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+@pytest.mark.parametrize('number', range(3))
+def test_crashes(number):
+    started = Path(__file__).with_name(f'{number}.started')
+    crashes = CRASHES_OF.get(number, 0)
+    with started.open('ab') as stream:
+        stream.write(b'.')
+    if started.stat().st_size <= crashes:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(('crashes', 'passes'), [({0: 1, 2: 1}, True), ({1: 2}, False)])
+def test_test_whose_process_crashed_runs_once_more(tmp_path, crashes, passes):
+    code = f'CRASHES_OF = {crashes}\n{CRASHES}'
+    options = '--numprocesses', '1', '--dist', 'loadfile', '--max-worker-restart', '3'
+    process = run_pytest(tmp_path, code, *options)
+    assert (process.returncode == 0) is passes, process.stdout
+    started = {path.stem: path.stat().st_size for path in tmp_path.glob('*.started')}
+    assert len(started) == 3, process.stdout  # the rest of the file runs, too
+    assert all(started[str(number)] > count for number, count in crashes.items()), started
 
 
 @pytest.mark.timeout(60)
