@@ -487,7 +487,7 @@ def best_in_bold(rows, highest=()):
     """Return rows with the best figure of each column in bold.
 
     Args:
-        rows: cells, of which those with a figure in each row are compared.
+        rows: cells. A column without a figure in some row is not changed.
         highest: the columns in which the highest figure is best.
     """
     marked = [list(row) for row in rows]

@@ -5,6 +5,6 @@
 class WaitTimeoutError(AssertionError):
     """Something did not happen within the time limit of a wait.
 
-    Only a test that failed with this exception, or with subprocess.TimeoutExpired, runs once more
-    (scripts/test, --only-rerun).
+    Of the tests that fail, only those with this exception, or with subprocess.TimeoutExpired, run
+    once more (scripts/test, --only-rerun).
     """
