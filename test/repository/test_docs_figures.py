@@ -966,6 +966,18 @@ def test_limits_of_bags_follow_from_the_recorded_figures():
     assert len(set(record['digests'].values())) == 1
 
 
+def test_bag_with_a_slow_model_has_the_recorded_share_of_the_models_rate():
+    record = load('benchmarks/bags_model_limit.json')
+    medians = record['medians']
+    share = medians['ratios']['workers_1 to pipeline']['images_per_s']
+    text = ' '.join(section(BENCHMARKS, 'What limits detect_bag').split())
+    rate, limit = (medians[side]['images_per_s'] for side in ('workers_1', 'pipeline'))
+    assert f'processed {rate:.1f} images/s, **{share:.2f}** of the {limit:.1f} of' in text
+    assert f'alone would reach {medians["steps"]["read and decode"]:,.0f} images/s' in text
+    assert f'{record["settings"]["images"]:,} JPEG images of 640 x 480' in text
+    assert [len(record['sides'][side]) for side in ('workers_1', 'pipeline')] == [3, 3]
+
+
 def test_other_pages_have_the_recorded_figures_of_bags():
     jpeg, raw = bag_medians()
     rate = jpeg['workers_1']['images_per_s']
