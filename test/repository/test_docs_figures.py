@@ -46,8 +46,6 @@ def readme_figures(text):
 
 #: The rows of peers.json that the summary of the section compares.
 PYTHON_SIDES = 'ours_python', 'onnxruntime_yolo11n', 'ultralytics_square'
-#: The README also has the same engine in a simple program.
-README_SIDES = PYTHON_SIDES[0], 'tensorrt', *PYTHON_SIDES[1:]
 
 
 def recorded_for_the_readme():
@@ -66,7 +64,6 @@ def recorded_for_the_readme():
     rounds, seconds = node_rounds()
     published = [each['received'] / seconds for each in rounds['one']]
     limit = min(*load('benchmarks/gpu/jpeg_cameras.json')['limit_images_per_s'], *published)
-    rates = load('benchmarks/gpu/peers.json')['medians']
 
     def lost(side):
         return sum(each['lost'] for each in rounds[side]) / sum(
@@ -80,7 +77,6 @@ def recorded_for_the_readme():
         *(f'{four[side]["cpu_ms"]:.1f} ms' for side in sides),
         *(f'{four[side]["gpu_mib"]:.0f} MiB' for side in sides),
         *(f'{one[side]["gpu_mib"]:.0f} MiB' for side in sides),
-        *(f'{rates[side]["frames_per_s"]:.0f} frames/s' for side in README_SIDES),
         *(f'{100 * lost(side):.0f} % lost images' for side in ('two', 'one')),
         *(
             f'{statistics.median(each["p99_ms"] for each in rounds[side]):.1f} ms'
@@ -97,7 +93,7 @@ def test_figures_of_the_readme_equal_the_recorded_figures():
     assert readme_figures(README) == recorded_for_the_readme()
     text = section(README, 'Measured')
     assert [row for row in rows(text) if not readme_figures(' '.join(row))] == []
-    # The records of the first two tables are above them, the others are in the last column.
+    # The record of the first table is above it, the others are in the last column.
     *above, _, last = text.split('\n\n|')
     listed = [row[-1] for row in rows('|' + last)]
     links = [re.findall(r'\]\((docs/data/[^)]*)\)', part) for part in (*above, *listed)]

@@ -47,8 +47,6 @@ NOT_RUN = {
     'ros2 topic ': 'PyPI has no command ros2; the test below reads the topic',
     'ros2 run trt_perception doctor ': 'PyPI has no command ros2; the test below runs doctor',
     'scripts/run examples/webcam/webcam.py': 'needs a camera',
-    'yolo export ': 'needs Ultralytics, in the environment of the training',
-    'cp yolo11n.onnx ': 'copies the file of the line before',
 }
 
 
