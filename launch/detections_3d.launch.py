@@ -18,7 +18,9 @@ from launch_ros.actions import Node
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, split_list
 from trt_perception.parameters.boxes_3d import BOX_PARAMETERS
+from trt_perception.parameters.launch_arguments import existing_file
 from trt_perception.parameters.rules import cameras_mistake
+from trt_perception.parameters.sections import check_parameter_file
 from trt_perception.transport.advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
@@ -47,9 +49,11 @@ def start_nodes(context):
     def value(name):
         return LaunchConfiguration(name).perform(context)
 
-    file = Path(value('params_file')).expanduser()
-    if not file.is_file():  # launch itself would ignore a missing file
-        raise ValueError(f"params_file must name a file (got '{file}')")
+    try:
+        file = existing_file('params_file', value('params_file'))
+        check_parameter_file(file, f'params_file {file}')
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
     # The node itself checks names and values.
     names = {row.name for row in BOX_PARAMETERS} | {'use_sim_time'}
     known = {*names, *TOPICS, 'cameras', 'params_file', 'namespace', 'log_level'}

@@ -17,6 +17,7 @@ from support.rcl_overrides import nodes_of_arguments, overrides
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import (
     demo_cameras,
+    existing_file,
     image_remappings,
     launch_arguments,
     node_count,
@@ -69,6 +70,23 @@ def test_descriptions_end_with_the_default(name, golden_messages):
         value = value.strip('[]') or 'empty'
     assert description.endswith(f' {value}.')
     golden_messages.add(description)
+
+
+# Files.
+
+
+def test_path_of_an_existing_file_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    (tmp_path / 'my.yaml').touch()
+    assert existing_file('params_file', '~/my.yaml') == tmp_path / 'my.yaml'
+
+
+@pytest.mark.parametrize('path', ['/missing.yaml', 'missing.yaml', 'folder'])
+def test_missing_files_and_folders_are_refused(tmp_path, monkeypatch, golden_messages, path):
+    (tmp_path / 'folder').mkdir()
+    monkeypatch.chdir(tmp_path)
+    with golden_messages.raises(ConfigError):
+        existing_file('params_file', path)
 
 
 # Values.

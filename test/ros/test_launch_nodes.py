@@ -129,6 +129,7 @@ SCENES = {
         *(DETECT, 'namespace:=inner', 'params_file:=FOLDER/mine.yaml'),
         'image_topic:=cameras/{camera}',
     ),
+    'unreadable parameter file': (DETECT, MODEL, 'params_file:=FOLDER/broken.yaml', 'nodes:=2'),
     'parameters': (
         *(DETECT, MODEL, 'params_file:=FOLDER/mine.yaml', 'namespace:=/front'),
         *('autostart:=false', 'log_level:=debug', 'transport_profile:=none'),
@@ -193,6 +194,7 @@ def launch_file(tmp_path, monkeypatch, caplog, _launch_logs):
     """
     (tmp_path / 'mine.yaml').write_text(USER_PARAMETERS)
     (tmp_path / 'all.yaml').write_text(PARAMETERS_OF_ALL_NODES)
+    (tmp_path / 'broken.yaml').write_text('/**:\n  ros__parameters: [\n')
     for name in (*PROFILE_VARIABLES, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
 

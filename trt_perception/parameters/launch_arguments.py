@@ -174,6 +174,25 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
+def existing_file(name: str, text: str) -> Path:
+    """Return the expanded path of a file that a launch argument names.
+
+    Launch itself would ignore a missing file.
+
+    Raises:
+        ConfigError: the path names no file.
+    """
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigError(name, short_repr(text), expected='a file, not a folder')
+    fix = (
+        '' if path.is_absolute() else f'a relative path starts in the current folder, {Path.cwd()}'
+    )
+    raise ConfigError(name, short_repr(text), expected='an existing file', fix=fix)
+
+
 def wants_rviz(text: str) -> bool:
     """Return the value of the launch argument ``rviz``.
 
