@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from support.docs_pages import ROOT
 from support.nodes.launching import ALLOCATOR, SHARE, needs_launch
 from trt_perception.transport.advice import PROFILE_VARIABLES
 
@@ -312,3 +313,43 @@ def test_rviz_shows_the_topics_of_the_first_camera(
     assert Path(rviz[rviz.index('-d') + 1]).is_file()
     for topic in ('debug_image', 'markers'):
         assert f'/{topic}:={prefix_of_topics}{topic}' in rviz
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    ('example', 'programs'),
+    [
+        ('rgbd/rgbd.launch.xml', ['detector_node', 'detections_3d', 'rviz2']),
+        ('nav2_manager/nav2_manager.launch.xml', ['lifecycle_manager', 'detector_node']),
+        ('nav2/segmentation.launch.xml', ['detector_node']),
+    ],
+)
+def test_nodes_of_the_examples_get_their_parameter_files(
+    launch_file, tmp_path, monkeypatch, example, programs
+):
+    prefix = tmp_path / 'prefix'
+    monkeypatch.setenv('AMENT_PREFIX_PATH', f'{prefix}:{os.environ["AMENT_PREFIX_PATH"]}')
+    for package, name in (('rviz2', 'rviz2'), ('nav2_lifecycle_manager', 'lifecycle_manager')):
+        add_package(prefix, package)
+        program = prefix / 'lib' / package / name
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+    rviz = ['rviz:=true'] if 'rviz2' in programs else []
+    code, logged, nodes = launch_file(str(ROOT / 'examples' / example), MODEL, *rviz)
+    assert (code, logged) == (0, [])
+    commands = [node.final_cmd for node in nodes]
+    assert [Path(command[0]).name for command in commands] == programs
+    files = {
+        Path(command[0]).name: [
+            Path(command[i + 1]) for i, word in enumerate(command) if word == '--params-file'
+        ]
+        for command in commands
+    }
+    assert all(path.is_file() for paths in files.values() for path in paths)
+    for name, file in (
+        ('detector_node', 'detect.yaml'),
+        ('detections_3d', 'detections_3d.yaml'),
+        ('lifecycle_manager', 'lifecycle_manager.yaml'),
+    ):
+        if name in files:
+            assert files[name][0].name == file
