@@ -16,6 +16,7 @@ from ament_index_python.packages import get_package_share_directory
 from support.rcl_overrides import nodes_of_arguments, overrides
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import (
+    check_topic,
     demo_cameras,
     existing_file,
     image_remappings,
@@ -70,6 +71,19 @@ def test_descriptions_end_with_the_default(name, golden_messages):
         value = value.strip('[]') or 'empty'
     assert description.endswith(f' {value}.')
     golden_messages.add(description)
+
+
+# Topics.
+
+
+@pytest.mark.parametrize(
+    ('topic', 'cameras'),
+    [('/depth', ['front', 'rear']), ('/{camera}/depth', []), ('/{cam}/depth', ['front'])],
+)
+def test_topic_of_another_argument_is_refused(topic, cameras, golden_messages):
+    with golden_messages.raises(ConfigError) as caught:
+        check_topic('depth_topic', topic, cameras)
+    assert caught.value.subject == 'depth_topic'
 
 
 # Files.

@@ -20,7 +20,7 @@ from trt_perception.transport.advice import PROFILE_VARIABLES
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
-DETECT, DEMO = 'detect.launch.py', 'demo.launch.py'
+DETECT, DEMO, BOXES = 'detect.launch.py', 'demo.launch.py', 'detections_3d.launch.py'
 MODEL = 'engine_path:=model.onnx'
 MISTAKES = [
     *('autostart:=perhaps', 'confidence_threshold:=2', 'log_level:=verbose'),
@@ -139,6 +139,17 @@ SCENES = {
         *('model.pad_value:=7', 'use_cuda_graph:=False'),
     ),
     'transport profile': (DETECT, MODEL, 'transport_profile:=FOLDER/mine.yaml'),
+    'boxes of two cameras': (BOXES, 'cameras:=front,rear', 'depth_topic:=/{camera}/depth'),
+    **{
+        f'{BOXES} {mistake}': (BOXES, *mistake.split())
+        for mistake in (
+            'cameras:=front,front',
+            'cameras:=front,rear depth_topic:=/depth',
+            'depth_topic:=/{camera}/depth',
+            'params_file:=/missing.yaml',
+            'transport_profile:=/missing.xml',
+        )
+    },
     'demo': (DEMO, 'rate:=10'),
     'demo of two cameras': (DEMO, 'cameras:=2', 'transport_profile:=none'),
     'demo of named cameras': (DEMO, 'cameras:=front,rear'),
@@ -237,7 +248,7 @@ def describe(node):
     """Return the command, parameter files of the launch and changed environment of a node."""
     program, *words = node.final_cmd
     lines = [shlex.join([Path(program).name, *words])]
-    for path in re.findall(r'\S+/detect_launch_\w+', lines[0]):
+    for path in re.findall(r'\S+/(?:detect_launch|launch_params)_\w+', lines[0]):
         lines[0] = lines[0].replace(path, 'GIVEN')
         lines.append(Path(path).read_text())
     changed = sorted(set(node.final_env.items()) - set(os.environ.items()))
