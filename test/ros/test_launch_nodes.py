@@ -330,7 +330,7 @@ def test_rviz_shows_the_topics_of_the_first_camera(
 @pytest.mark.parametrize(
     ('example', 'programs'),
     [
-        ('rgbd/rgbd.launch.xml', ['detector_node', 'detections_3d', 'rviz2']),
+        ('rgbd/rgbd.launch.xml', ['rviz2', 'detector_node', 'detections_3d']),
         ('nav2_manager/nav2_manager.launch.xml', ['lifecycle_manager', 'detector_node']),
         ('nav2/segmentation.launch.xml', ['detector_node']),
     ],
