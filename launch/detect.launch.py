@@ -32,6 +32,7 @@ from launch_ros.actions import Node
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import (
     NODE_NAME,
+    existing_file,
     image_remappings,
     launch_arguments,
     node_count,
@@ -45,6 +46,7 @@ from trt_perception.parameters.launch_arguments import (
 from trt_perception.parameters.sections import (
     cameras_of_file,
     check_equal_lists,
+    check_parameter_file,
     device_ids_of_file,
     sections_of_old_name,
 )
@@ -57,15 +59,17 @@ ARGUMENTS = launch_arguments(SHARE)
 RVIZ_TOPICS = ('debug_image', 'markers')
 
 
-def existing_file(name, value):
-    """Return the expanded path of a file. A missing file raises ValueError.
-
-    Launch itself would ignore a missing file.
-    """
-    path = Path(value).expanduser()
-    if not path.is_file():
-        raise ValueError(f"{name} must name a file (got '{value}')")
-    return str(path)
+def check_files(values):
+    """Return the path of the parameter file. Refuse missing and unreadable files."""
+    try:
+        params_file = existing_file('params_file', values['params_file'])
+        check_parameter_file(params_file, f'params_file {params_file}')
+        # ros2 launch refuses an empty value, so `none` is the alternative.
+        if values['transport_profile'] not in ('', 'none'):
+            existing_file('transport_profile', values['transport_profile'])
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return params_file
 
 
 def write_parameter_file(values):
@@ -111,14 +115,13 @@ def full_name(context, namespace, name):
     return '/' + '/'.join(filter(None, parts))
 
 
-def nodes_to_start(context, values, given):
+def nodes_to_start(context, values, given, file):
     """Return each node, as a NodeShare, and the remappings of its image topics.
 
     With several nodes, the parameter file must not have a section for the name of a single node,
     because ROS would ignore it, nor different lists of cameras or devices for the nodes, because
     the shares replace these lists. Both raise ValueError.
     """
-    file = Path(values['params_file']).expanduser()
     try:
         count = node_count(values['nodes'])
         nodes = [full_name(context, values['namespace'], name) for name in node_names(count)]
@@ -211,14 +214,9 @@ def start_detectors(context):
     alone = check_arguments(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)
-    params_file = existing_file('params_file', values['params_file'])
+    params_file = check_files(values)
     profile = values['transport_profile']
-    if profile not in (
-        '',
-        'none',
-    ):  # ros2 launch refuses an empty value, so `none` is the alternative
-        existing_file('transport_profile', profile)
-    nodes = nodes_to_start(context, values, given)
+    nodes = nodes_to_start(context, values, given, params_file)
     # A launch file that includes this file may have an argument `rviz` for its own RViz.
     viewers = []
     if alone and check_rviz(values['rviz']):
@@ -230,7 +228,7 @@ def start_detectors(context):
             executable='detector_node',
             name=None if share.name == NODE_NAME else share.name,
             namespace=values['namespace'],
-            parameters=[params_file, write_parameter_file(share.parameters)],
+            parameters=[str(params_file), write_parameter_file(share.parameters)],
             remappings=topics,
             ros_arguments=['--log-level', values['log_level']],
             additional_env={**transport_environment(profile), LAUNCH_VARIABLE: '1'},

@@ -18,7 +18,9 @@ from launch_ros.actions import Node
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, split_list
 from trt_perception.parameters.boxes_3d import BOX_PARAMETERS
+from trt_perception.parameters.launch_arguments import check_topic, existing_file
 from trt_perception.parameters.rules import cameras_mistake
+from trt_perception.parameters.sections import check_parameter_file
 from trt_perception.transport.advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
@@ -36,8 +38,7 @@ def camera_names(text):
     """Return the names of the cameras; one empty name without cameras."""
     names = tuple(split_list(text))
     if mistake := cameras_mistake(names):
-        error = ConfigError('cameras', mistake['found'], expected=mistake['expected'])
-        raise ValueError(str(error))
+        raise ConfigError('cameras', mistake['found'], expected=mistake['expected'])
     return names or ('',)
 
 
@@ -47,9 +48,18 @@ def start_nodes(context):
     def value(name):
         return LaunchConfiguration(name).perform(context)
 
-    file = Path(value('params_file')).expanduser()
-    if not file.is_file():  # launch itself would ignore a missing file
-        raise ValueError(f"params_file must name a file (got '{file}')")
+    try:
+        file = existing_file('params_file', value('params_file'))
+        check_parameter_file(file, f'params_file {file}')
+        # ros2 launch refuses an empty value, so `none` is the alternative.
+        if value('transport_profile') not in ('', 'none'):
+            existing_file('transport_profile', value('transport_profile'))
+        cameras = camera_names(value('cameras'))
+        for argument in TOPICS:
+            if value(argument):
+                check_topic(argument, value(argument), [name for name in cameras if name])
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
     # The node itself checks names and values.
     names = {row.name for row in BOX_PARAMETERS} | {'use_sim_time'}
     known = {*names, *TOPICS, 'cameras', 'params_file', 'namespace', 'log_level'}
@@ -74,7 +84,7 @@ def start_nodes(context):
             output='screen',
             emulate_tty=True,
         )
-        for camera in camera_names(value('cameras'))
+        for camera in cameras
     ]
 
 

@@ -16,7 +16,9 @@ from ament_index_python.packages import get_package_share_directory
 from support.rcl_overrides import nodes_of_arguments, overrides
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import (
+    check_topic,
     demo_cameras,
+    existing_file,
     image_remappings,
     launch_arguments,
     node_count,
@@ -69,6 +71,36 @@ def test_descriptions_end_with_the_default(name, golden_messages):
         value = value.strip('[]') or 'empty'
     assert description.endswith(f' {value}.')
     golden_messages.add(description)
+
+
+# Topics.
+
+
+@pytest.mark.parametrize(
+    ('topic', 'cameras'),
+    [('/depth', ['front', 'rear']), ('/{camera}/depth', []), ('/{cam}/depth', ['front'])],
+)
+def test_topic_of_another_argument_is_refused(topic, cameras, golden_messages):
+    with golden_messages.raises(ConfigError) as caught:
+        check_topic('depth_topic', topic, cameras)
+    assert caught.value.subject == 'depth_topic'
+
+
+# Files.
+
+
+def test_path_of_an_existing_file_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+    (tmp_path / 'my.yaml').touch()
+    assert existing_file('params_file', '~/my.yaml') == tmp_path / 'my.yaml'
+
+
+@pytest.mark.parametrize('path', ['/missing.yaml', 'missing.yaml', 'folder'])
+def test_missing_files_and_folders_are_refused(tmp_path, monkeypatch, golden_messages, path):
+    (tmp_path / 'folder').mkdir()
+    monkeypatch.chdir(tmp_path)
+    with golden_messages.raises(ConfigError):
+        existing_file('params_file', path)
 
 
 # Values.

@@ -14,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from support.docs_pages import ROOT
 from support.nodes.launching import ALLOCATOR, SHARE, needs_launch
 from trt_perception.transport.advice import PROFILE_VARIABLES
 
 pytest_plugins = ['support.nodes.graph_fixtures']
 
-DETECT, DEMO = 'detect.launch.py', 'demo.launch.py'
+DETECT, DEMO, BOXES = 'detect.launch.py', 'demo.launch.py', 'detections_3d.launch.py'
 MODEL = 'engine_path:=model.onnx'
 MISTAKES = [
     *('autostart:=perhaps', 'confidence_threshold:=2', 'log_level:=verbose'),
@@ -129,6 +130,7 @@ SCENES = {
         *(DETECT, 'namespace:=inner', 'params_file:=FOLDER/mine.yaml'),
         'image_topic:=cameras/{camera}',
     ),
+    'unreadable parameter file': (DETECT, MODEL, 'params_file:=FOLDER/broken.yaml', 'nodes:=2'),
     'parameters': (
         *(DETECT, MODEL, 'params_file:=FOLDER/mine.yaml', 'namespace:=/front'),
         *('autostart:=false', 'log_level:=debug', 'transport_profile:=none'),
@@ -137,6 +139,17 @@ SCENES = {
         *('model.pad_value:=7', 'use_cuda_graph:=False'),
     ),
     'transport profile': (DETECT, MODEL, 'transport_profile:=FOLDER/mine.yaml'),
+    'boxes of two cameras': (BOXES, 'cameras:=front,rear', 'depth_topic:=/{camera}/depth'),
+    **{
+        f'{BOXES} {mistake}': (BOXES, *mistake.split())
+        for mistake in (
+            'cameras:=front,front',
+            'cameras:=front,rear depth_topic:=/depth',
+            'depth_topic:=/{camera}/depth',
+            'params_file:=/missing.yaml',
+            'transport_profile:=/missing.xml',
+        )
+    },
     'demo': (DEMO, 'rate:=10'),
     'demo of two cameras': (DEMO, 'cameras:=2', 'transport_profile:=none'),
     'demo of named cameras': (DEMO, 'cameras:=front,rear'),
@@ -193,6 +206,7 @@ def launch_file(tmp_path, monkeypatch, caplog, _launch_logs):
     """
     (tmp_path / 'mine.yaml').write_text(USER_PARAMETERS)
     (tmp_path / 'all.yaml').write_text(PARAMETERS_OF_ALL_NODES)
+    (tmp_path / 'broken.yaml').write_text('/**:\n  ros__parameters: [\n')
     for name in (*PROFILE_VARIABLES, *ALLOCATOR):
         monkeypatch.delenv(name, raising=False)
 
@@ -234,7 +248,7 @@ def describe(node):
     """Return the command, parameter files of the launch and changed environment of a node."""
     program, *words = node.final_cmd
     lines = [shlex.join([Path(program).name, *words])]
-    for path in re.findall(r'\S+/detect_launch_\w+', lines[0]):
+    for path in re.findall(r'\S+/(?:detect_launch|launch_params)_\w+', lines[0]):
         lines[0] = lines[0].replace(path, 'GIVEN')
         lines.append(Path(path).read_text())
     changed = sorted(set(node.final_env.items()) - set(os.environ.items()))
@@ -310,3 +324,43 @@ def test_rviz_shows_the_topics_of_the_first_camera(
     assert Path(rviz[rviz.index('-d') + 1]).is_file()
     for topic in ('debug_image', 'markers'):
         assert f'/{topic}:={prefix_of_topics}{topic}' in rviz
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    ('example', 'programs'),
+    [
+        ('rgbd/rgbd.launch.xml', ['rviz2', 'detector_node', 'detections_3d']),
+        ('nav2_manager/nav2_manager.launch.xml', ['lifecycle_manager', 'detector_node']),
+        ('nav2/segmentation.launch.xml', ['detector_node']),
+    ],
+)
+def test_nodes_of_the_examples_get_their_parameter_files(
+    launch_file, tmp_path, monkeypatch, example, programs
+):
+    prefix = tmp_path / 'prefix'
+    monkeypatch.setenv('AMENT_PREFIX_PATH', f'{prefix}:{os.environ["AMENT_PREFIX_PATH"]}')
+    for package, name in (('rviz2', 'rviz2'), ('nav2_lifecycle_manager', 'lifecycle_manager')):
+        add_package(prefix, package)
+        program = prefix / 'lib' / package / name
+        program.parent.mkdir(parents=True)
+        program.touch(mode=0o755)
+    rviz = ['rviz:=true'] if 'rviz2' in programs else []
+    code, logged, nodes = launch_file(str(ROOT / 'examples' / example), MODEL, *rviz)
+    assert (code, logged) == (0, [])
+    commands = [node.final_cmd for node in nodes]
+    assert [Path(command[0]).name for command in commands] == programs
+    files = {
+        Path(command[0]).name: [
+            Path(command[i + 1]) for i, word in enumerate(command) if word == '--params-file'
+        ]
+        for command in commands
+    }
+    assert all(path.is_file() for paths in files.values() for path in paths)
+    for name, file in (
+        ('detector_node', 'detect.yaml'),
+        ('detections_3d', 'detections_3d.yaml'),
+        ('lifecycle_manager', 'lifecycle_manager.yaml'),
+    ):
+        if name in files:
+            assert files[name][0].name == file

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from trt_perception.checks.finding import Finding, Level
 from trt_perception.parameters.camera import CameraPlan
-from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
+from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, SOME_TOPIC, start_arguments
 
 _AREA: Final = 'cameras'
 _RAW_TYPE: Final = 'sensor_msgs/msg/Image'
@@ -306,7 +306,7 @@ def _topic_type_fix(name: str, topic: str) -> str:
     if topic.endswith('/compressed'):
         raw = topic.removesuffix('/compressed')
         return f'start with {start_arguments(raw, "compressed", name)}'
-    return f'repair its publisher, or start with {start_arguments("/its/topic", camera=name)}'
+    return f'repair its publisher, or start with {start_arguments(SOME_TOPIC, camera=name)}'
 
 
 def _topics_of_both_transports(topic: str) -> tuple[str, str]:

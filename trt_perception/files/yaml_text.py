@@ -116,12 +116,13 @@ def read_yaml(text: str, origin: str) -> tuple[Any, dict[str, int]]:
         node = loader.get_single_node()
         content = None if node is None else loader.construct_document(node)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(origin, _failure_reason(error)) from error
+        raise ConfigError(origin, yaml_failure(error)) from error
     pairs = node.value if isinstance(node, yaml.MappingNode) else ()
     return content, {str(key.value): key.start_mark.line + 1 for key, _ in pairs}
 
 
-def _failure_reason(error: Exception) -> str:
+def yaml_failure(error: Exception) -> str:
+    """Return the line, if it is known, and the reason of an exception of PyYAML."""
     if isinstance(error, yaml.reader.ReaderError):
         return f'not readable as YAML: character {error.position + 1} is U+{error.character:04X}'
     mark = getattr(error, 'problem_mark', None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from trt_perception.monitoring.status_summary import Level, StatusSummary
-from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, start_arguments
+from trt_perception.transport.advice import LARGE_MESSAGE_BYTES, SOME_TOPIC, start_arguments
 
 #: Returns the fix for large images that are lost in transport. The argument says whether the
 #: camera runs on this machine; None if unknown.
@@ -139,7 +139,7 @@ class SilenceCheck:
         self, silent_s: float, topic: TopicState, *, received: bool
     ) -> StatusSummary:
         """Return the problem of a missing camera, or of a camera that may not have sent yet."""
-        start = start_arguments('/its/topic', camera=self._camera.camera_name)
+        start = start_arguments(SOME_TOPIC, camera=self._camera.camera_name)
         instead = topic.elsewhere or f'start the camera, or start the node with {start}'
         if received:
             gone = f'has been gone for {silent_s:.1f} s; {instead}'

@@ -174,6 +174,25 @@ def parameter_values(values: Mapping[str, str]) -> dict[str, Any]:
     return given
 
 
+def existing_file(name: str, text: str) -> Path:
+    """Return the expanded path of a file that a launch argument names.
+
+    Launch itself would ignore a missing file.
+
+    Raises:
+        ConfigError: the path names no file.
+    """
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise ConfigError(name, short_repr(text), expected='a file, not a folder')
+    fix = (
+        '' if path.is_absolute() else f'a relative path starts in the current folder, {Path.cwd()}'
+    )
+    raise ConfigError(name, short_repr(text), expected='an existing file', fix=fix)
+
+
 def wants_rviz(text: str) -> bool:
     """Return the value of the launch argument ``rviz``.
 
@@ -194,6 +213,26 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
         cameras: names of the node's cameras; empty if the node has one camera without a name.
 
     Raises:
+        ConfigError: as `check_topic`.
+    """
+    if not topic:
+        return []
+    check_topic('image_topic', topic, cameras, ' or in params_file')
+    if not cameras:
+        return [('image', topic)]
+    return [(f'{name}/image', topic.replace(_CAMERA_PLACEHOLDER, name)) for name in cameras]
+
+
+def check_topic(argument: str, topic: str, cameras: Sequence[str], place: str = '') -> None:
+    """Check a launch argument that names a topic of each camera.
+
+    Args:
+        argument: name of the argument.
+        topic: its value, not empty.
+        cameras: names of the cameras; empty if there is one camera without a name.
+        place: where names of cameras may also be, for the error.
+
+    Raises:
         ConfigError: the topic has no ``{camera}`` but there are several cameras, or it has
             ``{camera}`` but the camera has no name, or it is not a topic name.
     """
@@ -202,27 +241,21 @@ def image_remappings(topic: str, cameras: Sequence[str]) -> list[tuple[str, str]
     ]
     if braces:
         expected = f'no braces except {_CAMERA_PLACEHOLDER}'
-        raise ConfigError('image_topic', short_repr(topic), expected=expected)
-    if topic and not _TOPIC_NAME.fullmatch(topic.replace(_CAMERA_PLACEHOLDER, 'camera')):
+        raise ConfigError(argument, short_repr(topic), expected=expected)
+    if not _TOPIC_NAME.fullmatch(topic.replace(_CAMERA_PLACEHOLDER, 'camera')):
         expected = (
             'a topic name such as /front/image_raw: parts of letters, digits and single '
             'underscores, separated by single slashes; a part must not start with a digit'
         )
-        raise ConfigError('image_topic', short_repr(topic), expected=expected)
-    several = len(cameras) > 1
-    if several and topic and _CAMERA_PLACEHOLDER not in topic:
+        raise ConfigError(argument, short_repr(topic), expected=expected)
+    if len(cameras) > 1 and _CAMERA_PLACEHOLDER not in topic:
         expected = (
             f'one topic for each of {", ".join(cameras)}, such as /{_CAMERA_PLACEHOLDER}/image_raw'
         )
-        raise ConfigError('image_topic', short_repr(topic), expected=expected)
+        raise ConfigError(argument, short_repr(topic), expected=expected)
     if not cameras and _CAMERA_PLACEHOLDER in topic:
-        fix = 'name the cameras with cameras:=front,rear or in params_file'
-        raise ConfigError('image_topic', f'{short_repr(topic)} without names of cameras', fix=fix)
-    if not topic:
-        return []
-    if not cameras:
-        return [('image', topic)]
-    return [(f'{name}/image', topic.replace(_CAMERA_PLACEHOLDER, name)) for name in cameras]
+        fix = f'name the cameras with cameras:=front,rear{place}'
+        raise ConfigError(argument, f'{short_repr(topic)} without names of cameras', fix=fix)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import yaml
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import join_first_items, short_repr
 from trt_perception.files.regular_files import read_regular
-from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml
+from trt_perception.files.yaml_text import MAX_YAML_BYTES, read_yaml, yaml_failure
 
 # A handwritten file is far smaller. Reading this size takes 1 s.
 _MAX_BYTES: Final = 256 * 1024
@@ -199,6 +199,34 @@ def _texts(node: yaml.Node | None) -> list[str]:
     """Return the items of a list as texts; [] for another value."""
     items = node.value if isinstance(node, yaml.SequenceNode) else []
     return [item.value for item in items if isinstance(item.value, str)]
+
+
+def check_parameter_file(path: Path, subject: str) -> None:
+    """Check that a parameter file is YAML, and that its lists are not outside ros__parameters.
+
+    rcl refuses such files, too, but names another reason, and places in its own source. Both use
+    the same parser, libyaml. This function skips large files, and pipes.
+
+    Args:
+        subject: begin of the error.
+
+    Raises:
+        ConfigError: the file is not YAML, or has a list but no ros__parameters.
+    """
+    parser = getattr(yaml, 'CSafeLoader', None)  # missing if PyYAML was built without libyaml
+    if parser is None:
+        return
+    try:
+        text = read_regular(path, _MAX_BYTES)
+        events = list(yaml.parse(text, Loader=parser))
+    except (OSError, ValueError):
+        return
+    except yaml.YAMLError as error:
+        raise ConfigError(subject, yaml_failure(error)) from error
+    has_list = any(isinstance(event, yaml.SequenceStartEvent) for event in events)
+    if has_list and b'ros__parameters' not in text:
+        fix = 'write ros__parameters: between the name of the node and its parameters'
+        raise ConfigError(subject, 'a list, but no ros__parameters', fix=fix)
 
 
 def first_mixed_list(path: Path) -> str:

@@ -107,6 +107,10 @@ def _shipped_profile(path: str) -> str:
     )
 
 
+#: The image topic in advice that cannot name the right topic.
+SOME_TOPIC: Final = '/its/topic'
+
+
 def start_arguments(image: str = '', transport: str = '', camera: str = '') -> str:
     """Return the arguments of the start command for another image topic or transport.
 
@@ -129,8 +133,11 @@ def start_arguments(image: str = '', transport: str = '', camera: str = '') -> s
         of_camera = f'camera.{camera}.' if camera else ''
         node.append(f'-p {of_camera}image_transport:={transport}')
     typed = f'{" ".join(node)} (detector_node)'
+    if not camera:
+        return f'{" ".join(launch)} (detect.launch.py) or {typed}'
     # Arguments of the launch file are for all cameras.
-    return typed if camera else f'{" ".join(launch)} (detect.launch.py) or {typed}'
+    for_all = ", or for all cameras image_topic:='/{camera}/its_topic' (detect.launch.py)"
+    return typed + for_all if image == SOME_TOPIC else typed
 
 
 def may_be_camera(topic: str) -> bool:

@@ -127,6 +127,39 @@ def test_ros_reads_a_suggested_name_as_typed(word):
 
 
 @pytest.mark.parametrize(
+    ('text', 'is_valid'),
+    [
+        ('/**: {ros__parameters: {cameras: [front, rear}}', False),
+        ('/**:\n  ros__parameters:\n    a: 1\n     b: 2', False),
+        ('/**:\n\tros__parameters: {}', False),
+        ('/**: {ros__parameters: {a: "b}}', False),
+        ('/**: {cameras: [front, rear]}', False),
+        ('/**: {ros_parameters: {cameras: [front, rear]}}', False),
+        ('[front, rear]', False),
+        # PyYAML's own parser refuses this tab, but rcl and libyaml accept it.
+        ('/**:\n  ros__parameters:\n    a:\t1', True),
+        ('/**: {ros__parameters: {a: &name 1}}', True),
+        ('/**: {ros__parameters: {cameras: [front, rear]}}', True),
+        ('', True),
+    ],
+)
+def test_rcl_also_refuses_unreadable_parameter_files(tmp_path, text, is_valid):
+    file = tmp_path / 'my.yaml'
+    file.write_text(text)
+    arguments = ['--ros-args', '--params-file', str(file)]
+    context = rclpy.Context()
+    if is_valid:
+        check_ros_arguments(arguments)
+        rclpy.init(args=arguments, context=context)
+        context.shutdown()
+    else:
+        with pytest.raises(ConfigError):
+            check_ros_arguments(arguments)
+        with pytest.raises(RuntimeError):
+            rclpy.init(args=arguments, context=context)
+
+
+@pytest.mark.parametrize(
     ('value', 'is_mixed'),
     [
         ('[yes, no, maybe]', True),

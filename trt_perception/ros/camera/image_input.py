@@ -37,7 +37,7 @@ from trt_perception.ros.topics import (
     requested_image_topic,
 )
 from trt_perception.scheduling.worker_pool import WorkerPool
-from trt_perception.transport.advice import start_arguments, suggest_image_topic
+from trt_perception.transport.advice import SOME_TOPIC, start_arguments, suggest_image_topic
 
 # Log incompatible publishers at most once in this time: each raises an event, and querying the
 # ROS graph is slow.
@@ -273,9 +273,7 @@ class ImageInput:
         base = self.topic.removesuffix('/compressed')
         if found == _type_name(CompressedImage) and base != self.topic:
             return f'start with {start_arguments(base, "compressed", self.camera_name)}'
-        return (
-            f'start with another topic: {start_arguments("/its/topic", camera=self.camera_name)}'
-        )
+        return f'start with another topic: {start_arguments(SOME_TOPIC, camera=self.camera_name)}'
 
     @functools.cached_property
     def _topics_of_other_cameras(self) -> set[str]:

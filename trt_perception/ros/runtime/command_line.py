@@ -23,7 +23,7 @@ from rclpy.utilities import remove_ros_args
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import escape_controls
 from trt_perception.parameters.camera import suggest_assignment
-from trt_perception.parameters.sections import first_mixed_list
+from trt_perception.parameters.sections import check_parameter_file, first_mixed_list
 from trt_perception.process.option_parser import OptionParser
 
 _NAME_RULE: Final = re.compile(r'(?:[^:]*:)?__(node|name|ns):=(.*)', re.DOTALL)
@@ -67,8 +67,8 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
     that is too long, rclpy raises the same RCLError as for a failure of the middleware.
 
     Raises:
-        ConfigError: a parameter file is missing, a pipe or has a list of texts and other values,
-            or a name or namespace is too long.
+        ConfigError: a parameter file is missing, a pipe, not YAML, without ros__parameters, or
+            has a list of texts and other values; or a name or namespace is too long.
     """
     for word in arguments:
         if rule := _NAME_RULE.fullmatch(word):
@@ -91,6 +91,7 @@ def check_ros_arguments(arguments: Sequence[str]) -> None:
             if is_pipe:
                 found = 'a pipe, which ROS cannot read several times'
                 raise ConfigError(f'--params-file {value}', found, expected='a file')
+            check_parameter_file(Path(value), f'--params-file {value}')
             if mixed := first_mixed_list(Path(value)):
                 raise ConfigError(
                     f'--params-file {value}: {mixed}',
