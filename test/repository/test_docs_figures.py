@@ -709,7 +709,7 @@ def test_answers_at_the_top_of_the_page_equal_the_recorded_figures():
     text = ' '.join(BENCHMARKS[: BENCHMARKS.index('## What to choose')].split())
     rates = load('benchmarks/gpu/peers.json')['medians']
     simple, ours = (rates[side]['frames_per_s'] for side in ('tensorrt', 'ours_python'))
-    words = 'program processes {:.0f} frames/s, and `tp.load` of this package {:.0f}.'
+    words = "program processes {:.0f} frames/s, and this package's `tp.load` [{:.0f}]"
     assert words.format(simple, ours) in text
     rate = bag_medians()[0]['workers_1']['images_per_s']
     assert f'[{rate:.0f} JPEG images/s](#bags) with a worker on an H200' in text
