@@ -117,7 +117,8 @@ class PoolRules(RuleBasedStateMachine):
         wait_until(lambda: self.run.counts() == expected)
         assert self.run.published == self.published
         wait_until(lambda: self.faulted or self.pipeline.flying() == self.flying)
-        assert len(self.run.refused) == self.dropped.get('bad_step', 0)
+        # The worker counts a bad image, and then reports it.
+        wait_until(lambda: len(self.run.refused) == self.dropped.get('bad_step', 0))
         wait_until(lambda: len(self.run.faults) == self.faulted)
 
     def teardown(self):
