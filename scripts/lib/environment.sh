@@ -231,12 +231,13 @@ PY
 }
 
 env_overlay_package() { # env_overlay_package NAME FOLDER: build overlay/NAME in FOLDER/NAME, and install it
-  local build=$2/$1 log=$ENV_STATE/overlay_$1.log
+  local build=$2/$1 log=$ENV_STATE/overlay_$1.log jobs
+  jobs=$(($(nproc) < 8 ? $(nproc) : 8))  # three packages at once, so at most 24 compilers
   if ! {
     cmake -S "$ENV_ROOT/overlay/$1" -B "$build" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
       -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
       -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python" &&
-      cmake --build "$build" --parallel "$(nproc)" &&
+      cmake --build "$build" --parallel "$jobs" &&
       cmake --install "$build"
   } > "$log" 2>&1; then
     printf '%s\n' "$(tail -n 20 "$log")" "package $1 failed; its log is ${log#"$ENV_ROOT"/}"
