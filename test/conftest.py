@@ -75,7 +75,10 @@ def change_domain():
         # The ports of domain 102 and above may overlap Linux's ephemeral ports.
         domain = (start + index) % 100 + 1
         path = Path(tempfile.gettempdir(), f'trt_perception-domain-{domain}.lock')
-        lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
+        except PermissionError:  # the file belongs to another user
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

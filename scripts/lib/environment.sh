@@ -172,20 +172,29 @@ env_make_venv() { # env_make_venv PYTHON [OPTION...]
   touch "$ENV_VENV"/local_setup.{sh,bash,zsh}  # colcon looks for them in each folder of AMENT_PREFIX_PATH
 }
 
+# Run pip, at most three times, because downloads may fail for a while.
+env_pip() {
+  local pip=("$ENV_VENV/bin/python" -m pip --disable-pip-version-check --quiet) wait_s
+  for wait_s in 5 15; do
+    "${pip[@]}" "$@" && return
+    env_say "pip failed: trying again in $wait_s s"
+    sleep "$wait_s"
+  done
+  "${pip[@]}" "$@"
+}
+
 env_pip_pypi() {
-  local pip=("$ENV_VENV/bin/python" -m pip --disable-pip-version-check --quiet)
   # Without build isolation, the setuptools pinned here builds the only source package.
   local installers
   mapfile -t installers < <(grep -oE '^(pip|setuptools)==[^ ]+' "$ENV_ROOT/requirements/pypi.txt")
-  "${pip[@]}" install --no-deps "${installers[@]}"
+  env_pip install --no-deps "${installers[@]}"
   # Python compiles modules on import, and most modules are never imported.
-  "${pip[@]}" install --no-deps --no-compile --no-build-isolation -r "$ENV_ROOT/requirements/$ENV_DISTRO.txt"
-  "${pip[@]}" check
+  env_pip install --no-deps --no-compile --no-build-isolation -r "$ENV_ROOT/requirements/$ENV_DISTRO.txt"
+  "$ENV_VENV/bin/python" -m pip check
 }
 
 env_pip_installed() {
-  "$ENV_VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps \
-    -r "$ENV_ROOT/requirements/ros-installed.txt"
+  env_pip install --no-deps -r "$ENV_ROOT/requirements/ros-installed.txt"
 }
 
 env_overlay() {
@@ -222,12 +231,13 @@ PY
 }
 
 env_overlay_package() { # env_overlay_package NAME FOLDER: build overlay/NAME in FOLDER/NAME, and install it
-  local build=$2/$1 log=$ENV_STATE/overlay_$1.log
+  local build=$2/$1 log=$ENV_STATE/overlay_$1.log jobs
+  jobs=$(($(nproc) < 8 ? $(nproc) : 8))  # three packages at once, so at most 24 compilers
   if ! {
     cmake -S "$ENV_ROOT/overlay/$1" -B "$build" -DCMAKE_INSTALL_PREFIX="$ENV_VENV" \
       -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DPython3_EXECUTABLE="$ENV_VENV/bin/python" \
       -DPYTHON_EXECUTABLE="$ENV_VENV/bin/python" &&
-      cmake --build "$build" --parallel "$(nproc)" &&
+      cmake --build "$build" --parallel "$jobs" &&
       cmake --install "$build"
   } > "$log" 2>&1; then
     printf '%s\n' "$(tail -n 20 "$log")" "package $1 failed; its log is ${log#"$ENV_ROOT"/}"

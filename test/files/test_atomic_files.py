@@ -134,7 +134,7 @@ def test_full_disk_leaves_existing_files(tmp_path):
         **small_disk(100_000),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 1, done.stderr
     assert 'File too large (195.3 KiB ' in done.stdout

@@ -23,7 +23,7 @@ from trt_perception.pipelines.cuda import jpeg_threads
 from trt_perception.pipelines.cuda import slot as cuda_slot
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
-pytestmark = [needs_compiler, pytest.mark.timeout(120)]
+pytestmark = needs_compiler
 
 
 WAYS = [

@@ -18,7 +18,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.cuda import jpeg_threads
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
-pytestmark = [needs_compiler, pytest.mark.timeout(120)]
+pytestmark = needs_compiler
 
 
 def bad(seed):

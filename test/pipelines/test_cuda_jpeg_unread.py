@@ -27,7 +27,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.pipelines.warm_up import copy_to_pipeline_memory
 
 pytest_plugins = ['support.gpu.late_gpu_fixtures']
-pytestmark = [needs_compiler, pytest.mark.timeout(120)]
+pytestmark = needs_compiler
 
 
 class Message:

@@ -16,7 +16,6 @@ from support.scheduling.fake_pipeline import (
 from trt_perception.model.thresholds import Thresholds
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]
 

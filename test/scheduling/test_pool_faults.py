@@ -16,7 +16,6 @@ from support.scheduling.fake_pipeline import (
 from trt_perception.errors import ImageError, OutputError
 
 pytestmark = [
-    pytest.mark.timeout(120),
     # An exception that escapes from a worker thread fails the test.
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]

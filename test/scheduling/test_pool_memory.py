@@ -21,7 +21,6 @@ from trt_perception.scheduling.worker_pool import WorkerPool
 
 pytestmark = [
     pytest.mark.ros,
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]
 

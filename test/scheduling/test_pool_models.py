@@ -16,8 +16,6 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 
-pytestmark = pytest.mark.timeout(120)
-
 CAMERAS = 6
 BAD = (1, 4)
 

@@ -15,7 +15,6 @@ from support.scheduling.fake_pipeline import (
 )
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]
 

@@ -14,8 +14,6 @@ from support.scheduling.camera_schedules import Schedule, even, random_schedule
 from support.scheduling.simulated_cameras import World, share
 from trt_perception.monitoring.late_stage import StageLoad, late_stage
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def test_random_schedules_keep_the_invariants():
     frames = 0

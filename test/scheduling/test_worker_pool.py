@@ -19,7 +19,6 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.scheduling import worker
 
 pytestmark = [
-    pytest.mark.timeout(120),
     # A worker that ends with an exception is a failure, not a warning.
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),
 ]

@@ -149,6 +149,6 @@ def test_long_preparation_is_logged(install, open_tiny, monkeypatch, caplog):
     reported = threading.Event()
     log = open_pipeline._LOG
     monkeypatch.setattr(log, 'warning', lambda *_: reported.set())
-    install(CUDA, on_load=lambda: reported.wait(10))
+    install(CUDA, on_load=lambda: reported.wait(60))
     open_tiny('cuda')
     assert reported.is_set()

@@ -8,10 +8,10 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from support.folders import open_paths
 from support.gpu.fake_tensorrt import MODEL_PARAMETERS, PLAN, FakeTensorRt, FakeTensorRtLean
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.plugin_libraries import (
@@ -191,10 +191,7 @@ def test_refused_library_is_reported_with_the_reason(tmp_path, library, golden_m
 
 def open_files(folder):
     """Return the open files of this process in a folder."""
-    links = [Path('/proc/self/fd', entry) for entry in os.listdir('/proc/self/fd')]
-    return {os.readlink(link) for link in links if link.is_symlink()} & {
-        str(path) for path in folder.iterdir()
-    }
+    return open_paths() & {str(path) for path in folder.iterdir()}
 
 
 def test_refused_library_is_loaded_after_it_was_corrected(library):

@@ -10,6 +10,7 @@ import inspect
 
 import grpc
 import numpy as np
+import pytest
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 METHODS = (
@@ -41,6 +42,23 @@ def answer(array=None, *, name=OUTPUT[0], datatype='FP32', shape=OUTPUT[1], cont
         content = (np.zeros(OUTPUT[1], np.float32) if array is None else array).tobytes()
     output = {'name': name, 'datatype': datatype, 'shape': shape}
     return service_pb2.ModelInferResponse(outputs=[output], raw_output_contents=[content])
+
+
+def be_patient(set_attribute=setattr):
+    """Raise the client's limits above the delays of a busy machine, except triton.timeout_ms."""
+    from trt_perception.stages.triton import connection, server_watch
+
+    for name in ('_CONTROL_TIMEOUT_S', '_UNREGISTER_TIMEOUT_S', '_MIN_UNREGISTER_TIMEOUT_S'):
+        set_attribute(connection, name, 60.0)
+    patient = {'grpc.min_reconnect_backoff_ms': 60_000, 'grpc.keepalive_timeout_ms': 60_000}
+    options = {**dict(connection._CHANNEL_OPTIONS), **patient}
+    set_attribute(connection, '_CHANNEL_OPTIONS', tuple(options.items()))
+    set_attribute(server_watch, '_LAST_ANSWERS_S', 20.0)
+    set_attribute(server_watch, '_EXIT_LIMIT_S', 60.0)
+
+
+#: Lines for the start of a program whose limits must be as after `be_patient`.
+PATIENCE = f'{inspect.getsource(be_patient)}\nbe_patient()\n'
 
 
 class FakeTriton:
@@ -137,9 +155,14 @@ class FakeTriton:
 
 @contextlib.contextmanager
 def fake_triton(credentials=None):
-    """Run a FakeTriton in the block."""
+    """Run a FakeTriton in the block. The client in this process is patient in the block.
+
+    A test of a limit of the client sets the limit itself.
+    """
     server = FakeTriton(credentials)
-    try:
-        yield server
-    finally:
-        server.close()
+    with pytest.MonkeyPatch.context() as patch:
+        be_patient(patch.setattr)
+        try:
+            yield server
+        finally:
+            server.close()

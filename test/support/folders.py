@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files of a folder, to compare them before and after a call."""
+"""Read the files of a folder, or the paths of open files, to compare them after a call."""
+
+import contextlib
+import os
 
 
 def contents_by_path(folder):
@@ -9,3 +12,13 @@ def contents_by_path(folder):
         for path in sorted(folder.rglob('*'))
         if path.is_file()
     }
+
+
+def open_paths():
+    """Return the paths of the open files of this process."""
+    paths = set()
+    for name in os.listdir('/proc/self/fd'):
+        # Threads of libraries may close files meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            paths.add(os.readlink(f'/proc/self/fd/{name}'))
+    return paths

@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import Hypothesis, or define stand-ins that skip only the property tests."""
+"""Import Hypothesis with settings for all tests, or define stand-ins that skip the property tests.
+
+Import Hypothesis from here only, because each `settings` copies the values of its time.
+"""
 
 import functools
 
 import pytest
 
 try:
-    from hypothesis import given, settings
+    from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st
+
+    # Each run has the same examples. On a busy machine, making them may take long.
+    settings.register_profile(
+        'repeatable',
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile('repeatable')
 except ModuleNotFoundError:
 
     class _Strategy:

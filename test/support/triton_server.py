@@ -29,6 +29,8 @@ from support.ties import tie
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / 'requirements/triton.txt'
 DEADLINE_S = 240.0
+#: Time limit to download and install the server in seconds, also if another process installs it.
+INSTALLATION_S = 1800.0
 PYTHONS = ('3.11', '3.12', '3.10')
 #: Maps ONNX's types to names in a model's configuration.
 DATA_TYPES = {
@@ -74,9 +76,27 @@ class TritonPythonModel:
 """
 
 
-@functools.cache
 def installed_server():
     """Return the folder of the server's files. Skip the test if they cannot be installed."""
+    folder, problem = _folder_or_problem()
+    if problem:
+        pytest.skip(problem)
+    return folder
+
+
+@functools.cache
+def _folder_or_problem():
+    """Return the folder of the server's files, and why they cannot be installed, if so."""
+    limit = signal.setitimer(signal.ITIMER_REAL, INSTALLATION_S)  # of the test, which is shorter
+    try:
+        return _install_once(), ''
+    except pytest.skip.Exception as skipped:
+        return None, str(skipped)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *limit)
+
+
+def _install_once():
     key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     folder = ROOT / '.env' / f'triton-{key}'
     folder.parent.mkdir(exist_ok=True)

@@ -30,6 +30,7 @@ DENSE = {
     'model.scale': 1 / 255,
     'model.decoder': 'dense',
     'model.class_names': ['cat', 'dog'],
+    'triton.timeout_ms': 60_000.0,
 }
 
 
@@ -106,7 +107,7 @@ def test_all_models_of_a_process_share_the_limit(server, monkeypatch):
     address = parse_triton_address(f'triton://{server.address}/tiny')
 
     def open_model():
-        model = opened.enter_context(closing(TritonModel(address, TritonOptions())))
+        model = opened.enter_context(closing(TritonModel(address, TritonOptions(60.0))))
         model.use_shared_memory(1, 1)
         return model
 

@@ -13,15 +13,14 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from support.fake_triton import answer, fake_triton
+from support.fake_triton import PATIENCE, answer, fake_triton
 from support.optional_packages import needs
+from support.programs import DEADLINE_S
 from trt_perception.model.files.triton_address import parse_triton_address
 from trt_perception.model.pipeline_options import TritonOptions
 from trt_perception.stages.triton.model import TritonModel
 
 pytestmark = needs('tritonclient')
-
-DEADLINE_S = 60.0
 
 # Each program opens the model, runs it, and prints a line. Then it ends in its own way.
 START = """
@@ -96,9 +95,18 @@ while True:
     model(IMAGE)
 """
 
+# After these lines, a program waits only shortly for a server that does not answer.
+IMPATIENCE = """
+from trt_perception.stages.triton import connection, server_watch
+connection._CONTROL_TIMEOUT_S = server_watch._LAST_ANSWERS_S = 0.5
+connection._UNREGISTER_TIMEOUT_S = connection._MIN_UNREGISTER_TIMEOUT_S = 0.5
+"""
+
 
 def open_model(server):
-    model = TritonModel(parse_triton_address(f'triton://{server.address}/tiny'), TritonOptions())
+    model = TritonModel(
+        parse_triton_address(f'triton://{server.address}/tiny'), TritonOptions(DEADLINE_S)
+    )
     model.use_shared_memory(2, 1)
     return model
 
@@ -124,10 +132,11 @@ def region_files(server):
 
 def start(server, code):
     """Start a program. Note in `server.known` all regions that it registers."""
+    address = f'triton://{server.address}/tiny'
     server.known = set()
     server.registers = lambda request, _: server.known.add(request.name)
     return subprocess.Popen(
-        [sys.executable, '-c', START + code, f'triton://{server.address}/tiny'],
+        [sys.executable, '-c', PATIENCE + START + code, address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -228,7 +237,8 @@ def test_several_signals_leave_no_memory(server, name):
 
 
 def test_server_that_does_not_answer_leaves_no_files(server):
-    program = start(server, UNTIL_SIGNAL)
+    impatient = UNTIL_SIGNAL.replace('model = opened()', f'model = opened(){IMPATIENCE}')
+    program = start(server, impatient)
     assert program.stdout.readline() == 'ready\n'
     go_on = threading.Event()
     server.infer = server.ready = server.unregisters = lambda *_: go_on.wait(DEADLINE_S)

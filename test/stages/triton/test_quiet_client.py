@@ -17,6 +17,7 @@ from support.fake_triton import OUTPUT, answer, config, fake_triton, tensor
 from support.models.digits import DIGITS
 from support.models.open_model import open_by_parameters
 from support.optional_packages import needs
+from support.programs import DEADLINE_S
 from trt_perception.checks.model import model_findings
 from trt_perception.errors import (
     ConfigError,
@@ -35,7 +36,6 @@ from trt_perception.stages.triton.model import TritonModel
 pytestmark = needs('tritonclient')
 
 IMAGES = np.zeros((1, 3, 48, 64), np.float32)
-DEADLINE_S = 60.0
 
 
 @pytest.fixture(name='server')
@@ -148,21 +148,23 @@ def test_timeout_states_the_limit_of_its_request(
     server, open_model, monkeypatch, golden_messages, shared_memory
 ):
     monkeypatch.setattr(triton_model, '_FIRST_TIMEOUT_S', 0.5)
+    monkeypatch.setattr(triton_model, '_EXTRA_TIMEOUT_S', DEADLINE_S)
     model = open_model(timeout_s=0.25, shared_memory=shared_memory)
     model.use_shared_memory(2, 1)
-    go_on = threading.Event()
+    entered, go_on = threading.Event(), threading.Event()
 
     def wait_for_the_first(request, _):
-        if server.calls['ModelInfer'] == 1:
+        if not entered.is_set():
+            entered.set()
             go_on.wait(DEADLINE_S)
         return answer()
 
     server.infer = wait_for_the_first
     started = time.monotonic()
     model.start(0, {'images': IMAGES})
-    while not server.calls['ModelInfer']:
-        time.sleep(0.001)
+    assert entered.wait(DEADLINE_S)
     model.start(1, {'images': IMAGES})
+    model._requests[1].deadline_s += DEADLINE_S  # the machine may be busy
     model.result(1)  # from now on, requests have the usual limit
     model.release(1)
     with pytest.raises(ServerTimeoutError) as caught:

@@ -9,6 +9,7 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from trt_perception.model.thresholds import Thresholds
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.pipelines.pipeline import detect_one
 from trt_perception.pipelines.warm_up import grey_frame
+from trt_perception.stages.triton import connection, server_watch
 from trt_perception.stages.triton.model import TritonModel
 
 pytestmark = needs('tritonclient')
@@ -37,6 +39,8 @@ pytestmark = needs('tritonclient')
 import grpc  # noqa: E402
 
 DEADLINE_S = 60.0
+#: Time limit for a server that never answers.
+SHORT_S = 0.1
 IMAGES = np.zeros((1, 3, 48, 64), np.float32)
 TINY = {
     'model.resize': 'letterbox',
@@ -44,6 +48,7 @@ TINY = {
     'model.scale': 1 / 255,
     'model.decoder': 'dense',
     'model.class_names': ['cat', 'dog'],
+    'triton.timeout_ms': 1e3 * DEADLINE_S,
 }
 
 
@@ -58,9 +63,9 @@ def _open_model(server):
     """Return a function that opens the model of the server, with shared memory for two slots."""
     opened = []
 
-    def open_model(address=server.address, **options):
+    def open_model(address=server.address, timeout_s=DEADLINE_S, **options):
         model = TritonModel(
-            parse_triton_address(f'triton://{address}/tiny'), TritonOptions(**options)
+            parse_triton_address(f'triton://{address}/tiny'), TritonOptions(timeout_s, **options)
         )
         opened.append(model)
         model.use_shared_memory(2, 1)
@@ -401,7 +406,8 @@ def test_changed_model_does_not_free_the_memory_of_a_late_request(server, open_m
     assert not isinstance(caught.value, ServerError)
     assert len(model._watch.free_regions) == 3
 
-    model.close()
+    with mock.patch.object(server_watch, '_LAST_ANSWERS_S', SHORT_S):
+        model.close()
     go_on.set()
 
     assert server.calls['SystemSharedMemoryUnregister'] == 3
@@ -413,13 +419,28 @@ def test_closing_waits_for_a_server_that_does_not_answer_only_once(server, open_
     names = {region.name for region in model._watch.regions}
     go_on = threading.Event()
     server.unregisters = lambda *_: go_on.wait(DEADLINE_S)
-    model.close()
+    thread = threading.Thread(target=model.close)
+    thread.start()
     try:
         # No call was answered, so none of them waited for another one.
         wait_until(lambda: server.calls['SystemSharedMemoryUnregister'] == len(names), 'calls')
     finally:
         go_on.set()
+        thread.join()
     assert len(names) > 1
+    assert not names & memory_files()
+
+
+def test_closing_ends_if_the_server_does_not_answer(server, open_model):
+    model = open_model()
+    names = {region.name for region in model._watch.regions}
+    go_on = threading.Event()
+    server.unregisters = lambda *_: go_on.wait(DEADLINE_S)
+    limits = {'_UNREGISTER_TIMEOUT_S': SHORT_S, '_MIN_UNREGISTER_TIMEOUT_S': SHORT_S}
+    with mock.patch.multiple(connection, **limits):
+        model.close()
+    go_on.set()
+    assert names
     assert not names & memory_files()
 
 
@@ -444,7 +465,10 @@ def test_repeated_opening_leaves_nothing(server):
 def test_server_that_does_not_answer_is_an_error_of_configure(server):
     go_on = threading.Event()
     server.ready = lambda *_: go_on.wait(DEADLINE_S)
-    with pytest.raises(EngineError):
+    with (
+        mock.patch.object(connection, '_CONTROL_TIMEOUT_S', SHORT_S),
+        pytest.raises(EngineError),
+    ):
         open_pipeline(server)
     go_on.set()
 
@@ -452,6 +476,7 @@ def test_server_that_does_not_answer_is_an_error_of_configure(server):
 def test_port_that_never_answers_is_an_error_of_configure(open_model):
     with (
         closing(socket.create_server(('127.0.0.1', 0))) as listening,
+        mock.patch.object(connection, '_CONTROL_TIMEOUT_S', SHORT_S),
         pytest.raises(EngineError),
     ):
         open_model(f'127.0.0.1:{listening.getsockname()[1]}')

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import trt_perception as tp
+from support.fake_triton import PATIENCE, be_patient
 from support.models.digits import DIGITS
 from support.models.open_model import open_by_parameters
 from support.models.support_models import HEIGHT, WIDTH, tiny_onnx
@@ -63,6 +64,11 @@ def write_tiny(repository, **changes):
     write_model(repository, 'tiny', file, **changes)
 
 
+@pytest.fixture(autouse=True)
+def _patient_client(monkeypatch):
+    be_patient(monkeypatch.setattr)
+
+
 @pytest.fixture(scope='module', name='server')
 def _server(tmp_path_factory):
     """A server that no test disturbs."""
@@ -94,7 +100,7 @@ def _open_model():
 
     def open_model(server, name, **values):
         address = f'triton://{server.address}/{name}'
-        known = {'engine_path': address, 'triton.timeout_ms': 5000.0, **values}
+        known = {'engine_path': address, 'triton.timeout_ms': 1e3 * DEADLINE_S, **values}
         opened.append(open_by_parameters(ParameterValues.from_values(known)))
         return opened[-1]
 
@@ -143,8 +149,7 @@ def wait_for_answer(pipeline):
 @pytest.mark.parametrize('shared_memory', [True, False])
 def test_boxes_of_the_server_equal_local_boxes(server, shared_memory):
     address = f'triton://{server.address}/digits'
-    options = {'triton_timeout_ms': 5000.0, 'triton_shared_memory': shared_memory}
-    with tp.load(address, **options) as served, tp.load(DIGITS) as local:
+    with tp.load(address, triton_shared_memory=shared_memory) as served, tp.load(DIGITS) as local:
         assert served.class_names == local.class_names
         for scene in range(3):
             image = cv2.imread(str(DIGITS.parents[1] / f'demo/scenes/scene_{scene:03}.jpg'))
@@ -159,7 +164,7 @@ def test_boxes_of_the_server_equal_local_boxes(server, shared_memory):
 @pytest.mark.parametrize('dtype', ['FLOAT', 'FLOAT16', 'UINT8'])
 def test_tensors_above_the_usual_limit_of_messages_arrive_unchanged(server, dtype, shared_memory):
     address = parse_triton_address(f'triton://{server.address}/{dtype}')
-    model = TritonModel(address, TritonOptions(5.0, shared_memory=shared_memory))
+    model = TritonModel(address, TritonOptions(DEADLINE_S, shared_memory=shared_memory))
     try:
         model.use_shared_memory(1, 1)
         assert bool(model._watch.regions) is shared_memory
@@ -288,7 +293,9 @@ def test_shared_memory_of_a_killed_process_is_removed(server, open_model):
         'time.sleep(60)\n'
     )
     address = f'triton://{server.address}/tiny'
-    child = subprocess.Popen([sys.executable, '-c', program, address], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, '-c', PATIENCE + program, address], stdout=subprocess.PIPE
+    )
     names = set(child.stdout.readline().decode().split())
     child.kill()
     child.wait()

@@ -22,7 +22,7 @@ from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.scheduling.worker_pool import WorkerPool
 
 #: Time limit of a wait in seconds. It is long, because the machine may be busy.
-DEADLINE_S = 20
+DEADLINE_S = 90
 #: A message is a number. Messages of camera i are numbered from i * CAMERA on.
 CAMERA = 1_000_000
 

@@ -9,6 +9,9 @@ from trt_perception.errors import ImageError
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.scheduling.worker_pool import WorkerPool
 
+#: Time limit of a run in seconds. It is long, because the machine may be busy.
+DEADLINE_S = 200
+
 
 def published_in_order(pipeline, frames, count):
     """Send frames in turn; return (index of the frame, detections) of ``count`` results in order.
@@ -30,7 +33,7 @@ def published_in_order(pipeline, frames, count):
     )
     pool = WorkerPool([pipeline], [camera], fault_handler=FaultCallback(faults.append))
     pool.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + DEADLINE_S
     for index in range(count):
         pool.submit(0, index)
         while taken[-1] != index and time.monotonic() < deadline:
@@ -85,7 +88,7 @@ def found_by_cameras(pipelines, sources, thresholds, count, bad=(), place=lambda
         fault_handler=FaultCallback(faults.append),
     )
     pool.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE_S
     number = 0
     while min(map(len, found)) < count and not faults and time.monotonic() < deadline:
         for index in range(len(sources)):

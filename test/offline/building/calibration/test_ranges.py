@@ -3,10 +3,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from support.properties import given, settings, st
 from trt_perception.offline.building.calibration.ranges import PERCENTILE, MagnitudeHistogram
 
 FLOATS = arrays.arrays(np.float32, st.integers(0, 40), elements=st.floats(-1e6, 1e6, width=32))

@@ -4,8 +4,6 @@
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from onnx import numpy_helper
 
 from support.models.detector_models import (
@@ -21,6 +19,7 @@ from support.models.scaled_models import (
     converted_and_built,
     with_channels,
 )
+from support.properties import given, settings, st
 from trt_perception.errors import EngineError
 from trt_perception.offline.building.calibration.images import CalibrationImages, select_images
 from trt_perception.offline.building.precision.quantise import quantise
