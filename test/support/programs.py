@@ -15,10 +15,8 @@ from pathlib import Path
 import trt_perception
 from support.forked import ForkedProcess, can_fork
 from support.ties import tie
-from support.waiting import WaitTimeoutError
+from support.waiting import DEADLINE_S, WaitTimeoutError
 
-#: Time limit of a wait, in seconds. It is long, because the machine may be busy.
-DEADLINE_S = 90
 #: Changes to the environment that disable coverage, for programs that Ctrl-C interrupts. Ctrl-C
 #: inside coverage's lock would leave the lock held.
 UNMEASURED = {'TRT_PERCEPTION_COVERAGE': None, 'COVERAGE_PROCESS_START': None}
