@@ -24,11 +24,15 @@ from pathlib import Path
 import onnx
 import pytest
 
+from support.programs import run_tied
 from support.ties import tie
+from support.waiting import WaitTimeoutError
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / 'requirements/triton.txt'
 DEADLINE_S = 240.0
+#: Time limit of a command of pip, in seconds.
+INSTALL_S = 1200
 PYTHONS = ('3.11', '3.12', '3.10')
 #: Maps ONNX's types to names in a model's configuration.
 DATA_TYPES = {
@@ -80,12 +84,22 @@ def installed_server():
     key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     folder = ROOT / '.env' / f'triton-{key}'
     folder.parent.mkdir(exist_ok=True)
-    with open(folder.parent / 'triton.lock', 'w') as lock:
+    with open(folder.parent / 'triton.lock', 'w') as lock, paused_time_limit():
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / 'complete').exists():
             shutil.rmtree(folder, ignore_errors=True)
             install_server(folder)
     return folder
+
+
+@contextlib.contextmanager
+def paused_time_limit():
+    """Pause the test's time limit (test/conftest.py): a slow network may need many minutes."""
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 def install_server(folder):
@@ -114,11 +128,11 @@ def install_server(folder):
 
 
 def pip(arguments):
-    ended = subprocess.run(
-        [sys.executable, '-m', 'pip', '--disable-pip-version-check', *arguments],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', *arguments]
+    try:
+        ended = run_tied(command, timeout_s=INSTALL_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f'the Triton server cannot be installed within {INSTALL_S} s')
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or ['no message']
         pytest.skip(f'the Triton server cannot be installed: {lines[-1]}')
@@ -242,16 +256,17 @@ class TritonServer:
         import grpc
         from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+        log = self._repository.with_suffix('.log')
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
-            assert self.process.poll() is None, self._repository.with_suffix('.log').read_text()
+            assert self.process.poll() is None, log.read_text()
             channel = grpc.insecure_channel(self.address)
             with channel, contextlib.suppress(grpc.RpcError):
                 stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 if stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=1).ready:
                     return
             time.sleep(0.05)
-        pytest.fail(f'not ready: {self._repository.with_suffix(".log").read_text()}')
+        raise WaitTimeoutError(f'expected a server that is ready: {log.read_text()}')
 
     def send_signal(self, number):
         """Send a signal. After SIGSTOP, wait until all threads are stopped."""
@@ -269,7 +284,7 @@ class TritonServer:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
-        self.process.wait(30)
+        self.process.wait(DEADLINE_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process = None
