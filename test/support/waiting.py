@@ -32,3 +32,18 @@ def wait_until(condition, what, seconds=DEADLINE_S):
             raise WaitTimeoutError(f'expected within {seconds} s: {what}')
         time.sleep(0.005)
     return value
+
+
+def require_arrivals(counts, what):
+    """Check that messages arrived in each window of a measurement.
+
+    Args:
+        counts: the number of messages that arrived in each window.
+        what: names the messages.
+
+    Raises:
+        WaitTimeoutError: a count is 0. The transport or the machine was too slow.
+    """
+    counts = list(counts)
+    if not all(counts):
+        raise WaitTimeoutError(f'expected {what} in each window (got {counts})')
