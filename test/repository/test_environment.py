@@ -82,7 +82,7 @@ print(received[0].detections[0].id if received else 'nothing received')
 """
 
 
-# The first test sets up the fixtures of the session, so that the limit ends the second test itself.
+# The first test sets up the session's fixtures, so that the limit ends the second test itself.
 HANGS = """
 import ctypes
 

@@ -175,9 +175,9 @@ class Program:
             with contextlib.suppress(OSError):  # the thread has just ended
                 yield stat.read_text().rpartition(') ')[2][0]
 
-    def wait(self):
+    def wait(self, seconds=DEADLINE_S):
         """Wait until the program has ended, and return its exit code."""
-        code = self._process.wait(DEADLINE_S)
+        code = self._process.wait(seconds)
         self._reader.join(DEADLINE_S)
         return code
 

@@ -30,6 +30,8 @@ from support.waiting import DEADLINE_S, wait_until
 pytestmark = [needs(name) for name in ('onnx', 'rosbags', 'mcap')]
 OPTIONS = '--part-s', '2'
 RUN_PARTS = 'run_parts_with_ray'
+#: Ray gives up its start after 60 s, which a busy machine may need.
+PATIENT_START = {'RAY_raylet_start_wait_time_s': '240'}
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ class Command:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **PATIENT_START, **(environment or {})},
         )
 
     def __enter__(self):
@@ -186,7 +188,7 @@ def cluster(token):
     script = Path(sys.executable).parent / 'ray'
     command = [str(script), 'start', '--head', '--block', '--port=0', '--num-cpus=2']
     command += ['--node-ip-address=127.0.0.1', '--include-dashboard=false']
-    environment = {**os.environ, **token, 'RAY_USAGE_STATS_ENABLED': '0'}
+    environment = {**os.environ, **PATIENT_START, **token, 'RAY_USAGE_STATS_ENABLED': '0'}
     with subprocess.Popen(
         command,
         start_new_session=True,
@@ -196,16 +198,13 @@ def cluster(token):
         env=environment,
     ) as process:
         try:
-            address, text = '', ''
-            for line in process.stdout:
+            port, text = None, ''
+            while port is None and (line := process.stdout.readline()):
                 text += line
-                # The command for another machine names the port that Ray has chosen.
-                if found := re.search(r"--address='(.*?)'", line):
-                    address = found[1]
-                if 'Ray runtime started' in line:
-                    break
-            assert address, text
-            yield address
+                # Ray prints the command that adds a machine, with the port that Ray has chosen.
+                port = re.search(r"--address='.*:(\d+)'", line)
+            assert port is not None, text
+            yield f'127.0.0.1:{port[1]}'
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
