@@ -50,7 +50,7 @@ examples:
 SIDES = {'off': ['tracker.type:=none'], 'on': ['tracker.type:=bytetrack']}
 #: Bytes of a row of the picture: two for each of centre x, centre y, width and height; the score.
 ROW_BYTES = 9
-_DISCOVERY_S = 120.0
+_DISCOVERY_S = 240.0
 _ANSWER_S = 30.0
 
 

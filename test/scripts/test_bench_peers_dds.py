@@ -51,7 +51,7 @@ def test_sides_find_the_same_boxes_and_a_failing_side_is_reported(tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=200,
+        timeout=280,
     )
     assert result.returncode == 1, result.stderr
     record = json.loads((tmp_path / 'found.json').read_text())

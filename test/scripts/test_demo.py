@@ -20,7 +20,7 @@ from trt_perception.api import load
 from trt_perception.offline.tools import write_manifest
 
 pytest_plugins = ['support.nodes.graph_fixtures']
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(400)]  # longer than a run of the demo
 
 DIGITS = ROOT / 'models' / 'digits.onnx'
 
