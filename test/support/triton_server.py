@@ -197,12 +197,15 @@ def config_with_manifest(path):
     return f'parameters {{ key: "trt_perception.manifest" value {{ string_value: {text} }} }}'
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(('127.0.0.1', 0))
-        return [each.getsockname()[1] for each in sockets]
+def reserved_port():
+    """Return a socket that reserves a port for a server with the option SO_REUSEPORT.
+
+    The socket does not listen, so a client is refused while the server does not run.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(('127.0.0.1', 0))
+    return reserved
 
 
 class TritonServer:
@@ -220,7 +223,10 @@ class TritonServer:
     def __init__(self, repository, *arguments):
         self._repository = repository
         self._arguments = arguments
-        self._port, self._shm_prefix = free_ports(1)[0], f'test_{os.getpid()}_{id(self)}'
+        self._shm_prefix = f'test_{os.getpid()}_{id(self)}'
+        # The server may start again on its port, so the port stays reserved.
+        self._reserved = reserved_port()
+        self._port = self._reserved.getsockname()[1]
         self.address = f'127.0.0.1:{self._port}'
         self.process = None
 
@@ -234,6 +240,7 @@ class TritonServer:
                 f'--backend-directory={root / "backends"}',
                 f'--grpc-port={self._port}',
                 '--grpc-address=127.0.0.1',
+                '--reuse-grpc-port=1',
                 '--allow-http=false',
                 '--allow-metrics=false',
                 '--allow-gpu-metrics=false',
