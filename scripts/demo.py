@@ -41,6 +41,11 @@ EXECUTABLES = Path(get_package_prefix('trt_perception')) / 'lib' / 'trt_percepti
 #: Highest rate of a camera that sends in step, by whether there are several cameras. With --track,
 #: all send at the higher rate: a track ends after a second without detections of its object.
 IN_STEP_HZ = {False: 8.0, True: 2.0}
+#: Seconds to wait for the answer to the last image, by whether cameras wait for answers. If the
+#: detector is busy, an image that waits when its camera is switched off is lost.
+LAST_ANSWER_S = {False: 0.5, True: 20.0}
+#: Seconds to wait for a state of the detector, and for its end. Busy machines are slow.
+WAIT_S = 60.0
 EXAMPLES = """\
 examples:
   scripts/demo                             each scene after the answer to the previous one, at most
@@ -188,11 +193,9 @@ def run_processes(options, recorder, processes, logs):
     print('detector_node: loading the model')
     if options.model.name == 'depth_tiny.onnx':
         print('note: this model was not trained, so its depth has no meaning')
-    wait_for(
-        recorder, processes, lambda: recorder.state == 'active', 60, 'the detector to be active'
-    )
+    wait_for(recorder, processes, lambda: recorder.state == 'active', 'the detector to be active')
     check_task(options, recorder.task)
-    wait_for(recorder, processes, recorder.is_ready, 10, 'its class names and topics')
+    wait_for(recorder, processes, recorder.is_ready, 'its class names and topics')
     for camera in recorder.cameras.values():
         if foreign := other_classes(options.truth, camera.classes):
             print(f'note: {foreign}', file=sys.stderr)
@@ -218,7 +221,6 @@ def run_processes(options, recorder, processes, logs):
             camera.has_finished() and (camera.is_complete() or time.monotonic() > patience)
             for camera in recorder.cameras.values()
         ),
-        10,
         'the last results',
     )
     for name, camera in recorder.cameras.items():
@@ -268,16 +270,16 @@ def watch_cameras(options, recorder, processes, senders, logs):
             if len(sent) == image_count or camera_process.poll() is not None:
                 waited_s = time.monotonic() - ended_s.setdefault(name, time.monotonic())
                 # The transport may lose images, and a slow model may need longer.
-                if answered[name] == len(sent) or waited_s > 0.5:
+                if answered[name] == len(sent) or waited_s > LAST_ANSWER_S[not options.rate]:
                     off[name] = recorder.switch_off(name)
         if recorder.received // 20 > shown // 20 and sys.stdout.isatty():
             print(f'\r{recorder.received} images with results', end='', flush=True)
             shown = recorder.received
 
 
-def wait_for(recorder, processes, condition, seconds, what):
+def wait_for(recorder, processes, condition, what):
     """Spin until the condition is true."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + WAIT_S
     while not condition():
         # Ignore a problem of an active detector. The problem is a camera without images, because
         # cameras end before the last detections arrive.
@@ -286,7 +288,7 @@ def wait_for(recorder, processes, condition, seconds, what):
         if time.monotonic() > deadline:
             said = {name: camera.diagnostics for name, camera in recorder.cameras.items()}
             raise RuntimeError(
-                f'waited {seconds} s for {what}; the diagnostics say '
+                f'waited {WAIT_S:g} s for {what}; the diagnostics say '
                 f'{said if any(said.values()) else "nothing"}'
             )
         check_process(processes['detector_node'], 'detector_node')
@@ -316,7 +318,7 @@ def stop(process):
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(10)
+            process.wait(WAIT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

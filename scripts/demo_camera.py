@@ -13,7 +13,7 @@ import time
 from trt_perception.ros import replay_images
 
 # An image that was lost gets no answer.
-_LIMIT_S = 5.0
+_LIMIT_S = 20.0
 
 
 class CameraInStep(replay_images.ReplayImages):

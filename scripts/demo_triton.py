@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.triton_server import TritonServer, replace_backend
+from support.waiting import WaitTimeoutError
 from trt_perception.offline.tools import export_triton
 
 
@@ -32,6 +33,6 @@ def served_model(onnx_file):
         try:
             replace_backend(repository / onnx_file.stem)
             server.start()
-        except (pytest.skip.Exception, pytest.fail.Exception) as reason:
+        except (pytest.skip.Exception, WaitTimeoutError) as reason:
             raise RuntimeError(f'no Triton server: {reason}') from reason
         yield f'triton://{server.address}/{onnx_file.stem}'

@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / 'trt_perception'
 TEST_FOLDER = ROOT / 'test'
 ROS_TEST_FOLDER = TEST_FOLDER / 'ros'
+#: TensorRT needs minutes for some engines. So tests that build engines have a longer time limit.
+ENGINE_BUILD_FACTOR = 3
 #: Largest number of tests that may pass only when run again. A run with more such tests fails.
 MOST_RERUNS = 5
 STDERR = pytest.StashKey()
@@ -337,8 +339,11 @@ def pytest_runtest_protocol(item):
     This timer needs no thread. pytest-timeout and faulthandler start a thread for each test,
     which takes longer than many tests.
     """
-    marker = item.get_closest_marker('timeout')
-    seconds = float(marker.args[0] if marker else item.config.getini('timeout'))
+    if marker := item.get_closest_marker('timeout'):
+        seconds = marker.args[0]
+    else:
+        factor = ENGINE_BUILD_FACTOR if is_marked(item, 'engine_build') else 1
+        seconds = factor * float(item.config.getini('timeout'))
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         with measured_nowhere() if is_marked(item, 'unmeasured') else contextlib.nullcontext():

@@ -60,7 +60,7 @@ def errors_of(program, folder):
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=280,
     )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     found = re.findall(r'^program\.py:(\d+): error: .*\[(.*)\]$', done.stdout, re.MULTILINE)

@@ -114,13 +114,19 @@ def bag_digest(folder):
 def steady_figures(record, workers):
     """Return the figures of detect_bag while all workers had work.
 
+    In a short run, one worker may open the model when another one has no more work. Then only the
+    times of opening are known.
+
     Args:
         record: of bags_side.py. Its parts must be at least twice the number of workers.
     """
     events = record['events']
     opened = [time_s for time_s, _, kind, _, _ in events if kind == 'Opened']
     finished = [time_s for time_s, _, kind, _, _ in events if kind == 'Finished']
+    openings = {'first_opened_s': opened[0], 'last_opened_s': opened[-1]}
     begin_s, end_s = opened[-1], finished[-workers]
+    if len(opened) < workers or begin_s >= end_s:
+        return openings
     curves = {}
     for time_s, _, kind, part, images in events:
         if kind in ('Progress', 'Finished'):
@@ -136,14 +142,15 @@ def steady_figures(record, workers):
 
     times, cpu = [event[0] for event in events], [event[1] for event in events]
     images = images_at(end_s) - images_at(begin_s)
+    if not images:
+        return openings
     cpu_s = float(np.interp(end_s, times, cpu) - np.interp(begin_s, times, cpu))
     return {
         'images_per_s': images / (end_s - begin_s),
         'cpu_ms': 1e3 * cpu_s / images,
         'steady_s': end_s - begin_s,
         'steady_images': images,
-        'first_opened_s': opened[0],
-        'last_opened_s': opened[-1],
+        **openings,
     }
 
 
@@ -203,7 +210,7 @@ class Runner:
         shutil.rmtree(output)
         figures = steady_figures(record, workers)
         if '--ray' in arguments:
-            del figures['cpu_ms']  # its workers are no children of this process
+            figures.pop('cpu_ms', None)  # its workers are no children of this process
         for key in ('first_opened_s', 'last_opened_s'):
             figures[key] -= start
         return {
@@ -320,7 +327,7 @@ def medians(record):
         name: {
             key: statistics.median(figures[key] for figures in rounds)
             for key in rounds[0]
-            if isinstance(rounds[0][key], (int, float))
+            if all(isinstance(figures.get(key), (int, float)) for figures in rounds)
         }
         for name, rounds in sides.items()
     }
@@ -335,7 +342,7 @@ def medians(record):
                 one[key] / other[key] for one, other in zip(sides[name], sides[base], strict=False)
             )
             for key in keys
-            if key in sides[name][0]
+            if all(key in figures for figures in (*sides[name], *sides[base]))
         }
     return {**found, 'ratios': ratios}
 

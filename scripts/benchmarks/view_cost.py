@@ -113,14 +113,19 @@ def summary(rounds):
     """Return the medians of both sides, and the median ratio of the rounds, by figure."""
     table = {}
     for side, figures in rounds.items():
-        table[side] = {name: statistics.median(each[name] for each in figures) for name in SHOWN}
+        # A figure is unknown for a window without detections.
+        table[side] = {
+            name: statistics.median(each[name] for each in figures)
+            for name in SHOWN
+            if all(each[name] is not None for each in figures)
+        }
     table['with / without'] = {
         name: statistics.median(
             one[name] / other[name]
             for one, other in zip(rounds['with'], rounds['without'], strict=True)
         )
         for name in SHOWN
-        if all(each[name] for each in rounds['without'])
+        if name in table['with'] and all(each[name] for each in rounds['without'])
     }
     return table
 

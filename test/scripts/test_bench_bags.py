@@ -66,6 +66,19 @@ def test_steady_rate_begins_with_the_last_worker_and_ends_with_the_first_idle_on
     assert alone['steady_s'] == 3
 
 
+@pytest.mark.parametrize('late_s', [None, 3.5])
+def test_run_in_which_a_worker_had_no_work_has_no_steady_rate(late_s):
+    """Worker 1 finishes all parts before worker 2 opens the model, or nearly all."""
+    events = [(1.0, 'Opened', None, 0)]
+    events += [(1.0 + part, 'Progress', str(part), 50) for part in (1, 2, 3)]
+    events += [(1.0 + part, 'Finished', str(part), 0) for part in (1, 2, 3)]
+    if late_s:
+        events.append((late_s, 'Opened', None, 0))
+    record = {'events': [[time_s, time_s, *rest] for time_s, *rest in sorted(events)]}
+    openings = {'first_opened_s': 1.0, 'last_opened_s': late_s or 1.0}
+    assert bags.steady_figures(record, 2) == openings
+
+
 def test_short_run_measures_all_sides_and_finds_equal_bytes(tmp_path):
     result = subprocess.run(
         [
@@ -83,9 +96,11 @@ def test_short_run_measures_all_sides_and_finds_equal_bytes(tmp_path):
     assert not record['failures']
     assert len(set(record['digests'].values())) == 1
     assert list(record['digests']) == ['workers_1', 'workers_2']
-    for name in ('pipeline', 'workers_1', 'workers_2'):
+    for name in ('pipeline', 'workers_1'):
         assert record['medians'][name]['images_per_s'] > 0
         assert record['medians'][name]['cpu_ms'] > 0
+    # The second worker may open the model when the first one has no more work.
+    assert record['medians']['workers_2']['images_per_s_of_command'] > 0
     (steps,) = record['sides']['steps']
     assert min(steps['model'], steps['read and decode']) > 0
     assert 0 < steps['seconds']['wait for the model'] < steps['seconds']['all']

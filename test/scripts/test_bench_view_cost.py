@@ -16,6 +16,7 @@ from foxglove_msgs.msg import (
 from vision_msgs.msg import BoundingBox2D, Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
 from support.docs_pages import ROOT, load_script
+from support.waiting import require_arrivals
 
 pytestmark = pytest.mark.ros
 
@@ -38,12 +39,16 @@ def test_only_windows_with_a_viewer_have_messages_and_they_equal_the_detections(
         cwd=tmp_path,
         timeout=280,
     )
-    assert not result.returncode, result.stderr
+    assert (tmp_path / 'result.json').exists(), result.stderr
     record = json.loads((tmp_path / 'result.json').read_text())
-    assert [count > 0 for count in record['viewer']['messages']] == [False, True, True, False]
-    assert record['viewer']['equal'] == record['viewer']['compared'] > 0
+    windows, viewer = [*record['rounds']['with'], *record['rounds']['without']], record['viewer']
+    require_arrivals([figures['received'] for figures in windows], 'detections')
+    require_arrivals([*viewer['messages'][1:3], viewer['compared']], 'annotations')
+    assert not result.returncode, result.stderr
+    assert [count > 0 for count in viewer['messages']] == [False, True, True, False]
+    assert viewer['equal'] == viewer['compared']
     assert record['objects']['camera_0'] > 3
-    for figures in (*record['rounds']['with'], *record['rounds']['without']):
+    for figures in windows:
         assert figures['sent'] == figures['received'] + figures['lost']
         assert figures['images_per_s'] == figures['received']  # of a window of one second
     assert set(record['medians']) == {'with', 'without', 'with / without'}

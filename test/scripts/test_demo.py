@@ -10,7 +10,7 @@ from pycocotools import mask as coco_masks
 from pycocotools.coco import COCO
 from rcl_interfaces.msg import ParameterEvent
 
-from support.demo_runs import ROOT, demo_command, run_demo
+from support.demo_runs import LONGEST_S, ROOT, demo_command, run_demo
 from support.models.image_models import tool_arguments
 from support.models.task_models import write_task_model
 from support.models.tiny_model import write_tiny_model
@@ -20,7 +20,7 @@ from trt_perception.api import load
 from trt_perception.offline.tools import write_manifest
 
 pytest_plugins = ['support.nodes.graph_fixtures']
-pytestmark = pytest.mark.ros
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(400)]  # longer than a run of the demo
 
 DIGITS = ROOT / 'models' / 'digits.onnx'
 
@@ -108,7 +108,7 @@ def test_cameras_are_switched_off_before_the_detector_ends(client, tmp_path):
     arguments = ('--cameras', 'front,rear')
     program = Program(demo_command(*arguments, folder=tmp_path, in_step=True))
     try:
-        client.spin_until(lambda: program.code is not None, 'the end of the demo')
+        client.spin_until(lambda: program.code is not None, 'the end of the demo', LONGEST_S)
     finally:
         program.close()
         client.node.destroy_subscription(subscription)

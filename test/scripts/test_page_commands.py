@@ -88,6 +88,8 @@ def start(tmp_path):
             program.close()
 
 
+#: Longest run of another command in seconds. The detector runs at the same time.
+LONGEST_S = 280
 #: Commands that run until they are ended, by their beginning, with a line of their output.
 LASTING = {
     'scripts/run detector_node ': r'active',
@@ -100,7 +102,7 @@ LASTING = {
     'TRT_PERCEPTION_IN_TEST' not in os.environ,
     reason='scripts/run would set up an environment; only scripts/test has prepared one',
 )
-@pytest.mark.timeout(600)  # starts ten programs
+@pytest.mark.timeout(900)  # starts ten programs
 @pytest.mark.parametrize('page', [README, TUTORIAL], ids=['README', 'tutorial'])
 def test_commands_of_the_page_work_one_after_the_other(page, start, tmp_path):
     for values in re.findall(r'^```yaml\n(.*?)^```', page, re.DOTALL | re.MULTILINE):
@@ -115,6 +117,6 @@ def test_commands_of_the_page_work_one_after_the_other(page, start, tmp_path):
             program.wait_for_line(LASTING[words])
             lasting[words] = program
         else:
-            assert program.wait() == 0, f'{command}\n{program.output}'
+            assert program.wait(LONGEST_S) == 0, f'{command}\n{program.output}'
     assert lasting.keys() == LASTING.keys()
     assert all(program.alive for program in lasting.values())

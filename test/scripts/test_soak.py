@@ -19,6 +19,7 @@ pytest_plugins = ['support.nodes.graph_fixtures']
 pytestmark = [pytest.mark.ros, pytest.mark.unmeasured]
 
 
+@pytest.mark.timeout(900)  # 300 cycles
 def test_lifecycle_soak_of_200_cycles_keeps_its_promises(model):
     # Python allocates small objects in arenas of 1 MiB. One more arena is 5 KB a cycle here.
     figures = lifecycle(model, warm_up=100, cycles=200)

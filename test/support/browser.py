@@ -13,6 +13,8 @@ import urllib.request
 
 import pytest
 
+from support.waiting import WaitTimeoutError
+
 #: Limit of one command in seconds. A busy machine may need half a minute to start a browser.
 COMMAND_S = 120
 
@@ -67,6 +69,12 @@ class Browser:
         self._address += f'/session/{made["sessionId"]}'
 
     def _send(self, method, path, content=None):
+        """Send a command, and return the value of its answer.
+
+        Raises:
+            WaitTimeoutError: the answer did not arrive within COMMAND_S.
+            RuntimeError: the driver reports an error.
+        """
         body = None if content is None else json.dumps(content).encode()
         request = urllib.request.Request(f'{self._address}{path}', body, method=method)
         request.add_header('Content-Type', 'application/json')
@@ -76,6 +84,8 @@ class Browser:
                 return json.load(answer)['value']
         except urllib.error.HTTPError as error:
             raise RuntimeError(json.load(error)['value']['message']) from error
+        except TimeoutError as error:
+            raise WaitTimeoutError(f'expected within {COMMAND_S} s: {method} {path}') from error
 
     def close(self):
         self._send('DELETE', '')

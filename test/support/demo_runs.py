@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run scripts/demo.py as users do, or with cameras that wait for each answer."""
+"""Run scripts/demo.py, also with cameras that send twenty scenes."""
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from support.programs import script
 from trt_perception.transport.advice import PROFILE_VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Longest run of the demo in seconds.
+LONGEST_S = 280
 
 
 def demo_command(*arguments, folder, in_step=False):
     """Return the command line of the demo, with the arguments of `run_demo`."""
-    program = [sys.executable, ROOT / 'scripts' / 'demo.py']
-    command = script('nodes/demo_in_step.py') if in_step else program
+    command = script('nodes/demo_in_step.py' if in_step else 'nodes/patient_demo.py')
     return [*command, '--output', folder, *map(str, arguments)]
 
 
@@ -29,5 +29,5 @@ def run_demo(*arguments, folder, in_step=False):
         env={k: v for k, v in os.environ.items() if k not in PROFILE_VARIABLES},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=LONGEST_S,
     )

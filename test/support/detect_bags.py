@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write bags of images with rosbags, run detect_bag on them, and read the results with rosbags."""
 
+import sys
+
 import cv2
 import numpy as np
 from rosbags.rosbag2 import Reader, StoragePlugin, Writer
@@ -31,6 +33,46 @@ def run_detect_bag(*arguments):
         return detect_bag.main([str(argument) for argument in arguments])
     except SystemExit as end:
         return end.code
+
+
+#: Runs detect_bag. After the given number of parts, the run waits until a file exists.
+HELD = """
+import os, sys, time
+from trt_perception import commands
+from trt_perception.offline.bags.workers import Finished
+from trt_perception.offline.tools import detect_bag
+
+name, count, gate = sys.argv.pop(1), int(sys.argv.pop(1)), sys.argv.pop(1)
+run_parts = getattr(detect_bag, name)
+
+def held(*arguments):
+    finished, events = 0, run_parts(*arguments)
+    try:
+        for event in events:
+            yield event
+            finished += isinstance(event, Finished)
+            while finished == count and not os.path.exists(gate):
+                time.sleep(0.01)
+    finally:
+        events.close()
+
+setattr(detect_bag, name, held)
+sys.exit(commands.detect_bag())
+"""
+
+
+def held_detect_bag(gate, parts, *arguments, function='run_parts'):
+    """Return a command that runs detect_bag, and waits after some parts.
+
+    A test that must act before the run ends does not depend on its own speed then.
+
+    Args:
+        gate: path of a file. The run goes on when the file exists.
+        parts: the number of finished parts after which the run waits.
+        arguments: of detect_bag.
+        function: the function of detect_bag that runs the parts.
+    """
+    return [sys.executable, '-c', HELD, function, *map(str, (parts, gate, *arguments))]
 
 
 def header(stamp_ns, frame_id='camera'):

@@ -15,10 +15,8 @@ from pathlib import Path
 import trt_perception
 from support.forked import ForkedProcess, can_fork
 from support.ties import tie
-from support.waiting import WaitTimeoutError
+from support.waiting import DEADLINE_S, WaitTimeoutError
 
-#: Time limit of a wait, in seconds. It is long, because the machine may be busy.
-DEADLINE_S = 90
 #: Changes to the environment that disable coverage, for programs that Ctrl-C interrupts. Ctrl-C
 #: inside coverage's lock would leave the lock held.
 UNMEASURED = {'TRT_PERCEPTION_COVERAGE': None, 'COVERAGE_PROCESS_START': None}
@@ -177,9 +175,9 @@ class Program:
             with contextlib.suppress(OSError):  # the thread has just ended
                 yield stat.read_text().rpartition(') ')[2][0]
 
-    def wait(self):
+    def wait(self, seconds=DEADLINE_S):
         """Wait until the program has ended, and return its exit code."""
-        code = self._process.wait(DEADLINE_S)
+        code = self._process.wait(seconds)
         self._reader.join(DEADLINE_S)
         return code
 

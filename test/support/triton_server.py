@@ -24,13 +24,15 @@ from pathlib import Path
 import onnx
 import pytest
 
+from support.programs import run_tied
 from support.ties import tie
+from support.waiting import WaitTimeoutError
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / 'requirements/triton.txt'
 DEADLINE_S = 240.0
-#: Time limit to download and install the server in seconds, also if another process installs it.
-INSTALLATION_S = 1800.0
+#: Time limit of a command of pip, in seconds.
+INSTALL_S = 1200
 PYTHONS = ('3.11', '3.12', '3.10')
 #: Maps ONNX's types to names in a model's configuration.
 DATA_TYPES = {
@@ -87,25 +89,32 @@ def installed_server():
 @functools.cache
 def _folder_or_problem():
     """Return the folder of the server's files, and why they cannot be installed, if so."""
-    limit = signal.setitimer(signal.ITIMER_REAL, INSTALLATION_S)  # of the test, which is shorter
     try:
         return _install_once(), ''
     except pytest.skip.Exception as skipped:
         return None, str(skipped)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *limit)
 
 
 def _install_once():
     key = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     folder = ROOT / '.env' / f'triton-{key}'
     folder.parent.mkdir(exist_ok=True)
-    with open(folder.parent / 'triton.lock', 'w') as lock:
+    with open(folder.parent / 'triton.lock', 'w') as lock, paused_time_limit():
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / 'complete').exists():
             shutil.rmtree(folder, ignore_errors=True)
             install_server(folder)
     return folder
+
+
+@contextlib.contextmanager
+def paused_time_limit():
+    """Pause the test's time limit (test/conftest.py): a slow network may need many minutes."""
+    left_s, _ = signal.setitimer(signal.ITIMER_REAL, 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, left_s)
 
 
 def install_server(folder):
@@ -134,11 +143,11 @@ def install_server(folder):
 
 
 def pip(arguments):
-    ended = subprocess.run(
-        [sys.executable, '-m', 'pip', '--disable-pip-version-check', *arguments],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, '-m', 'pip', '--disable-pip-version-check', *arguments]
+    try:
+        ended = run_tied(command, timeout_s=INSTALL_S)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f'the Triton server cannot be installed within {INSTALL_S} s')
     if ended.returncode:
         lines = ended.stderr.strip().splitlines() or ['no message']
         pytest.skip(f'the Triton server cannot be installed: {lines[-1]}')
@@ -203,12 +212,15 @@ def config_with_manifest(path):
     return f'parameters {{ key: "trt_perception.manifest" value {{ string_value: {text} }} }}'
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(('127.0.0.1', 0))
-        return [each.getsockname()[1] for each in sockets]
+def reserved_port():
+    """Return a socket that reserves a port for a server with the option SO_REUSEPORT.
+
+    The socket does not listen, so a client is refused while the server does not run.
+    """
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved.bind(('127.0.0.1', 0))
+    return reserved
 
 
 class TritonServer:
@@ -226,7 +238,10 @@ class TritonServer:
     def __init__(self, repository, *arguments):
         self._repository = repository
         self._arguments = arguments
-        self._port, self._shm_prefix = free_ports(1)[0], f'test_{os.getpid()}_{id(self)}'
+        self._shm_prefix = f'test_{os.getpid()}_{id(self)}'
+        # The server may start again on its port, so the port stays reserved.
+        self._reserved = reserved_port()
+        self._port = self._reserved.getsockname()[1]
         self.address = f'127.0.0.1:{self._port}'
         self.process = None
 
@@ -240,6 +255,7 @@ class TritonServer:
                 f'--backend-directory={root / "backends"}',
                 f'--grpc-port={self._port}',
                 '--grpc-address=127.0.0.1',
+                '--reuse-grpc-port=1',
                 '--allow-http=false',
                 '--allow-metrics=false',
                 '--allow-gpu-metrics=false',
@@ -262,16 +278,17 @@ class TritonServer:
         import grpc
         from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+        log = self._repository.with_suffix('.log')
         end = time.monotonic() + DEADLINE_S
         while time.monotonic() < end:
-            assert self.process.poll() is None, self._repository.with_suffix('.log').read_text()
+            assert self.process.poll() is None, log.read_text()
             channel = grpc.insecure_channel(self.address)
             with channel, contextlib.suppress(grpc.RpcError):
                 stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 if stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=1).ready:
                     return
             time.sleep(0.05)
-        pytest.fail(f'not ready: {self._repository.with_suffix(".log").read_text()}')
+        raise WaitTimeoutError(f'expected a server that is ready: {log.read_text()}')
 
     def send_signal(self, number):
         """Send a signal. After SIGSTOP, wait until all threads are stopped."""
@@ -289,7 +306,7 @@ class TritonServer:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
             self.process.send_signal(signal.SIGCONT)
-        self.process.wait(30)
+        self.process.wait(DEADLINE_S)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process = None

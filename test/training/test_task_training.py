@@ -21,6 +21,8 @@ for package in ('torch', 'skimage', 'sklearn'):
         package, reason='the packages of training/requirements.txt are not installed'
     )
 
+pytestmark = pytest.mark.timeout(600)  # trains a network
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, pathlib, sys

@@ -56,7 +56,7 @@ class Limit:
         end = time.perf_counter() + seconds
         while True:
             now = time.perf_counter()
-            if free and now < end:
+            if free and (now < end or not (in_flight or times)):
                 slot, graph = free.popleft()
                 graph.launch(slot.stream)
                 slot.finished.record(slot.stream)

@@ -41,7 +41,7 @@ class OursPipeline:
         submitted = 0
         while True:
             now = time.perf_counter()
-            if free and now < end:
+            if free and (now < end or not submitted):
                 if placed:
                     frame = placed[submitted % len(placed)]
                 else:

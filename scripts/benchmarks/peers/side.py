@@ -77,7 +77,7 @@ def one_by_one(detect, frames, seconds):
     """Detect objects in one frame after the other. Return the time of each frame in seconds."""
     times = []
     end = time.perf_counter() + seconds
-    while (start := time.perf_counter()) < end:
+    while (start := time.perf_counter()) < end or not times:
         detect(frames[len(times) % len(frames)])
         times.append(time.perf_counter() - start)
     return times

@@ -6,23 +6,32 @@ Each test starts a real Ray on this machine.
 
 import contextlib
 import os
+import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from support.detect_bags import camera_rows, files_of, run_detect_bag, write_bag
+from support.detect_bags import (
+    camera_rows,
+    files_of,
+    held_detect_bag,
+    run_detect_bag,
+    write_bag,
+)
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
-from support.programs import DEADLINE_S, executable
+from support.programs import executable
+from support.waiting import DEADLINE_S, wait_until
 
 pytestmark = [needs(name) for name in ('onnx', 'rosbags', 'mcap')]
 OPTIONS = '--part-s', '2'
+RUN_PARTS = 'run_parts_with_ray'
+#: Ray gives up its start after 60 s, which a busy machine may need.
+PATIENT_START = {'RAY_raylet_start_wait_time_s': '240'}
 
 
 @pytest.fixture
@@ -36,16 +45,16 @@ def bag_of(path, count):
 
 
 class Command:
-    """Runs detect_bag in a session of its own, so that its processes can be found."""
+    """Runs a command in a session of its own, so that its processes can be found."""
 
-    def __init__(self, *arguments, environment=None):
+    def __init__(self, *words, environment=None):
         self._process = subprocess.Popen(
-            [executable('detect_bag'), *map(str, arguments)],
+            list(map(str, words)),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **PATIENT_START, **(environment or {})},
         )
 
     def __enter__(self):
@@ -57,14 +66,17 @@ class Command:
                 os.kill(pid, signal.SIGKILL)
         self._process.communicate()
 
-    def wait_for(self, found):
+    def wait_for(self, found, what):
         """Wait until a function returns a true value, and return it."""
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end and self._process.poll() is None:
+
+        def found_or_ended():
             if value := found():
                 return value
-            time.sleep(0.01)
-        raise AssertionError(self._process.communicate()[0])
+            if self._process.poll() is not None:
+                raise AssertionError(self._process.communicate()[0])
+            return None
+
+        return wait_until(found_or_ended, what)
 
     def processes(self, name=''):
         """Return processes of this session except the command itself, by a part of their name."""
@@ -126,10 +138,13 @@ def test_killed_worker_and_damaged_bag_change_nothing(model, tmp_path):
     one, two = tmp_path / 'one', tmp_path / 'two'
     assert run_detect_bag(model, *bags, '--output', one, *OPTIONS) == 1
     arguments = model, *bags, '--output', two, *OPTIONS, '--workers', 2, '--ray'
-    with Command(*arguments) as command:
-        command.wait_for(lambda: list(two.glob('drive_1/drive_1_*.mcap')))
-        for pid in command.wait_for(command.workers)[:1]:
+    gate = tmp_path / 'gate'
+    # The command waits after 10 of its 20 parts, so that a worker is killed before the last part.
+    with Command(*held_detect_bag(gate, 10, *arguments, function=RUN_PARTS)) as command:
+        command.wait_for(lambda: list(two.glob('drive_1/drive_1_*.mcap')), 'files of a bag')
+        for pid in command.wait_for(command.workers, 'a worker')[:1]:
             os.kill(pid, signal.SIGKILL)
+        gate.touch()
         code, output = command.end()
     assert code == 1, output
     assert results_of(two, bags) == results_of(one, bags)
@@ -145,18 +160,20 @@ def test_ctrl_c_ends_all_processes_and_the_command_goes_on(model, tmp_path):
     bags = [bag_of(tmp_path / 'long', 6000)]
     arguments = model, *bags, *OPTIONS
     out = tmp_path / 'two/long'
-    with Command(*arguments, '--output', out, '--workers', 2, '--ray') as command:
-        command.wait_for(lambda: list(out.glob('long_1.mcap')))
-        workers = command.wait_for(command.workers)
+    options = '--output', out, '--workers', 2, '--ray'
+    # The command waits after 20 of its 30 parts, so that it does not end before Ctrl-C.
+    held = held_detect_bag(tmp_path / 'gate', 20, *arguments, *options, function=RUN_PARTS)
+    with Command(*held) as command:
+        command.wait_for((out / 'long_1.mcap').exists, 'the second file')
+        workers = command.wait_for(command.workers, 'a worker')
         command.interrupt()
         code, output = command.end()
-        left = [pid for pid, _, line in processes() if pid in workers and 'ray' in line]
-        end = time.monotonic() + DEADLINE_S
-        while (left or command.processes()) and time.monotonic() < end:
-            time.sleep(0.1)
+
+        def is_left():
             left = [pid for pid, _, line in processes() if pid in workers and 'ray' in line]
-        assert not left
-        assert not command.processes()
+            return left or command.processes()
+
+        wait_until(lambda: not is_left(), 'the end of all processes')
     assert code == 130, output
     assert 'Traceback' not in output
     assert not (out / 'long_29.mcap').exists()
@@ -168,13 +185,10 @@ def test_ctrl_c_ends_all_processes_and_the_command_goes_on(model, tmp_path):
 @contextlib.contextmanager
 def cluster(token):
     """Start a cluster of one machine with two workers. Yield its address."""
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = free.getsockname()[1]
     script = Path(sys.executable).parent / 'ray'
-    command = [str(script), 'start', '--head', '--block', f'--port={port}', '--num-cpus=2']
+    command = [str(script), 'start', '--head', '--block', '--port=0', '--num-cpus=2']
     command += ['--node-ip-address=127.0.0.1', '--include-dashboard=false']
-    environment = {**os.environ, **token, 'RAY_USAGE_STATS_ENABLED': '0'}
+    environment = {**os.environ, **PATIENT_START, **token, 'RAY_USAGE_STATS_ENABLED': '0'}
     with subprocess.Popen(
         command,
         start_new_session=True,
@@ -184,10 +198,13 @@ def cluster(token):
         env=environment,
     ) as process:
         try:
-            for line in process.stdout:
-                if 'Ray runtime started' in line:
-                    break
-            yield f'127.0.0.1:{port}'
+            port, text = None, ''
+            while port is None and (line := process.stdout.readline()):
+                text += line
+                # Ray prints the command that adds a machine, with the port that Ray has chosen.
+                port = re.search(r"--address='.*:(\d+)'", line)
+            assert port is not None, text
+            yield f'127.0.0.1:{port[1]}'
         finally:
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -202,7 +219,8 @@ def test_cluster_runs_parts_for_those_who_have_its_token(model, tmp_path):
     with cluster(token) as address:
         arguments = model, source, '--output', out, *OPTIONS, '--ray-address', address
         for workers, environment, expected in ((3, token, 1), (2, other, 1), (2, token, 0)):
-            with Command(*arguments, '--workers', workers, environment=environment) as command:
+            words = executable('detect_bag'), *arguments, '--workers', workers
+            with Command(*words, environment=environment) as command:
                 code, output = command.end()
             assert code == expected, output
             assert 'Traceback' not in output

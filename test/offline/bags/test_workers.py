@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the processes that run parts: a part that dies, a model that cannot be opened."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -91,7 +92,8 @@ def test_ctrl_c_does_not_reach_workers_that_start(job, parts):
     def interrupt():
         while not is_open.wait(0.002):
             for child in multiprocessing.active_children():
-                os.kill(child.pid, signal.SIGINT)
+                with contextlib.suppress(ProcessLookupError):  # the child has just ended
+                    os.kill(child.pid, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -165,30 +165,40 @@ def benchmark(*arguments):
     return [executable('benchmark_engine'), *map(str, arguments), '--size', '64x48']
 
 
-# benchmark_engine with progress reports every 0.1 s instead of 10 s, to save time.
+# benchmark_engine with progress reports every 0.1 s instead of 10 s, to save time. A measurement
+# with the given name has no time limit.
 TALKATIVE = """
 import sys
 from trt_perception.offline.benchmarking import control
 from trt_perception.offline.tools.benchmark_engine import main
+
+endless = sys.argv.pop(1)
+announce = control.MeasurementControl.announce
+
+def announce_without_limit(self, name):
+    if name == endless:
+        self.seconds = None
+    announce(self, name)
+
+control.MeasurementControl.announce = announce_without_limit
 control._LINE_INTERVAL_S = 0.1
 sys.exit(main())
 """
 
 
 @pytest.mark.parametrize(
-    ('step', 'pipelines'), [('[1/4] small.onnx: steps', 0), ('[2/4] small.onnx: depth 1', 1)]
+    ('number', 'step', 'pipelines'),
+    [(1, 'small.onnx: steps', 0), (2, 'small.onnx: depth 1', 1)],
 )
 @needs('matplotlib')
-def test_ctrl_c_keeps_finished_measurements(model, tmp_path, step, pipelines):
+def test_ctrl_c_keeps_finished_measurements(model, tmp_path, number, step, pipelines):
     saved, plot = tmp_path / 'result.json', tmp_path / 'plot.png'
     outputs = '--json', saved, '--plot', plot
-    # The first measurement ends at its time limit. The second is interrupted.
-    seconds = 600 if not pipelines else 2
-    arguments = benchmark(
-        model, model, *outputs, '--frames', 10**9, '--warmup', 0, '--seconds', seconds
-    )
-    program = Program([sys.executable, '-c', TALKATIVE, *arguments[1:]], UNMEASURED)
-    program.wait_for_output(step)
+    # A measurement before the interrupted one ends at its time limit.
+    limits = '--frames', 10**9, '--warmup', 0, '--seconds', 2
+    arguments = benchmark(model, model, *outputs, *limits)
+    program = Program([sys.executable, '-c', TALKATIVE, step, *arguments[1:]], UNMEASURED)
+    program.wait_for_output(f'[{number}/4] {step}')
     # Wait until a measurement has begun, because opening the model is not a measurement.
     program.wait_for_output('step by step' if not pipelines else 'depth 1')
     program.send(signal.SIGINT)
@@ -233,7 +243,7 @@ def test_seconds_limit_ends_a_measurement(model, tmp_path):
         benchmark(model, '--json', saved, '--frames', 10**9, '--seconds', 0.2),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     assert ended.returncode == 0
     report = json.loads(saved.read_text())
@@ -278,7 +288,7 @@ def test_demo_scenes_have_boxes_that_nms_removes(tmp_path):
     saved = tmp_path / 'result.json'
     command = [executable('benchmark_engine'), ROOT / 'models' / 'digits.onnx']
     command += ['--json', saved, '--frames', '1', '--warmup', '0']
-    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280)
     assert ended.returncode == 0, ended.stderr
     (report,) = json.loads(saved.read_text())['models']
     # In every image, NMS must remove some boxes and keep others.

@@ -199,6 +199,7 @@ def test_store_that_others_may_write_is_refused(tmp_path, golden_messages):
 def test_store_of_another_user_is_refused(tmp_path, golden_messages):
     folder = tmp_path / 'theirs'
     folder.mkdir()
+    folder.chmod(0o755)  # whatever the umask is
     os.chown(folder, 12345, -1)
     with golden_messages.raises(ConfigError):
         EngineStore(folder)

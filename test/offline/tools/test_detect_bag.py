@@ -12,7 +12,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -29,6 +28,7 @@ from support.detect_bags import (
     camera_rows,
     file_image,
     files_of,
+    held_detect_bag,
     messages_of,
     png_image,
     raw_image,
@@ -41,7 +41,8 @@ from support.models.digits import DIGITS, SCENES
 from support.models.image_models import tool_arguments, write_depth_anything_3
 from support.models.picture_model import picture_with, write_picture_model
 from support.optional_packages import needs
-from support.programs import DEADLINE_S, executable, small_disk
+from support.programs import executable, small_disk
+from support.waiting import DEADLINE_S, wait_until
 from trt_perception.errors import WriteError
 from trt_perception.offline.bags.joining import BagJoin
 from trt_perception.offline.bags.records import PartReader, PartReport, PartWriter
@@ -187,13 +188,15 @@ def test_ended_run_goes_on_with_the_same_bytes(model, tmp_path, number, code, tr
     arguments = [str(model), str(source), '--part-s', '0.2', *track]
     assert run_detect_bag(*arguments, '--output', tmp_path / 'whole/out') == 0
     output = tmp_path / 'killed/out'
-    command = [executable('detect_bag'), *arguments, '--output', str(output)]
+    # The run waits after 30 of 40 parts, so that it does not end before the signal.
+    command = held_detect_bag(tmp_path / 'gate', 30, *arguments, '--output', output)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
-        end = time.monotonic() + DEADLINE_S
-        while not (output / 'out_2.mcap').exists() and time.monotonic() < end:
-            time.sleep(0.001)
-        process.send_signal(number)
-        process.communicate(timeout=DEADLINE_S)
+        try:
+            wait_until((output / 'out_2.mcap').exists, 'the third file')
+            process.send_signal(number)
+            process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
     assert process.returncode == code
     written = sorted(output.glob('out_*.mcap'))
     assert 3 <= len(written) < 40
@@ -821,16 +824,20 @@ def test_worker_that_dies_is_replaced(model, tmp_path):
     """A process that the system kills costs nothing but time."""
     source = write_bag(tmp_path / 'long', camera_rows('/image_raw', moving(2000), hz=100))
     output = tmp_path / 'out'
-    command = [executable('detect_bag'), str(model), str(source), '--part-s', '1']
+    # The run waits after 10 of 20 parts, so that its worker does not end before it is killed.
+    gate = tmp_path / 'gate'
+    arguments = model, source, '--part-s', '1', '--output', output
     with subprocess.Popen(
-        [*command, '--output', str(output)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        held_detect_bag(gate, 10, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
-        end = time.monotonic() + DEADLINE_S
-        while not (output / 'out_1.mcap').exists() and time.monotonic() < end:
-            time.sleep(0.001)
-        for child in children_of(process.pid):
-            os.kill(child, signal.SIGKILL)
-        process.communicate(timeout=DEADLINE_S)
+        try:
+            wait_until((output / 'out_1.mcap').exists, 'the second file')
+            for child in children_of(process.pid):
+                os.kill(child, signal.SIGKILL)
+            gate.touch()
+            process.communicate(timeout=DEADLINE_S)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert len(messages_of(output, '/detections')) == 2000
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of signals to tools: while a Triton server does not answer, and under nohup."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ import pytest
 from support.models.digits import DIGITS
 from support.optional_packages import needs
 from support.programs import UNMEASURED, Program, executable
+from support.waiting import wait_until
 
 pytestmark = [needs('tritonclient'), pytest.mark.unmeasured]
 
@@ -68,7 +70,7 @@ def _program(hanging_server, tmp_path):
     files = ['--source', SCENE, '--output', tmp_path / 'results']
     options = [word for name, value in OPTIONS.items() for word in ('-p', f'{name}={value}')]
     program = Program([executable('detect_images'), address, *files, *options], UNMEASURED)
-    assert hanging_server.reached.wait(60), program.output
+    wait_until(hanging_server.reached.is_set, 'a request to the server')
     time.sleep(0.2)  # now the tool usually waits for the answer; it must end cleanly in any case
     yield program
     program.send(signal.SIGKILL)
@@ -76,8 +78,11 @@ def _program(hanging_server, tmp_path):
 
 
 def regions_of(program):
-    links = [os.readlink(entry) for entry in Path(f'/proc/{program.pid}/fd').iterdir()]
-    return [Path(link) for link in links if 'trt_perception_triton_' in link]
+    found = []
+    for entry in Path(f'/proc/{program.pid}/fd').iterdir():
+        with contextlib.suppress(OSError):  # a thread has just closed the file
+            found.append(Path(os.readlink(entry)))
+    return [path for path in found if 'trt_perception_triton_' in path.name]
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

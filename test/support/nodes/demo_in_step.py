@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run scripts/demo.py with twenty scenes, sent in step at 100 Hz at most."""
+"""Run patient_demo.py with twenty scenes, sent in step at 100 Hz at most."""
 
 import sys
-from pathlib import Path
 
-SCRIPTS = Path(__file__).resolve().parents[3] / 'scripts'
-
-sys.path.insert(0, str(SCRIPTS))
-import demo  # noqa: E402
+from patient_demo import demo
 
 camera_command = demo.camera_command
 demo.IN_STEP_HZ = dict.fromkeys(demo.IN_STEP_HZ, 100.0)

@@ -41,7 +41,7 @@ def cycle(node, executor, camera, message):
     """Configure, activate, process images, deactivate and clean up once."""
     assert node.trigger_configure() == SUCCESS
     assert node.trigger_activate() == SUCCESS
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while node._pool.statistics()[0].published < 3 and time.monotonic() < end:
         if not node._pool.statistics()[0].in_flight:
             camera.publish(message)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from support.building.standin_builds import ORIN_GPU, build, make_stand_in
+from support.waiting import DEADLINE_S
 from trt_perception.errors import ConfigError, CudaError, EngineError, WriteError
 from trt_perception.offline.building.engine import calibrator
 from trt_perception.offline.building.engine.build import build_plan
@@ -319,7 +320,7 @@ def test_ctrl_c_during_calibration_stops_it_and_keeps_no_ranges(no_gpu_memory, t
     options = load_options(None, {'onnx': 'model.onnx', **IMPLICIT})
 
     def press():
-        started.wait(10)
+        started.wait(DEADLINE_S)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press).start()

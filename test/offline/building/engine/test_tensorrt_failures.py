@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from support.building.standin_builds import TESTED_RELEASES, build, make_stand_in, refusal_text
+from support.waiting import DEADLINE_S
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +94,7 @@ def test_ctrl_c_stops_the_build():
     module.build = endless(module, started)
 
     def press():
-        started.wait(10)
+        started.wait(DEADLINE_S)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=press).start()
@@ -113,7 +114,7 @@ def test_progress_combines_nested_phases_into_one_scale():
         monitor.step_complete('Building', 0)
         monitor.phase_start('Timing', 'Building', 10)
         monitor.step_complete('Timing', 4)
-        told.wait(10)
+        told.wait(DEADLINE_S)
         return module.plan()
 
     def progress(*position):
