@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 
 from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
+from trt_perception.bags.checksum import crc32
 from trt_perception.bags.damage import MAX_RECORD_BYTES, DamageError
 from trt_perception.bags.decompress import decompress
 from trt_perception.bags.libraries import bag_library
@@ -176,7 +176,7 @@ class McapFile:
             file.seek(start)
             found, rest = 0, end + footer_size - 4 - start
             while rest and (step := file.read(min(rest, 2**20))):
-                found = zlib.crc32(step, found)
+                found = crc32(step, found)
                 rest -= len(step)
             if rest or found != checksum:
                 raise DamageError('wrong checksum of the index')
@@ -349,7 +349,7 @@ class McapFile:
             DamageError: it is damaged, or differs from the known one.
         """
         number = int.from_bytes(content[:2], 'little')
-        key, digest = (opcode, number), zlib.crc32(content)
+        key, digest = (opcode, number), crc32(content)
         if key in self._definitions:
             if self._definitions[key] != digest:
                 raise DamageError(f'two definitions of one channel or schema ({number})')
@@ -552,7 +552,7 @@ def _chunk_records(content: memoryview, missing: str) -> tuple[memoryview, str]:
         return data, missing
     if damage or len(data) != size:
         raise DamageError(damage or f'a chunk has {len(data)} bytes instead of {size}')
-    if checksum and zlib.crc32(data) != checksum:
+    if checksum and crc32(data) != checksum:
         raise DamageError('a chunk has a wrong checksum')
     return data, ''
 
