@@ -69,8 +69,9 @@ setup(
         ],
         # Tracking of objects.
         'track': ['scipy'],
-        # Bags of ROS topics. mcap needs the other two for compressed chunks.
-        'bag': ['mcap>=1.6', 'zstandard', 'lz4'],
+        # Bags of ROS topics. mcap needs the next two for compressed chunks. zlib-ng is optional:
+        # raw images are read faster with it. 1.0 is the first release with wheels for Python 3.14.
+        'bag': ['mcap>=1.6', 'zstandard', 'lz4', 'zlib-ng>=1.0'],
         # detect_bag --ray. 2.60 is the release that was run.
         'ray': ['ray>=2.60,<3'],
         'evaluate': ['pycocotools', 'matplotlib'],

@@ -75,17 +75,21 @@ def steps(parts, job, device_id, found):
     """Measure the steps in this process, and run the parts. A stand-in for `run_parts`.
 
     Args:
-        found: receives images per second of each step, and seconds of each activity.
+        found: receives images per second of each step, the CPU time of an image in the steps of
+            reading (`cpu_ms`), and seconds of each activity.
     """
     keep_freed_memory()  # as in a worker
     bag = parts[0].bag
+    cpu_ms = found['cpu_ms'] = {}
     with contextlib.closing(open_bag(bag)) as opened:
         topics = [camera.topic for camera in parts[0].cameras]
-        found['read'] = rate(opened.messages(topics))
+        found['read'], cpu_ms['read'] = rate(opened.messages(topics))
     runner = PartRunner(job, device_id)
     try:
         yield Opened(runner.facts)
-        found['read and decode'] = rate(decoded_images(runner, parts[0]))
+        found['read and decode'], cpu_ms['read and decode'] = rate(
+            decoded_images(runner, parts[0])
+        )
         found['model'] = model_rate(runner, parts[0], FRAMES)
         seconds = found['seconds'] = {}
         with contextlib.ExitStack() as restore:
@@ -109,10 +113,10 @@ def steps(parts, job, device_id, found):
 
 
 def rate(items):
-    """Return items per second of an iterator."""
-    start = time.monotonic()
+    """Return items per second of an iterator, and CPU time of this process per item in ms."""
+    start, cpu_start_s = time.monotonic(), time.process_time()
     count = sum(1 for _ in items)
-    return count / (time.monotonic() - start)
+    return count / (time.monotonic() - start), 1e3 * (time.process_time() - cpu_start_s) / count
 
 
 def decoded_images(runner, part):

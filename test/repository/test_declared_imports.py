@@ -51,6 +51,7 @@ EXTRAS = {
     'tqdm': 'tqdm',
     'tritonclient': 'tritonclient',
     'yaml': 'pyyaml',
+    'zlib_ng': 'zlib-ng',
     'zstandard': 'zstandard',
 }
 PLAN_MODULES = tuple(name for names in LOADERS.values() for name in names)

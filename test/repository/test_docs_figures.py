@@ -964,6 +964,34 @@ def test_bag_with_a_slow_model_has_the_recorded_share_of_the_models_rate():
     assert [len(record['sides'][side]) for side in ('workers_1', 'pipeline')] == [3, 3]
 
 
+def test_gain_of_reading_raw_images_equals_the_recorded_figures():
+    record = load('benchmarks/bags_reading.json')
+    sides = record['sides']
+    rounds = len(sides['before'])
+
+    def median_ms(side, step='read'):
+        return statistics.median(figures[step] for figures in sides[side])
+
+    def median_ratio(side, step='read'):
+        pairs = zip(sides[side], sides['before'], strict=True)
+        return statistics.median(now[step] / before[step] for now, before in pairs)
+
+    text = ' '.join(section(BENCHMARKS, 'What limits detect_bag').split())
+    with_zlib_ng, without = median_ratio('zlib-ng'), median_ratio('without zlib-ng')
+    assert (
+        f'Reading a raw image takes {with_zlib_ng:.2f} of the CPU time before; '
+        f'without zlib-ng, it takes {without:.2f}.'
+    ) in text
+    times = [median_ms(side) for side in ('before', 'zlib-ng', 'without zlib-ng')]
+    words = 'reading are {:.1f} ms before, {:.1f} ms now, and {:.1f} ms without zlib-ng.'
+    assert words.format(*times) in text
+    decoded = median_ratio('zlib-ng', 'read and decode')
+    assert f'With decoding, the share is {decoded:.2f} instead of {with_zlib_ng:.2f}.' in text
+    images = record['settings']['images']
+    assert f'medians of {rounds} rounds in turn on the CPU machine, with {images} images' in text
+    assert with_zlib_ng < without / 1.3
+
+
 def test_other_pages_have_the_recorded_figures_of_bags():
     jpeg, raw = bag_medians()
     rate = jpeg['workers_1']['images_per_s']

@@ -125,7 +125,11 @@ def test_every_file_collects_and_skip_reasons_mention_the_package():
 def test_optional_packages_are_in_package_xml_or_the_testing_page():
     text = (ROOT / 'package.xml').read_text() + (ROOT / 'docs' / 'testing.md').read_text()
     words = set(re.findall(r'[\w-]+', text.replace('python3-', '')))
-    other_names = {'tensorrt_rtx': 'tensorrt-rtx-cu13', 'mcap_ros2': 'mcap-ros2-support'}
+    other_names = {
+        'tensorrt_rtx': 'tensorrt-rtx-cu13',
+        'mcap_ros2': 'mcap-ros2-support',
+        'zlib_ng': 'zlib-ng',
+    }
     assert {other_names.get(name, name) for name in OPTIONAL} <= words
 
 

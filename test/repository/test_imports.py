@@ -56,6 +56,7 @@ ONLY = {
     'mcap': ['bags.libraries'],
     'zstandard': ['bags.libraries'],
     'lz4': ['bags.libraries'],
+    'zlib_ng': ['bags.checksum'],
     'ray': ['offline.bags.ray_workers'],
 }
 # Packages of the extra 'build', and the packages of the project that may import them on loading.

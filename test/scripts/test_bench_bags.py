@@ -103,6 +103,7 @@ def test_short_run_measures_all_sides_and_finds_equal_bytes(tmp_path):
     assert record['medians']['workers_2']['images_per_s_of_command'] > 0
     (steps,) = record['sides']['steps']
     assert min(steps['model'], steps['read and decode']) > 0
+    assert min(steps['cpu_ms'][name] for name in ('read', 'read and decode')) > 0
     assert 0 < steps['seconds']['wait for the model'] < steps['seconds']['all']
     assert list(record['medians']['ratios']) == [
         'workers_1 to pipeline',

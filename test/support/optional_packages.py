@@ -11,7 +11,7 @@ OPTIONAL = frozenset(
     [
         *('onnx', 'onnxslim', 'ml_dtypes', 'tensorrt_rtx'),
         *('pycocotools', 'matplotlib', 'hypothesis', 'scipy', 'grpc', 'tritonclient', 'nvtx'),
-        *('mcap', 'mcap_ros2', 'zstandard', 'lz4', 'rosbags', 'ray'),
+        *('mcap', 'mcap_ros2', 'zstandard', 'lz4', 'zlib_ng', 'rosbags', 'ray'),
         *('foxglove_msgs', 'bond', 'cyclonedds'),
     ]
 )

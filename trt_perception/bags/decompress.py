@@ -10,7 +10,7 @@ import contextlib
 import io
 import shutil
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from trt_perception.bags.damage import MAX_RECORD_BYTES, DamageError
 from trt_perception.bags.libraries import bag_library
@@ -26,8 +26,12 @@ _STEP_BYTES: Final = 2**20
 # Files in the temporary folder leave this space free for other programs.
 _KEPT_FREE_BYTES: Final = 2**30
 
+_Data = TypeVar('_Data', bytes, memoryview)
 
-def decompress(data: bytes, compression: str, limit: int = MAX_RECORD_BYTES) -> tuple[bytes, str]:
+
+def decompress(
+    data: _Data, compression: str, limit: int = MAX_RECORD_BYTES
+) -> tuple[bytes | _Data, str]:
     """Decompress a chunk of an MCAP file, or a message.
 
     Args:
@@ -37,11 +41,13 @@ def decompress(data: bytes, compression: str, limit: int = MAX_RECORD_BYTES) -> 
 
     Returns:
         The bytes before the first damage, and the reason of the damage; empty if there is none.
+        Without compression, the bytes are `data` itself.
 
     Raises:
         DamageError: the compression is unknown, or the result exceeds the limit.
         ConfigError: the library is not installed.
     """
+    found: bytes | _Data
     if not compression:
         found, reason = data, ''
     elif compression == 'zstd':
@@ -55,7 +61,7 @@ def decompress(data: bytes, compression: str, limit: int = MAX_RECORD_BYTES) -> 
     return found, reason
 
 
-def _decompress_zstd(data: bytes, limit: int) -> tuple[bytes, str]:
+def _decompress_zstd(data: bytes | memoryview, limit: int) -> tuple[bytes, str]:
     zstandard = bag_library('zstandard')
     decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
     # A complete frame that states its size is decompressed at once: reading is four times as fast.
@@ -73,9 +79,10 @@ def _decompress_zstd(data: bytes, limit: int) -> tuple[bytes, str]:
     return b''.join(steps), reason
 
 
-def _decompress_lz4(data: bytes, limit: int) -> tuple[bytes, str]:
+def _decompress_lz4(data: bytes | memoryview, limit: int) -> tuple[bytes, str]:
     decompressor = bag_library('lz4.frame').LZ4FrameDecompressor()
-    steps, size, reason, rest = [], 0, '', data
+    rest: bytes | memoryview = data
+    steps, size, reason = [], 0, ''
     try:
         while size <= limit and not decompressor.eof:
             step = decompressor.decompress(rest, max_length=min(_STEP_BYTES, limit + 1 - size))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import struct
-import zlib
 from array import array
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 
 from trt_perception.bags.bag import BagLoss, BagMessage, BagTopic
+from trt_perception.bags.checksum import crc32
 from trt_perception.bags.damage import MAX_RECORD_BYTES, DamageError
 from trt_perception.bags.decompress import decompress
 from trt_perception.bags.libraries import bag_library
@@ -176,7 +176,7 @@ class McapFile:
             file.seek(start)
             found, rest = 0, end + footer_size - 4 - start
             while rest and (step := file.read(min(rest, 2**20))):
-                found = zlib.crc32(step, found)
+                found = crc32(step, found)
                 rest -= len(step)
             if rest or found != checksum:
                 raise DamageError('wrong checksum of the index')
@@ -321,7 +321,7 @@ class McapFile:
         data, reason = self._read_part(file, part)
         for opcode, start, end in _records_in(data):
             if opcode in (_SCHEMA, _CHANNEL):
-                self._define(opcode, data[start:end])
+                self._define(opcode, bytes(data[start:end]))
             elif opcode == _MESSAGE and end - start >= _MESSAGE_START.size:
                 log_ns = _MESSAGE_START.unpack_from(data, start)[2]
                 first, last = times or (log_ns, log_ns)
@@ -349,7 +349,7 @@ class McapFile:
             DamageError: it is damaged, or differs from the known one.
         """
         number = int.from_bytes(content[:2], 'little')
-        key, digest = (opcode, number), zlib.crc32(content)
+        key, digest = (opcode, number), crc32(content)
         if key in self._definitions:
             if self._definitions[key] != digest:
                 raise DamageError(f'two definitions of one channel or schema ({number})')
@@ -423,7 +423,7 @@ class McapFile:
 
         return McapCursor((self.name, part.offset), load, wanted, cache, report)
 
-    def _read_part(self, file: BinaryIO, part: FilePart) -> tuple[bytes, str]:
+    def _read_part(self, file: BinaryIO, part: FilePart) -> tuple[memoryview, str]:
         """Return the records of a part, uncompressed, and why the rest is missing.
 
         Raises:
@@ -432,7 +432,8 @@ class McapFile:
         try:
             file.seek(part.offset)
             check_count(min(part.size, self._size - part.offset), MAX_RECORD_BYTES, 'bytes')
-            content = file.read(min(part.size, max(0, self._size - part.offset)))
+            # A slice of a view copies nothing: a chunk with a raw image has megabytes.
+            content = memoryview(file.read(min(part.size, max(0, self._size - part.offset))))
         except OSError as error:
             raise DamageError(f'cannot be read: {error.strerror}') from error
         missing = '' if len(content) == part.size else 'the file ends within a chunk'
@@ -443,7 +444,7 @@ class McapFile:
         return _chunk_records(content, missing)
 
     def _find_messages(
-        self, data: bytes, damage: str, wanted: Collection[int], range_ns: tuple[int, int]
+        self, data: memoryview, damage: str, wanted: Collection[int], range_ns: tuple[int, int]
     ) -> Content:
         times, offsets = array('Q'), array('Q')
         start_ns, end_ns = range_ns
@@ -461,7 +462,7 @@ class McapFile:
                     elif channel not in self._channels:
                         raise DamageError(f'a message of an undefined channel ({channel})')
                 elif opcode in (_SCHEMA, _CHANNEL):
-                    self._define(opcode, data[start:end])
+                    self._define(opcode, bytes(data[start:end]))
         except DamageError as error:
             damage = damage or str(error)
         log_times = np.frombuffer(times, np.uint64) if times else np.empty(0, np.uint64)
@@ -508,7 +509,8 @@ class McapCursor:
         self._place += 1
         more = self._place < len(content.times)
         self.next_ns = int(content.times[self._place]) if more else None
-        data = content.data[start + _MESSAGE_START.size : start + size]
+        # A copy: a message that views its chunk would keep the whole chunk in memory.
+        data = bytes(content.data[start + _MESSAGE_START.size : start + size])
         if not more:
             self._end(content.damage)
         return BagMessage(str(self._wanted[channel]), log_ns, publish_ns, data)
@@ -523,7 +525,7 @@ class McapCursor:
         self._cache.drop(self._key)
 
 
-def _chunk_records(content: bytes, missing: str) -> tuple[bytes, str]:
+def _chunk_records(content: memoryview, missing: str) -> tuple[memoryview, str]:
     """Return the records in a chunk, and why the rest is missing.
 
     Args:
@@ -542,13 +544,15 @@ def _chunk_records(content: bytes, missing: str) -> tuple[bytes, str]:
     data_size = int.from_bytes(content[data_start - 8 : data_start], 'little')
     if not missing and data_start + data_size != len(content):
         raise DamageError('a chunk and its record differ in size')
-    compression = content[start : start + name_size].decode(errors='replace')
-    data, damage = decompress(content[data_start : data_start + data_size], compression, size)
+    compression = bytes(content[start : start + name_size]).decode(errors='replace')
+    stored = content[data_start : data_start + data_size]
+    found, damage = decompress(stored, compression, size)
+    data = memoryview(found)
     if missing:
         return data, missing
     if damage or len(data) != size:
         raise DamageError(damage or f'a chunk has {len(data)} bytes instead of {size}')
-    if checksum and zlib.crc32(data) != checksum:
+    if checksum and crc32(data) != checksum:
         raise DamageError('a chunk has a wrong checksum')
     return data, ''
 
@@ -575,7 +579,7 @@ def _records(file: BinaryIO, start: int, end: int, *, is_strict: bool = True) ->
         offset = record.end
 
 
-def _records_in(data: bytes) -> Iterator[tuple[int, int, int]]:
+def _records_in(data: memoryview) -> Iterator[tuple[int, int, int]]:
     """Yield opcode, start and end of each record's content.
 
     Raises:

@@ -164,7 +164,7 @@ class Content:
 
     def __init__(
         self,
-        data: bytes,
+        data: memoryview,
         times: npt.NDArray[np.uint64],
         offsets: npt.NDArray[np.uint64],
         damage: str,
