@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Import Hypothesis, or define stand-ins that skip only the property tests."""
+"""Import Hypothesis, or define stand-ins that skip only the property tests.
+
+Examples are the same in each run, so that an unchanged project does not fail by chance. Slow
+examples and their slow generation are no failures, because the machine may be busy.
+"""
 
 import functools
 
 import pytest
 
 try:
-    from hypothesis import given, settings
+    from hypothesis import HealthCheck, given, settings
     from hypothesis import strategies as st
+
+    settings.register_profile(
+        'tests',
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile('tests')
 except ModuleNotFoundError:
 
     class _Strategy:
