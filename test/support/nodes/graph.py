@@ -265,7 +265,8 @@ class Detector:
             return
         end = time.monotonic() + DEADLINE_S
         while not self._known:
-            assert time.monotonic() < end, f'{self.name} does not answer'
+            if time.monotonic() > end:
+                raise WaitTimeoutError(f'{self.name} does not answer')
             self.client.spin_until(
                 lambda: all(s.service_is_ready() for s in self._services.values()),
                 f'services of {self.name}',
