@@ -275,6 +275,27 @@ class Detector:
             with contextlib.suppress(WaitTimeoutError):
                 self._known = self.client.spin_until(future.done, 'an answer', seconds=1.0)
 
+    def wait_for_discovery(self):
+        """Wait until the node knows which publishers of this client exist.
+
+        A participant learns in order which publishers of another participant come and go. So a
+        node that answers a new client has learned everything before.
+        """
+        service = self.client.node.create_client(GetState, f'{self.name}/get_state')
+        futures = []
+
+        def is_answered():
+            futures.append(service.call_async(GetState.Request()))
+            with contextlib.suppress(WaitTimeoutError):
+                self.client.spin_until(futures[-1].done, 'an answer', seconds=1.0)
+            return any(future.done() for future in futures)
+
+        try:
+            self.client.spin_until(service.service_is_ready, f'get_state of {self.name}')
+            self.client.spin_until(is_answered, f'an answer from {self.name}')
+        finally:
+            self.client.node.destroy_client(service)
+
     def state(self):
         return self.call('get_state').current_state.label
 
