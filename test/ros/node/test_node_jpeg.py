@@ -184,6 +184,8 @@ def test_damaged_jpegs_are_counted_and_nothing_is_printed(start, make_publisher,
     detector = start({'autostart': True, 'image_transport': 'compressed'}, usual=usual)
     jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
     detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    # After the answer to this image, no handshake image is in flight.
+    detector.ask(message(encoded()), jpegs)
     before = detector.settled_counts()
     whole = [*camera_jpegs.WHOLE_JPEGS.values(), *camera_jpegs.JPEGS_OF_UNKNOWN_VERSIONS.values()]
     harmless = list(camera_jpegs.JPEGS_WITH_HARMLESS_DEFECTS.values())

@@ -132,17 +132,24 @@ class Client:
         return messages, self.node.create_subscription(kind, topic, messages.append, qos, raw=raw)
 
     def publish_until_answered(self, publisher, picture, answers):
-        """Publish a picture until the list of answers is not empty; return whether it is."""
+        """Publish a picture until an answer with its frame_id arrives; return whether it did.
+
+        Answers to earlier pictures may still arrive.
+        """
+
+        def is_answered():
+            return any(m.header.frame_id == picture.header.frame_id for m in answers)
+
         end = time.monotonic() + DEADLINE_S
         answers.clear()
-        while not answers and time.monotonic() < end:
+        while not is_answered() and time.monotonic() < end:
             publisher.publish(picture)
             with contextlib.suppress(WaitTimeoutError):
-                self.spin_until(lambda: answers, 'an answer', seconds=0.5)
-        if not answers:
+                self.spin_until(is_answered, 'an answer', seconds=0.5)
+        if not is_answered():
             print('subscriptions to the images:', publisher.get_subscription_count())
             print('ports:', *sorted(path.name for path in Path('/dev/shm').glob('fast*port*')))
-        return bool(answers)
+        return is_answered()
 
     def close(self):
         self._executor.shutdown()
