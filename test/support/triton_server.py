@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -72,6 +73,9 @@ class TritonPythonModel:
             [utils.Tensor(name, value) for name, value in zip(self.outputs, outputs)]
         )
 """
+
+
+_ports = itertools.count()
 
 
 @functools.cache
@@ -183,12 +187,17 @@ def config_with_manifest(path):
     return f'parameters {{ key: "trt_perception.manifest" value {{ string_value: {text} }} }}'
 
 
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(('127.0.0.1', 0))
-        return [each.getsockname()[1] for each in sockets]
+def free_port():
+    """Return a TCP port that is free until the server uses it.
+
+    The port is below those that Linux gives to sockets without a chosen port. Each test process
+    begins at another port, and takes each port once.
+    """
+    while True:
+        port = 10_000 + (100 * os.getpid() + next(_ports)) % 20_000
+        with socket.socket() as tried, contextlib.suppress(OSError):
+            tried.bind(('127.0.0.1', port))
+            return port
 
 
 class TritonServer:
@@ -206,7 +215,7 @@ class TritonServer:
     def __init__(self, repository, *arguments):
         self._repository = repository
         self._arguments = arguments
-        self._port, self._shm_prefix = free_ports(1)[0], f'test_{os.getpid()}_{id(self)}'
+        self._port, self._shm_prefix = free_port(), f'test_{os.getpid()}_{id(self)}'
         self.address = f'127.0.0.1:{self._port}'
         self.process = None
 
