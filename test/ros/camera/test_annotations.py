@@ -266,9 +266,9 @@ def test_fields_of_the_release_decide_what_is_written(node, monkeypatch, change,
     assert annotations_have_metadata() is has_metadata
     publishers = CameraPublishers(node, NAMES, ParameterValues())
     try:
+        # Nodes of other tests may still be in the graph, with topics in their namespaces.
         names = {name for name, _ in node.get_topic_names_and_types()}
-        is_published = any(name.endswith('/annotations') for name in names)
-        assert is_published == (has_metadata is not None)
+        assert ('/annotations' in names) == (has_metadata is not None)
     finally:
         publishers.close()
 
@@ -348,8 +348,8 @@ def test_node_without_a_usable_package_has_no_such_topic(node, monkeypatch, kind
     publishers = CameraPublishers(node, NAMES, ParameterValues())
     try:
         names = {name for name, _ in node.get_topic_names_and_types()}
-        assert any(name.endswith('/detections') for name in names)
-        assert not any(name.endswith('/annotations') for name in names)
+        assert '/detections' in names
+        assert '/annotations' not in names
         publishers.publish(header(), FRAME, found_by(DETECT))
     finally:
         publishers.close()
