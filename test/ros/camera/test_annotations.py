@@ -16,6 +16,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
+from support.programs import DEADLINE_S
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.drawing import draw_detections
 from trt_perception.images.frame import Frame
@@ -337,7 +338,7 @@ print(*(name for name, kind in TASK_TOPICS.items() if not kind.is_available()))
 
 def test_only_annotations_need_the_optional_package():
     ended = subprocess.run(
-        [sys.executable, '-c', WITHOUT_PACKAGE], capture_output=True, text=True, timeout=60
+        [sys.executable, '-c', WITHOUT_PACKAGE], capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert ended.stdout.split() == ['annotations'], ended.stderr
 
