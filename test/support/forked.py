@@ -32,13 +32,16 @@ if __name__ != '__main__':
 #: Longest life of a program in seconds, unless the test sets another limit.
 LONGEST_S = 900
 PROGRAMS = {
+    'detections_3d': 'trt_perception.ros.boxes_3d.detections_3d',
     'detector_node': 'trt_perception.ros.detector_program',
     'doctor': 'trt_perception.ros.doctor.doctor',
     'replay_images': 'trt_perception.ros.replay_images',
 }
 #: Scripts of test/support/nodes that can be forked. Tests send signals to the other scripts during
 #: their imports.
-SCRIPT_NAMES = ('fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py')
+SCRIPT_NAMES = (
+    *('bond_node.py', 'fault_node.py', 'jpeg_node.py', 'numbered_camera.py', 'scripted_node.py'),
+)
 #: Installed modules that the programs and rclpy import late. The server imports them in advance.
 LATE_IMPORTS = (
     'onnxruntime',

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test the node detections_3d over DDS, in a scene of known geometry, projected by OpenCV."""
 
+import contextlib
 import io
 import math
 import signal
 import struct
+import time
 from dataclasses import dataclass
 
 import cv2
@@ -27,8 +29,10 @@ from vision_msgs.msg import (
 from visualization_msgs.msg import MarkerArray
 
 from support.programs import Program, executable
+from support.waiting import WaitTimeoutError
 from trt_perception.images.detections import Detections
 from trt_perception.images.drawing import draw_detections
+from trt_perception.ros.boxes_3d.worker import OUTCOMES
 from trt_perception.wire.result_messages import keypoints_message
 
 pytest_plugins = ['support.nodes.graph_fixtures']
@@ -175,8 +179,10 @@ class BoxesNode:
         self.answers = self.subscribe(Detection3DArray, f'{namespace}/detections_3d')
         self.keypoints = self.subscribe(PointCloud2, f'{namespace}/keypoints_3d')
         self._diagnostics = self.subscribe(DiagnosticArray, '/diagnostics')
-        settings = ['autostart:=true', 'diagnostics_period_s:=0.1', *parameters]
-        arguments = [word for setting in settings for word in ('-p', setting)]
+        # On a busy machine, the messages of an image may come at longer intervals than the default
+        # of max_wait_ms allows.
+        settings = ['autostart:=true', 'diagnostics_period_s:=0.1', 'max_wait_ms:=3000.0']
+        arguments = [word for setting in (*settings, *parameters) for word in ('-p', setting)]
         command = [executable('detections_3d'), '--ros-args', '-r', f'__ns:={namespace}']
         self.program = Program([*command, *arguments])
         if connect:
@@ -189,8 +195,15 @@ class BoxesNode:
 
     def _is_answered(self):
         self.publish()
-        self._client.spin_for(0.05)
-        return bool(self.answers)
+        return self.find_soon(lambda: self.answers)
+
+    def find_soon(self, find):
+        """Return what a function finds within a second; None if it finds nothing.
+
+        An image in each moment would fill the shared memory of a node on a busy machine.
+        """
+        with contextlib.suppress(WaitTimeoutError):
+            return self._client.spin_until(find, 'an answer', seconds=1.0)
 
     def publish(self, *, without=(), stamp=None, **messages):
         """Publish the messages of an image, by default of the scene. Return its stamp."""
@@ -225,12 +238,18 @@ class BoxesNode:
         return self._client.spin_until(find, f'the answer to image {stamp}')
 
     def wait_for_status(self, accepts, what):
-        """Return the first status of the node, as a dict, that a function accepts."""
+        """Return the first status of the node, as a dict, that a function accepts.
+
+        Ignore statuses that were sent before the call, because they may arrive late.
+        """
         name = f'{self._namespace}/detections_3d: boxes'
-        self._diagnostics.clear()
+        since_ns = time.time_ns()
 
         def find():
             for message in self._diagnostics:
+                stamp = message.header.stamp
+                if stamp.sec * 10**9 + stamp.nanosec < since_ns:
+                    continue
                 for status in message.status:
                     values = {pair.key: pair.value for pair in status.values}
                     if status.name == name and accepts(status, values):
@@ -413,7 +432,11 @@ def test_topics_of_an_image_may_come_in_any_order(boxes):
 
 
 def test_nearest_stamp_is_used_and_each_message_is_counted_once(boxes, client):
-    before = boxes.wait_for_status(lambda *_: True, 'a status')[1]
+
+    def is_settled(_, values):
+        return int(values['received']) == sum(int(values[name]) for name in OUTCOMES)
+
+    before = boxes.wait_for_status(is_settled, 'a status that counts all images')[1]
     boxes.publish(without=['depth'])
     boxes.ask()
     boxes.publish(depth=Image(height=1, width=1, step=1, encoding='mono8', data=b'1'))
@@ -470,11 +493,10 @@ def test_keypoints_are_placed_on_the_surface(start_node, client):
     points = np.array([[[*middle, 0.9], [1.0, 1.0, 0.2]], [[0, 0, 0], [0, 0, 0]]], np.float32)
 
     def ask():
-        stamp = node.publish(keypoints=keypoints_of(points))
-        client.spin_for(0.05)
-        return next((a for a in node.keypoints if a.header.stamp.sec == stamp), None)
+        node.publish(keypoints=keypoints_of(points))
+        return node.find_soon(lambda: node.keypoints)
 
-    answer = client.spin_until(ask, 'keypoints in space')
+    answer = client.spin_until(ask, 'keypoints in space')[0]
     assert (answer.height, answer.width) == (2, 2)
     assert [field.name for field in answer.fields] == ['x', 'y', 'z', 'score']
     placed = np.frombuffer(answer.data, np.float32).reshape(2, 2, 4)
@@ -498,11 +520,10 @@ def test_depth_may_be_compressed_and_cameras_best_effort(start_node, client):
     message = CompressedImage(format='16UC1; compressedDepth png', data=file.getvalue())
 
     def ask():
-        stamp = node.publish(**{'depth/compressedDepth': message})
-        client.spin_for(0.05)
-        return next((a for a in node.answers if a.header.stamp.sec == stamp), None)
+        node.publish(**{'depth/compressedDepth': message})
+        return node.find_soon(lambda: node.answers)
 
-    answer = client.spin_until(ask, 'boxes from compressed depth')
+    answer = client.spin_until(ask, 'boxes from compressed depth')[0]
     assert position(answer.detections[0]) == near(CARDS[0].center)
 
 
@@ -523,16 +544,20 @@ def test_markers_are_the_boxes_of_the_same_stamp(boxes, client):
     publisher = client.node.create_publisher(LabelInfo, '/boxes/label_info', LATCHED)
     publisher.publish(names)
     markers = boxes.subscribe(MarkerArray, '/boxes/markers')
+    stamps = set()
 
     def ask():
         depth = depth_message(depth_of_scene([*CARDS, bar]))
-        stamp = boxes.publish(detections=found, depth=depth)
-        client.spin_for(0.05)
+        stamps.add(boxes.publish(detections=found, depth=depth))
+        return boxes.find_soon(pair_with_colours)
+
+    def pair_with_colours():
         pairs = [
             (array, answer)
             for array in markers
             for answer in boxes.answers
-            if array.markers[0].header.stamp.sec == answer.header.stamp.sec == stamp
+            if array.markers[0].header.stamp.sec == answer.header.stamp.sec
+            and answer.header.stamp.sec in stamps
         ]
         # The node may not have the names yet.
         return next((pair for pair in pairs if pair[0].markers[1].color.r != GREY), None)

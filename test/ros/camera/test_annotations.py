@@ -16,6 +16,7 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray
 
+from support.programs import DEADLINE_S
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.drawing import draw_detections
 from trt_perception.images.frame import Frame
@@ -266,9 +267,9 @@ def test_fields_of_the_release_decide_what_is_written(node, monkeypatch, change,
     assert annotations_have_metadata() is has_metadata
     publishers = CameraPublishers(node, NAMES, ParameterValues())
     try:
+        # Nodes of other tests may still be in the graph, with topics in their namespaces.
         names = {name for name, _ in node.get_topic_names_and_types()}
-        is_published = any(name.endswith('/annotations') for name in names)
-        assert is_published == (has_metadata is not None)
+        assert ('/annotations' in names) == (has_metadata is not None)
     finally:
         publishers.close()
 
@@ -337,7 +338,7 @@ print(*(name for name, kind in TASK_TOPICS.items() if not kind.is_available()))
 
 def test_only_annotations_need_the_optional_package():
     ended = subprocess.run(
-        [sys.executable, '-c', WITHOUT_PACKAGE], capture_output=True, text=True, timeout=60
+        [sys.executable, '-c', WITHOUT_PACKAGE], capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert ended.stdout.split() == ['annotations'], ended.stderr
 
@@ -348,8 +349,8 @@ def test_node_without_a_usable_package_has_no_such_topic(node, monkeypatch, kind
     publishers = CameraPublishers(node, NAMES, ParameterValues())
     try:
         names = {name for name, _ in node.get_topic_names_and_types()}
-        assert any(name.endswith('/detections') for name in names)
-        assert not any(name.endswith('/annotations') for name in names)
+        assert '/detections' in names
+        assert '/annotations' not in names
         publishers.publish(header(), FRAME, found_by(DETECT))
     finally:
         publishers.close()

@@ -12,6 +12,7 @@ from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
+from support.programs import DEADLINE_S
 from trt_perception.errors import ImageError
 from trt_perception.images.detections import Detections, MaskGeometry, Masks
 from trt_perception.images.frame import Frame
@@ -207,7 +208,7 @@ def test_detections_do_not_wait_for_a_mask_image(client, node):
 
     class SlowMasks:
         def number(self, out):
-            may_end.wait(timeout=2)
+            may_end.wait(DEADLINE_S)
             out[:] = 1
 
     frame = Frame.view(bytes(48), width=4, height=4, step=12, encoding='bgr8')

@@ -299,24 +299,31 @@ def test_each_camera_of_a_node_has_a_finding(client, other_node):
     timer = client.node.create_timer(0.05, send)
     command = [executable('doctor'), '--json', '-p', 'cameras:=[front, rear, top]']
     command += ['--seconds', '1', '--node', f'{space}/detector', '--image-topic', '{camera}/raw']
-    try:
+
+    def all_cameras_are_found():
+        """Run doctor again, because it may listen for too short a time on a busy machine."""
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             client.spin_until(lambda: process.poll() is not None, 'the end of doctor', 120)
             report = json.loads(process.stdout.read())
+        found = {
+            entry['name']: entry
+            for entry in report['findings']
+            if entry['area'] in ('cameras', 'detectors')
+        }
+        front = found.get(f'front: {space}/front/raw', {})
+        is_found = front.get('level') == 'green' and '/a/detector: front' in found
+        return found if is_found else None
+
+    try:
+        findings_by_name = client.spin_until(all_cameras_are_found, 'the camera and the detector')
     finally:
         client.node.destroy_timer(timer)
         for each in (publisher, no_images, diagnostics_publisher):
             client.node.destroy_publisher(each)
-    findings_by_name = {
-        entry['name']: entry
-        for entry in report['findings']
-        if entry['area'] in ('cameras', 'detectors')
-    }
     # The findings include statuses of the detector, but not of other nodes.
     assert findings_by_name['/a/detector: front']['found'] == 'stalled'
     assert findings_by_name['/a/detector: detector']['level'] == 'yellow'
     assert '/b/driver: front' not in findings_by_name
-    assert findings_by_name[f'front: {space}/front/raw']['level'] == 'green', findings_by_name
     # The test client publishes another type.
     assert '/test_client' in findings_by_name[f'rear: {space}/rear/raw']['found']
     for name in ('rear', 'top'):

@@ -191,12 +191,19 @@ def test_doctor_is_red_exactly_if_configure_fails(name, tmp_path, modules):
 def run_doctor(*arguments):
     """Run doctor in this process, and return its findings. test_doctor.py starts the command.
 
-    doctor still reads parameters and runs the trial in other processes.
+    doctor still reads parameters and runs the trial in other processes. These processes get ten
+    times as long as usual, because the machine may be busy.
     """
     output, errors = io.StringIO(), io.StringIO()
+    run_module = doctor._run_module
+
+    def run_patiently(module, arguments, timeout_s):
+        return run_module(module, arguments, 10 * timeout_s)
+
     with (
         mock.patch.dict(os.environ, unmeasured(), clear=True),
         mock.patch.object(doctor, 'import_modules', import_modules_once),
+        mock.patch.object(doctor, '_run_module', run_patiently),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),
     ):

@@ -80,6 +80,8 @@ def test_node_goes_on_after_faults_of_the_server(start_detector, server):
         ),
     ):
         publish_until(detector, lambda status, _: status.level == OK, 'status OK')
+        # After the answer to this image, no other image is in flight.
+        detector.ask(picture())
         before = assert_counts_add_up(detector)
 
         def is_reported(status, values, before=before, reason=reason):

@@ -166,14 +166,14 @@ def test_images_after_an_empty_message_arrive_if_both_queues_are_equally_deep(ma
     numbers = []
     taker.open(lambda arrived: numbers.append(image_number(arrived)))
 
-    taker.camera('64x48', 'empty', *['64x48'] * 8, depth=5, hz=20, count=20)
+    taker.camera('64x48', 'empty', *['64x48'] * 8, depth=5, hz=10, count=20)
 
     taker.client.spin_until(
         lambda: len(numbers) + taker.input.not_delivered == 20, 'a count of all images'
     )
     assert numbers == sorted(set(numbers))
     # How many of the next images fit into the queues depends on the speed of both processes.
-    assert len(numbers) >= 12
+    assert [number for number in numbers if 2 < number < 12]
     assert numbers[-1] == 20
 
 

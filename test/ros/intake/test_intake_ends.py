@@ -15,6 +15,9 @@ from sensor_msgs.msg import Image
 from support.camera_callbacks import FaultCallback
 from support.nodes.graph import command_image
 from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
+from support.nodes.patient_publisher import until_accepted
+from support.programs import DEADLINE_S
+from support.waiting import WaitTimeoutError
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
@@ -23,6 +26,14 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared_intake import SharedIntake
 
 pytest_plugins = ['support.nodes.graph_fixtures']
+
+
+def wait_until(condition):
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > end:
+            raise WaitTimeoutError('a condition of wait_until')
+        time.sleep(0.01)
 
 
 def test_intake_ends_100_times_while_images_arrive(make_taker):
@@ -64,19 +75,13 @@ def test_node_context_and_subscription_can_end_in_any_order(first):
     image_input = ImageInput(node, ParameterValues(), RAW, intake, MessageSink(images.append), 0)
     assert intakes() == 1
     camera = node.create_publisher(Image, topic, QoSProfile(depth=1))
-    end = time.monotonic() + 30
-    while not images:
-        assert time.monotonic() < end
-        camera.publish(command_image(1, 1))
-        time.sleep(0.01)
+    wait_until(lambda: until_accepted(lambda: camera.publish(command_image(1, 1))) or images)
     executor.shutdown()
     if first == 'node':
         node.destroy_node()
     elif first == 'context':
         rclpy.shutdown(context=context)
-        while intakes():  # the thread ends without a call of `close`
-            assert time.monotonic() < end
-            time.sleep(0.001)
+        wait_until(lambda: not intakes())  # the thread ends without a call of `close`
     image_input.close()
     assert intakes() == 0
     image_input.close()

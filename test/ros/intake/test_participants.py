@@ -102,7 +102,10 @@ def test_each_raw_camera_has_a_participant_with_a_hidden_node(start_connected):
     node = detector.client.node
     for name in hidden:
         assert not node.get_service_names_and_types_by_node(name, detector.namespace)
-        publishers = node.get_publisher_names_and_types_by_node(name, detector.namespace)
+        publishers = detector.client.spin_until(
+            lambda name=name: node.get_publisher_names_and_types_by_node(name, detector.namespace),
+            'the publishers of the hidden node',
+        )
         assert [topic for topic, _ in publishers] == ['/parameter_events']
     for camera in cameras:
         assert camera.ask(picture_of(COLOR)).detections
@@ -148,7 +151,10 @@ def test_small_images_share_the_participant_of_the_node_from_the_second_activati
     detector.transition('deactivate', 'activate')
     for camera in cameras:
         camera.connect()
-        assert subscriber_of(camera) == ['detector']
+        # This process may learn late that the earlier subscription has ended.
+        camera.client.spin_until(
+            lambda camera=camera: subscriber_of(camera) == ['detector'], 'the only subscriber'
+        )
 
 
 def test_many_participants_start_with_the_usual_limit_of_open_files(start, make_camera):

@@ -104,8 +104,11 @@ def test_simulated_time_without_a_clock_is_reported(start_detector, model):
     detector = start_detector({'engine_path': str(model), 'autostart': True, 'use_sim_time': True})
     picture = picture_of((0, 0, 0), stamp=divmod(time.time_ns(), 10**9))
     detector.connect(picture)
+    # On a busy machine, another warning may come first.
+    detector.wait_for_report(
+        DiagnosticStatus.WARN, '/clock', publish=lambda: detector.camera.publish(picture)
+    )
     assert_warns_of_clock(detector, picture)
-    detector.wait_for_log('WARN', '/clock')
     clock = detector.client.node.create_publisher(Clock, '/clock', 10)
     simulated, stamped = Clock(), picture_of((0, 0, 0), stamp=(70, 0))
     simulated.clock.sec = 70
@@ -156,7 +159,9 @@ def test_node_works_while_simulated_time_stops_and_jumps(start_detector, model):
                 detector.client.spin_for(0.1)
             assert_answered_with_stamp(detector, (second + 1, 0))
             detector.wait_for_status(
-                lambda status, _: status.level != DiagnosticStatus.ERROR,
+                lambda status, _: (
+                    detector.camera.publish(PICTURE) or status.level != DiagnosticStatus.ERROR
+                ),
                 'diagnostics after the jump',
             )
             # The watchdog uses the system clock, so it reports the stall.

@@ -218,6 +218,7 @@ def test_nothing_is_drawn_without_a_subscriber(client, node, drawings):
                 lambda: client.node.count_subscribers('/debug_image') == 0, 'no subscriber'
             )
             # The publisher learns of the unsubscription by an event, soon after the graph changed.
+            client.spin_until(lambda: not debug.has_subscriber, 'the event')
             count = -1
 
             def settled():

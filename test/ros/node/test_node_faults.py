@@ -23,7 +23,7 @@ def assert_unconfigured_with_cause(detector, cause):
     )
     # The log must have the traceback, because a fault is not a mistake of the user.
     detector.program.wait_for_output('Traceback')
-    assert cause in detector.program.output
+    detector.program.wait_for_output(cause)  # at the end of the traceback
     graph = detector.client.node
     detector.client.spin_until(
         lambda: (
@@ -61,6 +61,7 @@ def test_node_recovers_from_a_fault_while_a_frame_is_processed(scripted_detector
         scripted_detector.camera.publish(command_image(number))
         assert_unconfigured_with_cause(scripted_detector, cause)
         assert_works_again(scripted_detector)
+    scripted_detector.program.wait_for_output('detector]: unconfigured', 2)
     assert scripted_detector.program.count('detector]: unconfigured') == 2
     scripted_detector.program.wait_for_output('pipeline closed', 2)
     assert scripted_detector.program.count('pipeline closed') == 2

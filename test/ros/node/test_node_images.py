@@ -62,6 +62,8 @@ def test_boxes_are_in_pixels_of_the_image(active_detector, image_wh):
 
 
 def test_every_image_is_answered_once_and_in_order(active_detector):
+    # After the answer to this image, no handshake image is in flight.
+    active_detector.ask(picture_of(COLOR))
     # Detections arrive before they are counted, so compare only when nothing is in flight.
     _, before = active_detector.wait_for_status(
         lambda _, v: v['in flight'] == '0', 'nothing in flight'

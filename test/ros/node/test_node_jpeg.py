@@ -75,6 +75,7 @@ def test_auto_chooses_jpegs_if_they_are_published(start, make_publisher):
     detector = start({'image_transport': 'auto'})
     raw = make_publisher(Image, detector.topic('image'))
     jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
+    detector.wait_for_discovery()
     detector.transition('configure', 'activate')
     detector.program.wait_for_line(f'image_transport auto: compressed, .* {jpegs.topic_name} ')
     detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
@@ -151,6 +152,7 @@ def test_auto_ignores_another_type_on_the_compressed_topic(start, make_publisher
     detector = start({'image_transport': 'auto'})
     topic = detector.topic('image/compressed')
     make_publisher(Image, topic)
+    detector.wait_for_discovery()
     detector.transition('configure', 'activate')
     detector.program.wait_for_line(f'image_transport auto: raw, .* {topic} has no publisher')
 
@@ -182,6 +184,8 @@ def test_damaged_jpegs_are_counted_and_nothing_is_printed(start, make_publisher,
     detector = start({'autostart': True, 'image_transport': 'compressed'}, usual=usual)
     jpegs = make_publisher(CompressedImage, detector.topic('image/compressed'))
     detector.connect(message(encoded(rgb=(0, 0, 0)), HANDSHAKE), jpegs)
+    # After the answer to this image, no handshake image is in flight.
+    detector.ask(message(encoded()), jpegs)
     before = detector.settled_counts()
     whole = [*camera_jpegs.WHOLE_JPEGS.values(), *camera_jpegs.JPEGS_OF_UNKNOWN_VERSIONS.values()]
     harmless = list(camera_jpegs.JPEGS_WITH_HARMLESS_DEFECTS.values())

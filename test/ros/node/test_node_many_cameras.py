@@ -174,10 +174,13 @@ def test_node_counts_are_sums_of_camera_counts(cameras, detector):
 
 def assert_node_reports(name, detector, publish):
     """Wait until the node's status is an error that names this camera."""
-    status, _ = detector.wait_for_status(
-        lambda status, _: publish() or status.level == ERROR, 'an error of the node'
+    # On a busy machine, another camera may be late for a moment.
+    detector.wait_for_status(
+        lambda status, _: (
+            publish() or (status.level == ERROR and status.message.startswith(f'{name}: '))
+        ),
+        f'an error of the node about {name}',
     )
-    assert status.message.startswith(f'{name}: ')
 
 
 def test_missing_camera_is_reported_with_the_topic_that_has_images(cameras, detector):
@@ -282,6 +285,10 @@ def test_killed_camera_is_reported_until_it_is_started_again(cameras, detector):
         lambda status, values: status.level != ERROR and float(values['published (Hz)']) > 10,
         'images again',
         publish=publish,
+    )
+    restarted_program.send(signal.SIGTERM)
+    front.client.spin_until(
+        lambda: publish() or not restarted_program.alive, 'the end of the camera'
     )
     restarted_program.close()
     assert_unharmed([front, left], publish)

@@ -82,6 +82,8 @@ def test_images_arrive_with_the_expected_reliability(
     finally:
         detector_without_camera.client.node.destroy_publisher(camera)
         detector_without_camera.bring_to('unconfigured')
+        # Otherwise the next activation may adapt to the camera of this test.
+        detector_without_camera.wait_for_discovery()
 
 
 def test_auto_serves_reliable_and_best_effort_cameras_at_once(start_detector, node_parameters):
@@ -163,11 +165,18 @@ def test_images_of_a_camera_with_stricter_qos_arrive(start_detector, node_parame
     node.destroy_publisher(camera)
 
 
+def only_info(detector, kind, topic):
+    """Return the QoS and the names of the only publisher or subscription of a topic."""
+    infos_of = getattr(detector.client.node, f'get_{kind}_info_by_topic')
+    [info] = detector.client.spin_until(lambda: infos_of(detector.topic(topic)), topic)
+    return info
+
+
 def test_subscription_has_the_depth_of_the_parameter(start_detector, node_parameters):
     node_parameters['image_qos.depth'] = 7
     detector = start_detector(node_parameters)
     detector.connect()
-    [info] = detector.client.node.get_subscriptions_info_by_topic(detector.topic('image'))
+    info = only_info(detector, 'subscriptions', 'image')
     assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
     # Not every middleware reports the depth of other nodes. 0 means unknown.
     assert info.qos_profile.depth in (0, 7)
@@ -176,7 +185,7 @@ def test_subscription_has_the_depth_of_the_parameter(start_detector, node_parame
 def test_detections_are_reliable_and_label_info_is_latched(start_detector, node_parameters):
     detector = start_detector(node_parameters)
     detector.connect()
-    [info] = detector.client.node.get_publishers_info_by_topic(detector.topic('detections'))
+    info = only_info(detector, 'publishers', 'detections')
     assert info.qos_profile.reliability == ReliabilityPolicy.RELIABLE
-    [info] = detector.client.node.get_publishers_info_by_topic(detector.topic('label_info'))
+    info = only_info(detector, 'publishers', 'label_info')
     assert info.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL

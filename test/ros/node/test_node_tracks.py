@@ -85,11 +85,15 @@ def call_reset(detector, topic='reset_tracks'):
     service = detector.client.node.create_client(Trigger, detector.topic(topic))
     try:
         detector.client.spin_until(service.service_is_ready, 'the service')
-        while True:  # the node may not have discovered this client yet
-            future = service.call_async(Trigger.Request())
+        futures = []
+
+        def first_answer():
+            # The node does not answer a client that it has not discovered, so call again.
+            futures.append(service.call_async(Trigger.Request()))
             detector.client.spin_for(0.2)
-            if future.done():
-                return future.result()
+            return next((future for future in futures if future.done()), None)
+
+        return detector.client.spin_until(first_answer, 'an answer of the service').result()
     finally:
         detector.client.node.destroy_client(service)
 

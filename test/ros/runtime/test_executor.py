@@ -14,6 +14,7 @@ from std_msgs.msg import Header
 from std_srvs.srv import Trigger
 
 from support.nodes.graph import Client
+from support.nodes.patient_publisher import until_accepted
 from support.programs import DEADLINE_S
 from support.waiting import WaitTimeoutError
 from trt_perception.ros.runtime import executor
@@ -139,7 +140,7 @@ def test_subscription_works_after_exceptions_in_its_events(guarded):
     guarded.create_executor()
     guarded.spin_until(lambda: matched and offered)
     for count in (1, 2, 3):
-        publisher.publish(Header())
+        until_accepted(lambda: publisher.publish(Header()))
         guarded.spin_until(lambda count=count: len(heard) == count)
     assert sum(' /guarded ' in line for line in guarded.log.lines) == 1
 

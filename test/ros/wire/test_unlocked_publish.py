@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
+from support.nodes.patient_publisher import until_accepted
 from support.programs import DEADLINE_S
 from trt_perception.ros.wire import unlocked_publish
 from trt_perception.ros.wire.rcl import RclError
@@ -31,7 +33,7 @@ def test_published_bytes_equal_those_of_rclpy(client, node):
     )
     client.spin_until(publisher.get_subscription_count, 'a subscriber')
     data = serialize_message(String(data='größer'))
-    publish_unlocked(publisher, bytearray(data))
+    until_accepted(lambda: publish_unlocked(publisher, bytearray(data)))
     client.spin_until(lambda: words, 'the message')
     assert deserialize_message(words[0], String).data == 'größer'
     node.destroy_publisher(publisher)
@@ -50,7 +52,8 @@ def test_rclpy_publishes_if_rcl_differs(client, node, monkeypatch, caplog):
     unlocked_publish._libraries.cache_clear()
     try:
         for text in ('first', 'second'):
-            publish_unlocked(publisher, bytearray(serialize_message(String(data=text))))
+            message = bytearray(serialize_message(String(data=text)))
+            until_accepted(partial(publish_unlocked, publisher, message))
     finally:
         unlocked_publish._libraries.cache_clear()
     client.spin_until(lambda: len(words) == 2, 'the messages')
@@ -79,7 +82,7 @@ def test_other_threads_run_while_a_message_is_published(node):
         sys.setswitchinterval(10 * DEADLINE_S)
         while not ticks_during_publish and time.monotonic() < end:
             before = ticks[0]
-            publish_unlocked(publisher, message)
+            until_accepted(partial(publish_unlocked, publisher, message))
             ticks_during_publish = ticks[0] - before
     finally:
         sys.setswitchinterval(interval)

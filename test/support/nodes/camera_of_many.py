@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use the topics and the status of one camera of a detector with several cameras."""
 
+import copy
+
 from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
@@ -44,12 +46,19 @@ class CameraOfMany:
             self.publisher = None
 
     def connect(self, picture=None):
-        """Publish images until one is answered, so that all participants are discovered."""
+        """Publish images until one is answered, so that all participants are discovered.
+
+        Then wait for the answer of one more image, so that none of the images is in flight.
+        """
         connected = self.client.publish_until_answered(
             self.publisher, picture or HELLO, self.detections
         )
         if not connected:
             raise WaitTimeoutError(f'nothing arrives of {self.name}')
+        last = copy.deepcopy(picture or HELLO)
+        last.header.frame_id = 'connected'
+        self.ask(last)
+        self.detections.clear()
 
     def answers(self):
         """Return the detections of all images except handshake images."""
@@ -59,7 +68,12 @@ class CameraOfMany:
         """Publish one image and return its detections."""
         self.detections.clear()
         self.publisher.publish(image)
-        return self.client.spin_until(self.answers, f'detections of {self.name}')[0]
+
+        def answer():
+            # The answer to an earlier image may come first.
+            return next((m for m in self.answers() if m.header == image.header), None)
+
+        return self.client.spin_until(answer, f'detections of {self.name}')
 
     def wait_for_status(self, accepts, what, *, publish=lambda: None):
         """Return the first status of this camera that ``accepts`` accepts, and its values."""

@@ -132,17 +132,24 @@ class Client:
         return messages, self.node.create_subscription(kind, topic, messages.append, qos, raw=raw)
 
     def publish_until_answered(self, publisher, picture, answers):
-        """Publish a picture until the list of answers is not empty; return whether it is."""
+        """Publish a picture until an answer with its frame_id arrives; return whether it did.
+
+        Answers to earlier pictures may still arrive.
+        """
+
+        def is_answered():
+            return any(m.header.frame_id == picture.header.frame_id for m in answers)
+
         end = time.monotonic() + DEADLINE_S
         answers.clear()
-        while not answers and time.monotonic() < end:
+        while not is_answered() and time.monotonic() < end:
             publisher.publish(picture)
             with contextlib.suppress(WaitTimeoutError):
-                self.spin_until(lambda: answers, 'an answer', seconds=0.5)
-        if not answers:
+                self.spin_until(is_answered, 'an answer', seconds=0.5)
+        if not is_answered():
             print('subscriptions to the images:', publisher.get_subscription_count())
             print('ports:', *sorted(path.name for path in Path('/dev/shm').glob('fast*port*')))
-        return bool(answers)
+        return is_answered()
 
     def close(self):
         self._executor.shutdown()
@@ -265,7 +272,8 @@ class Detector:
             return
         end = time.monotonic() + DEADLINE_S
         while not self._known:
-            assert time.monotonic() < end, f'{self.name} does not answer'
+            if time.monotonic() > end:
+                raise WaitTimeoutError(f'{self.name} does not answer')
             self.client.spin_until(
                 lambda: all(s.service_is_ready() for s in self._services.values()),
                 f'services of {self.name}',
@@ -273,6 +281,27 @@ class Detector:
             future = self._send('get_state')
             with contextlib.suppress(WaitTimeoutError):
                 self._known = self.client.spin_until(future.done, 'an answer', seconds=1.0)
+
+    def wait_for_discovery(self):
+        """Wait until the node knows which publishers of this client exist.
+
+        A participant learns in order which publishers of another participant come and go. So a
+        node that answers a new client has learned everything before.
+        """
+        service = self.client.node.create_client(GetState, f'{self.name}/get_state')
+        futures = []
+
+        def is_answered():
+            futures.append(service.call_async(GetState.Request()))
+            with contextlib.suppress(WaitTimeoutError):
+                self.client.spin_until(futures[-1].done, 'an answer', seconds=1.0)
+            return any(future.done() for future in futures)
+
+        try:
+            self.client.spin_until(service.service_is_ready, f'get_state of {self.name}')
+            self.client.spin_until(is_answered, f'an answer from {self.name}')
+        finally:
+            self.client.node.destroy_client(service)
 
     def state(self):
         return self.call('get_state').current_state.label

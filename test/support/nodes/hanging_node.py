@@ -6,6 +6,10 @@
 STEP is load, reload (the first image opens the model again), frame, close or shutdown (of the
 interpreter). Native code releases Python's lock (free), or keeps it (locked). The pipeline has a
 region of shared memory, as if a Triton server ran the model.
+
+After a signal, the guard process ends the node if the lock is kept or the interpreter shuts down;
+otherwise a thread of the node does. On a busy machine, the slower of the two may come first, so it
+gets a much longer time limit here.
 """
 
 import ctypes
@@ -16,11 +20,18 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes.scripted_node import SPEC, ScriptedPipeline
 from trt_perception.ros.detector_program import main
+from trt_perception.ros.runtime import process
 from trt_perception.stages.triton.memory import TritonRegion
 
 SLEEP = {'free': ctypes.CDLL(None).sleep, 'locked': ctypes.PyDLL(None).sleep}
 STEP, LOCK = sys.argv[1:3]
 _regions = []
+LONG_S = 60.0
+if LOCK == 'locked' or STEP == 'shutdown':
+    guard_limit_s = process.SIGNAL_LIMIT_S + process._GUARD_DELAY_S
+    process.SIGNAL_LIMIT_S, process._GUARD_DELAY_S = LONG_S, guard_limit_s - LONG_S
+else:
+    process._GUARD_DELAY_S = LONG_S
 
 
 def reach(step):

@@ -29,4 +29,8 @@ class ShutdownSignals:
 if __name__ == '__main__':
     shutdown_signals = ShutdownSignals()
     name = sys.argv.pop(1)
+    if name == 'detector_node':
+        from trt_perception.ros.runtime import process
+
+        process.SIGNAL_LIMIT_S = 60.0  # longer than in production, because the machine may be busy
     sys.exit(getattr(commands, name)())

@@ -78,8 +78,9 @@ def main(topic, reliability, depth, hz, count, *sizes):
             print('up', flush=True)
         if number == int(count):
             break
-        # After a late wake-up, send the next image earlier, so that the mean rate stays correct.
-        due = max(due + period_s, time.monotonic() - 10 * period_s)
+        # After a late wake-up, an endless camera sends the next image earlier, so that the mean
+        # rate stays correct. Counted images must not come in bursts, which overfill queues.
+        due = max(due + period_s, time.monotonic() - (0 if int(count) else 10 * period_s))
         time.sleep(max(0.0, due - time.monotonic()))
     publisher.wait_for_all_acked(Duration(seconds=30))
     print('done', flush=True)

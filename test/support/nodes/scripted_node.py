@@ -29,6 +29,7 @@ from trt_perception.model.tensors import TensorSpec
 from trt_perception.pipelines.pipeline import Result
 from trt_perception.process.interruption import check_interruption, is_interrupted
 from trt_perception.ros.detector_node import DetectorNode
+from trt_perception.ros.runtime import bond
 from trt_perception.ros.runtime.process import run_node
 from trt_perception.scheduling.scheduler import Scheduler
 
@@ -149,6 +150,7 @@ def tell_when_stored():
 
 
 if __name__ == '__main__':
+    bond._END_REPEAT_S = 2.0  # longer than in production, because the machine may be busy
     tell_when_stored()
     sys.exit(
         run_node(
