@@ -240,8 +240,9 @@ class Detector:
     def _wait_for_departure(self):
         """Wait until the client no longer knows the node, or one second if it was killed.
 
-        Fast DDS 3 sometimes never returns from the destruction of a subscription while it removes
-        another participant (https://github.com/eProsima/Fast-DDS/issues/6193).
+        Fast DDS of Kilted may wait for itself forever while it removes the publishers of a process
+        that ended, as docs/reliability.md says. Each timer that is destroyed meanwhile wakes the
+        thread that the removal waits for. So destroy nothing before the removal has finished.
         """
         own = 'detector', self.namespace
         names = self.client.node.get_node_names_and_namespaces

@@ -98,10 +98,12 @@ def _show_output():
     programs.programs[:] = [program for program in programs.programs if program.alive]
 
 
-# By default, a process repeats its announcement after 3 s if another process missed the first one.
-# That is half of the duration of these tests. With calls between participants of a process, Fast
-# DDS may wait forever for itself, as config/fastdds_node.xml says. The other settings are Fast
-# DDS's defaults.
+# A process announces itself 25 times in its first 5 s and then every second, so that processes
+# find each other soon even if they miss an announcement. By default, it announces itself 5 times
+# in 0.5 s and then every 3 s, which is half of the duration of these tests. Do not announce more
+# often: Fast DDS of Kilted may wait for itself forever if another process ends at the time of an
+# announcement, as docs/reliability.md says. With calls between participants of a process, it may
+# wait forever, too, as config/fastdds_node.xml says. The other settings are Fast DDS's defaults.
 _PROFILE = """<?xml version="1.0" encoding="UTF-8" ?>
 <dds xmlns="http://www.eprosima.com">
   <library_settings>
@@ -113,9 +115,15 @@ _PROFILE = """<?xml version="1.0" encoding="UTF-8" ?>
         <builtin>
           <discovery_config>
             <leaseAnnouncement>
-              <sec>0</sec>
-              <nanosec>200000000</nanosec>
+              <sec>1</sec>
             </leaseAnnouncement>
+            <initialAnnouncements>
+              <count>25</count>
+              <period>
+                <sec>0</sec>
+                <nanosec>200000000</nanosec>
+              </period>
+            </initialAnnouncements>
           </discovery_config>
         </builtin>
       </rtps>
