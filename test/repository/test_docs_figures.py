@@ -314,8 +314,8 @@ def test_same_engine_in_a_simple_program_is_slower_as_the_page_says():
 def test_first_table_of_the_page_equals_the_recorded_figures():
     four = load('benchmarks/gpu/peers_dds.json')['cases'][1]['medians']
     expected = [
-        [*(f'{four[side][key]:.1f}' for key in ('p50_ms', 'cpu_ms')), f'{four[side]["gpu_mib"]:.0f}']
-        for side in ('ours', 'ultralytics', 'onnxruntime')
+        [f'{found["p50_ms"]:.1f}', f'{found["cpu_ms"]:.1f}', f'{found["gpu_mib"]:.0f}']
+        for found in (four[side] for side in ('ours', 'ultralytics', 'onnxruntime'))
     ]
     assert [cells[2:] for cells in rows(BENCHMARKS[: BENCHMARKS.index('So one node')])] == expected
 
