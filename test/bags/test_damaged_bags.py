@@ -241,8 +241,10 @@ def test_damaged_index_of_sqlite_costs_no_message(tmp_path):
 def test_truncated_sqlite_file_is_read(tmp_path):
     rows = messages(300, size=500)
     path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    size, _ = pages_of_messages(path)
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
+    pages = len(content) // size
+    path.write_bytes(content[: pages // 2 * size])
     bag = open_bag(path)
     found = rows_of(bag)
     assert found == rows[: len(found)]
