@@ -1023,6 +1023,19 @@ def test_results_of_bags_equal_those_of_the_python_api():
     assert {task['images'] for task in tasks.values()} == {24}
 
 
+def test_figures_without_a_gpu_equal_the_recorded_figures():
+    text = ' '.join(section(BENCHMARKS, 'Without a GPU').split())
+    record = load('benchmarks/cpu.json')
+    (model,) = record['models']
+    (pipeline,) = model['pipelines']
+    assert record['options']['parameters']['cpu_threads'] == 1
+    assert set(record['images']) == {'1920x1080 bgr8'}
+    assert f'**{pipeline["frames_per_s"]:.1f}** frames/s of 1080p' in text
+    assert f'Each frame took {pipeline["latency_ms"]["p50"]:.0f} ms' in text
+    rate = f'[{pipeline["frames_per_s"]:.0f} frames/s](#without-a-gpu) with one thread'
+    assert rate in BENCHMARKS[: BENCHMARKS.index('## What to choose')]
+
+
 def test_calls_of_onnx_runtime_on_a_gpu_equal_the_recorded_figures():
     page = (ROOT / 'docs' / 'platforms.md').read_text(encoding='utf-8')
     names = 'onnx_session', 'onnx_session_later'
