@@ -9,6 +9,7 @@ from support.docs_pages import TROUBLESHOOTING, codes, quoted, rows
 OTHERS = (
     *('numpy.', 'dropped: ', 'Timeout (', 'Package '),
     *('New publisher ', 'topic […]', 'ros2 '),
+    *('ros2: ', 'colcon: ', 'rosdep: ', 'No module named '),
 )
 
 
