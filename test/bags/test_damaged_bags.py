@@ -221,21 +221,46 @@ def test_damaged_pages_of_sqlite_cost_only_their_messages(damaged, tmp_path):
         list(sqlite3.connect(path).execute('SELECT data FROM messages'))
 
 
-def test_damaged_index_of_sqlite_costs_no_message(tmp_path):
-    rows = messages(300, size=500)
-    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+def page_of_index(path):
+    """Return the first byte and the end of the first page of the index of timestamps."""
     query = "SELECT rootpage FROM sqlite_master WHERE type = 'index' AND name = 'timestamp_idx'"
     with contextlib.closing(sqlite3.connect(path)) as connection:
         ((root,),) = connection.execute(query)
+        ((size,),) = connection.execute('PRAGMA page_size')
+    return (root - 1) * size, root * size
+
+
+def test_damaged_index_of_sqlite_costs_no_message(tmp_path):
+    rows = messages(300, size=500)
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    start, end = page_of_index(path)
     content = bytearray(path.read_bytes())
-    size = int.from_bytes(content[16:18], 'big')
-    content[(root - 1) * size : root * size] = b'\xff' * size
+    content[start:end] = b'\xff' * (end - start)
     path.write_bytes(content)
     bag = open_bag(path)
     assert rows_of(bag) == rows
     # Nothing is known to be lost, so the loss has no times.
     (loss,) = bag.losses
     assert (loss.start_ns, loss.end_ns) == (None, None)
+
+
+def test_flipped_bit_in_the_index_of_sqlite_changes_no_message(tmp_path):
+    rows = messages(90, size=100)
+    path = write_folder(tmp_path / 'bag', rows) / 'bag.db3'
+    intact = path.read_bytes()
+    rng = random.Random(0)
+    losses = []
+    for place in rng.sample(range(*page_of_index(path)), 200):
+        content = bytearray(intact)
+        content[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        for _ in range(2):
+            bag = open_bag(path)
+            assert rows_of(bag) == rows
+            losses.append(bag.losses)
+    # Equal files have equal losses. Many bits of a page are not used.
+    assert losses[::2] == losses[1::2]
+    assert 20 < sum(map(bool, losses[::2])) < 200
 
 
 def test_truncated_sqlite_file_is_read(tmp_path):

@@ -5,6 +5,7 @@ Python's sqlite3 is used instead of the reader of rosbags, because that one read
 open it, loads messages of any size, and gives up at the first damaged page.
 Guarantees: the file is opened read-only. Memory is bounded by constants, and the work by the size
 of the file. Messages on damaged pages are skipped, and the others are read.
+The index of timestamps is used only if it has the same rows as the table.
 SQLite reads zeros after the end of a file that ends within a page. A message that continues there
 is a loss.
 Limitations: SQLite has no checksums, so flipped bits inside of messages are not detected. If a
@@ -43,6 +44,8 @@ _COLUMNS: Final = {
 }
 _MAX_ID: Final = 2**63 - 1
 _MAX_NS: Final = 2**63 - 1
+# Sums of the remainders fit into 64 bits. As it is a prime, a flipped bit changes the remainder.
+_PRIME: Final = 2**32 - 5
 _SETTINGS: Final = (
     # Views, triggers and indexes of the file may not call functions with side effects.
     'trusted_schema=OFF',
@@ -155,8 +158,8 @@ class SqliteFile:
         with contextlib.closing(self._connect()) as connection, _damage():
             _check_columns(connection)
             self._read_topics(connection)
-        with contextlib.closing(self._connect()) as connection:
-            self._read_range(connection)
+        self._index_damage = ''
+        self._read_range()
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -239,28 +242,45 @@ class SqliteFile:
                     found[type_name] = text
         return found
 
-    def _read_range(self, connection: sqlite3.Connection) -> None:
+    def _read_range(self) -> None:
         """Read the first and last log time. A damaged file gets the widest range."""
-        query = f'SELECT timestamp FROM messages WHERE timestamp BETWEEN 0 AND {_MAX_NS} ORDER BY'
+        times: list[int | None]
         try:
-            self._check_last_page()
-            ends = [
-                connection.execute(f'{query} timestamp {order} LIMIT 1').fetchone()
-                for order in ('ASC', 'DESC')
-            ]
-            times = [end[0] for end in ends if end is not None]
+            with contextlib.closing(self._connect()) as connection:
+                times = self._range_of_index(connection)
         except (*_SQLITE_ERRORS, DamageError) as error:
-            rows = self._rows_by_id(connection, (), str(error), lambda *_: None)
-            times = [row.timestamp for row in _first_and_last(rows)]
+            self._index_damage = str(error)
+            with contextlib.closing(self._connect()) as connection:
+                rows = self._rows_by_id(connection, (), self._index_damage, lambda *_: None)
+                times = [row.timestamp for row in _first_and_last(rows)]
             if not times:  # otherwise a cursor reports it
                 self.losses.append(BagLoss(self.name, None, None, f'SQLite: {error}'))
-        if times and all(isinstance(time, int) for time in times):
+        if times:
             self.start_ns, self.end_ns = times[0], times[-1]
 
-    def _check_last_page(self) -> None:
-        """Check that the file has whole pages. The index of timestamps needs all of them."""
+    def _range_of_index(self, connection: sqlite3.Connection) -> list[int | None]:
+        """Return the first and last log time; None without a message.
+
+        SQLite does not compare the index with the table. A search for a time reaches any entry,
+        or none, if it meets a damaged entry. It may even compare memory after a page, so that
+        the result varies.
+
+        Raises:
+            DamageError: the index of timestamps has other rows than the table.
+        """
         if self._cut_page:
             raise DamageError('the file ends within a page')
+        query = (
+            'SELECT min(timestamp), max(timestamp), count(*), '
+            f'sum(timestamp % {_PRIME}), sum(id % {_PRIME}) FROM messages {{}} '
+            f"WHERE timestamp BETWEEN 0 AND {_MAX_NS} AND typeof(timestamp) = 'integer'"
+        )
+        # One statement reads one state of a file that is being written.
+        both = f'{query.format("")} UNION ALL {query.format("NOT INDEXED")}'
+        of_index, of_table = connection.execute(both)
+        if of_index != of_table:
+            raise DamageError('the index is damaged')
+        return list(of_index[:2])
 
     def parts(self, topics: Collection[str], start_ns: int, end_ns: int) -> Iterator[FilePart]:
         """Yield the whole file as one part. See `BagFile.parts`."""
@@ -296,7 +316,8 @@ class SqliteFile:
         """Yield rows by timestamp, then by id. After damage, by the order of ids."""
         previous = _Row(-1, -1, 0, 0)
         try:
-            self._check_last_page()
+            if self._index_damage:
+                raise DamageError(self._index_damage)
             for row in self._rows_by_time(connection, range_ns):
                 if row[:2] <= previous[:2]:
                     raise DamageError('the index is damaged')
