@@ -261,9 +261,8 @@ class SqliteFile:
     def _range_of_index(self, connection: sqlite3.Connection) -> list[int | None]:
         """Return the first and last log time; None without a message.
 
-        SQLite does not compare the index with the table. A search for a time reaches any entry,
-        or none, if it meets a damaged entry. It may even compare memory after a page, so that
-        the result varies.
+        SQLite does not compare the index with the table. A search for a time that meets a damaged
+        entry may end early without an error, and equal files gave different results.
 
         Raises:
             DamageError: the index of timestamps has other rows than the table.
