@@ -32,7 +32,7 @@ from launch_ros.actions import Node
 from trt_perception.errors import ConfigError
 from trt_perception.parameters.launch_arguments import (
     NODE_NAME,
-    existing_file,
+    checked_parameter_file,
     image_remappings,
     launch_arguments,
     node_count,
@@ -46,7 +46,6 @@ from trt_perception.parameters.launch_arguments import (
 from trt_perception.parameters.sections import (
     cameras_of_file,
     check_equal_lists,
-    check_parameter_file,
     device_ids_of_file,
     sections_of_old_name,
 )
@@ -57,19 +56,6 @@ SHARE = Path(get_package_share_directory('trt_perception'))
 ARGUMENTS = launch_arguments(SHARE)
 # The topics in config/detect.rviz.
 RVIZ_TOPICS = ('debug_image', 'markers')
-
-
-def check_files(values):
-    """Return the path of the parameter file. Refuse missing and unreadable files."""
-    try:
-        params_file = existing_file('params_file', values['params_file'])
-        check_parameter_file(params_file, f'params_file {params_file}')
-        # ros2 launch refuses an empty value, so `none` is the alternative.
-        if values['transport_profile'] not in ('', 'none'):
-            existing_file('transport_profile', values['transport_profile'])
-    except ConfigError as error:
-        raise ValueError(str(error)) from error
-    return params_file
 
 
 def write_parameter_file(values):
@@ -214,8 +200,11 @@ def start_detectors(context):
     alone = check_arguments(context)
     values = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
     given = given_parameters(values, alone)
-    params_file = check_files(values)
     profile = values['transport_profile']
+    try:
+        params_file = checked_parameter_file(values['params_file'], profile)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
     nodes = nodes_to_start(context, values, given, params_file)
     # A launch file that includes this file may have an argument `rviz` for its own RViz.
     viewers = []

@@ -18,9 +18,8 @@ from launch_ros.actions import Node
 from trt_perception.errors import ConfigError
 from trt_perception.files.plain_text import closest_words, split_list
 from trt_perception.parameters.boxes_3d import BOX_PARAMETERS
-from trt_perception.parameters.launch_arguments import check_topic, existing_file
+from trt_perception.parameters.launch_arguments import check_topic, checked_parameter_file
 from trt_perception.parameters.rules import cameras_mistake
-from trt_perception.parameters.sections import check_parameter_file
 from trt_perception.transport.advice import transport_environment
 
 SHARE = Path(get_package_share_directory('trt_perception'))
@@ -49,11 +48,7 @@ def start_nodes(context):
         return LaunchConfiguration(name).perform(context)
 
     try:
-        file = existing_file('params_file', value('params_file'))
-        check_parameter_file(file, f'params_file {file}')
-        # ros2 launch refuses an empty value, so `none` is the alternative.
-        if value('transport_profile') not in ('', 'none'):
-            existing_file('transport_profile', value('transport_profile'))
+        file = checked_parameter_file(value('params_file'), value('transport_profile'))
         cameras = camera_names(value('cameras'))
         for argument in TOPICS:
             if value(argument):

@@ -29,6 +29,7 @@ from trt_perception.files.yaml_text import read_yaml
 from trt_perception.parameters.camera import CAMERA_PARAMETERS, is_camera_parameter
 from trt_perception.parameters.row import Parameter, read_value
 from trt_perception.parameters.rules import MAX_CAMERAS
+from trt_perception.parameters.sections import check_parameter_file
 from trt_perception.parameters.values import (
     PARAMETERS,
     ParameterValues,
@@ -191,6 +192,24 @@ def existing_file(name: str, text: str) -> Path:
         '' if path.is_absolute() else f'a relative path starts in the current folder, {Path.cwd()}'
     )
     raise ConfigError(name, short_repr(text), expected='an existing file', fix=fix)
+
+
+def checked_parameter_file(params_file: str, transport_profile: str) -> Path:
+    """Return the path of the parameter file, and check both files that launch arguments name.
+
+    Args:
+        params_file: the argument of this name.
+        transport_profile: the argument of this name. ros2 launch refuses an empty value, so
+            ``none`` is the alternative.
+
+    Raises:
+        ConfigError: a file is missing, or as `check_parameter_file`.
+    """
+    path = existing_file('params_file', params_file)
+    check_parameter_file(path, f'params_file {path}')
+    if transport_profile not in ('', 'none'):
+        existing_file('transport_profile', transport_profile)
+    return path
 
 
 def wants_rviz(text: str) -> bool:
