@@ -14,11 +14,11 @@ def contents_by_path(folder):
     }
 
 
-def open_paths():
-    """Return the paths of the open files of this process."""
+def open_paths(process='self'):
+    """Return the paths of the open files of a process, given by its id, or of this process."""
     paths = set()
-    for name in os.listdir('/proc/self/fd'):
-        # Threads of libraries may close files meanwhile.
+    for name in os.listdir(f'/proc/{process}/fd'):
+        # Threads may close files meanwhile.
         with contextlib.suppress(FileNotFoundError):
-            paths.add(os.readlink(f'/proc/self/fd/{name}'))
+            paths.add(os.readlink(f'/proc/{process}/fd/{name}'))
     return paths

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of signals to tools: while a Triton server does not answer, and under nohup."""
 
-import contextlib
-import os
 import signal
 import sys
 import threading
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.folders import open_paths
 from support.models.digits import DIGITS
 from support.optional_packages import needs
 from support.programs import UNMEASURED, Program, executable
@@ -78,11 +77,8 @@ def _program(hanging_server, tmp_path):
 
 
 def regions_of(program):
-    found = []
-    for entry in Path(f'/proc/{program.pid}/fd').iterdir():
-        with contextlib.suppress(OSError):  # a thread has just closed the file
-            found.append(Path(os.readlink(entry)))
-    return [path for path in found if 'trt_perception_triton_' in path.name]
+    paths = map(Path, open_paths(program.pid))
+    return [path for path in paths if 'trt_perception_triton_' in path.name]
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

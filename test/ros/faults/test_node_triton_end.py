@@ -5,8 +5,6 @@ Each end is the clean one: exit code 0, nothing in /dev/shm, and no region at a 
 answers. The documented limit is 5 s. The tests wait longer, because the machine may be busy.
 """
 
-import contextlib
-import os
 import re
 import signal
 import socket
@@ -15,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from support.folders import open_paths
 from support.nodes.graph import picture_of
 from support.optional_packages import needs
 from support.programs import DEADLINE_S
@@ -78,14 +77,11 @@ def start(start_detector, address, **settings):
 
 def regions_of(program):
     """Return the paths of all regions that a process has open."""
-    paths = []
-    for entry in Path(f'/proc/{program.pid}/fd').iterdir():
-        path = ''
-        with contextlib.suppress(FileNotFoundError):  # the process has just closed the file
-            path = os.readlink(entry)
-        if path.startswith('/dev/shm/') and 'trt_perception_triton_' in path:
-            paths.append(Path(path))
-    return paths
+    return [
+        Path(path)
+        for path in open_paths(program.pid)
+        if path.startswith('/dev/shm/') and 'trt_perception_triton_' in path
+    ]
 
 
 def assert_clean_end(detector, number, *, has_regions):
