@@ -11,7 +11,7 @@ from support.gpu.fake_nvjpeg import BAD_JPEG
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import expected_tensor
 from support.gpu.late_nvjpeg import undecoded_jpeg_frame
-from support.scheduling.fake_pipeline import wait_until
+from support.waiting import wait_until
 from trt_perception.errors import CudaError, ImageError
 from trt_perception.images.jpeg import decode_on_cpu, undecoded_frame
 from trt_perception.model.thresholds import Thresholds

@@ -18,7 +18,7 @@ from test_cuda_batches import fixed, noise, profiles
 from support.fuzz import jpeg_fuzz
 from support.gpu.host_kernels import needs_compiler
 from support.gpu.late_gpu import expected_tensor
-from support.scheduling.fake_pipeline import wait_until
+from support.waiting import wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.compressed import check_image_file
 from trt_perception.images.frame import DeferredFrame, Frame

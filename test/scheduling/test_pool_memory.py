@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from support.camera_callbacks import FaultCallback, camera_of
-from support.scheduling.fake_pipeline import FakePipeline, detections_of, wait_until
+from support.scheduling.fake_pipeline import FakePipeline, detections_of
+from support.waiting import wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import NumpyMemory

@@ -5,14 +5,8 @@ import threading
 
 import pytest
 
-from support.scheduling.fake_pipeline import (
-    CAMERA,
-    DEADLINE_S,
-    FakePipeline,
-    Recorder,
-    wait_until,
-    worker_threads,
-)
+from support.scheduling.fake_pipeline import CAMERA, FakePipeline, Recorder, worker_threads
+from support.waiting import DEADLINE_S, wait_until
 
 pytestmark = [
     pytest.mark.filterwarnings('error::pytest.PytestUnhandledThreadExceptionWarning'),

@@ -10,13 +10,8 @@ import pytest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from support.properties import settings, st
-from support.scheduling.fake_pipeline import (
-    CAMERA,
-    FakePipeline,
-    Recorder,
-    wait_until,
-    worker_threads,
-)
+from support.scheduling.fake_pipeline import CAMERA, FakePipeline, Recorder, worker_threads
+from support.waiting import wait_until
 from trt_perception.errors import ImageError
 from trt_perception.monitoring.frame_statistics import FrameStatistics
 

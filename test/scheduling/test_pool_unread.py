@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from support.camera_callbacks import FaultCallback, camera_of
-from support.scheduling.fake_pipeline import detections_of, frame_of, number_of, wait_until
+from support.scheduling.fake_pipeline import detections_of, frame_of, number_of
+from support.waiting import wait_until
 from trt_perception.errors import ImageError
 from trt_perception.images.frame import DeferredFrame
 from trt_perception.images.memory import NumpyMemory

@@ -8,13 +8,8 @@ from queue import SimpleQueue
 
 import pytest
 
-from support.scheduling.fake_pipeline import (
-    DEADLINE_S,
-    FakePipeline,
-    Recorder,
-    wait_until,
-    worker_threads,
-)
+from support.scheduling.fake_pipeline import FakePipeline, Recorder, worker_threads
+from support.waiting import DEADLINE_S, wait_until
 from trt_perception.model.thresholds import Thresholds
 from trt_perception.scheduling import worker
 

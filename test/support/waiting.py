@@ -15,7 +15,7 @@ class WaitTimeoutError(AssertionError):
     """
 
 
-def wait_until(condition, what, seconds=DEADLINE_S):
+def wait_until(condition, what='a condition', seconds=DEADLINE_S):
     """Wait until a function returns a true value, and return the value.
 
     Args:
@@ -30,7 +30,7 @@ def wait_until(condition, what, seconds=DEADLINE_S):
     while not (value := condition()):
         if time.monotonic() > end:
             raise WaitTimeoutError(f'expected within {seconds} s: {what}')
-        time.sleep(0.005)
+        time.sleep(0.0005)
     return value
 
 

@@ -16,8 +16,7 @@ from support.camera_callbacks import FaultCallback
 from support.nodes.graph import command_image
 from support.nodes.intake_taker import VGA, MessageSink, intakes, topics
 from support.nodes.patient_publisher import until_accepted
-from support.programs import DEADLINE_S
-from support.waiting import WaitTimeoutError
+from support.waiting import wait_until
 from trt_perception.parameters.values import ParameterValues
 from trt_perception.ros.camera.image_input import ImageInput
 from trt_perception.ros.camera.messages import frame_from_image
@@ -26,14 +25,6 @@ from trt_perception.ros.intake.buffers import MessageBuffers
 from trt_perception.ros.intake.shared_intake import SharedIntake
 
 pytest_plugins = ['support.nodes.graph_fixtures']
-
-
-def wait_until(condition):
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            raise WaitTimeoutError('a condition of wait_until')
-        time.sleep(0.01)
 
 
 def test_intake_ends_100_times_while_images_arrive(make_taker):

@@ -26,7 +26,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2]))
 from support.nodes import scripted_node
 from support.nodes.graph import command_image
 from support.programs import DEADLINE_S
-from support.scheduling.fake_pipeline import wait_until
+from support.waiting import wait_until
 from trt_perception.errors import ConfigError
 from trt_perception.ros.detector_node import DetectorNode
 from trt_perception.transport.advice import node_profile_environment

@@ -7,12 +7,11 @@ thread at a time, and its batches must not exceed the largest batch.
 """
 
 import threading
-import time
 
 import numpy as np
 
 from support.camera_callbacks import FaultCallback, camera_of
-from support.waiting import WaitTimeoutError
+from support.waiting import DEADLINE_S, wait_until
 from trt_perception.images.detections import Detections
 from trt_perception.images.frame import Frame
 from trt_perception.images.memory import NumpyMemory
@@ -21,19 +20,8 @@ from trt_perception.monitoring.frame_statistics import FrameStatistics
 from trt_perception.pipelines.pipeline import FrameError, Result
 from trt_perception.scheduling.worker_pool import WorkerPool
 
-#: Time limit of a wait in seconds. It is long, because the machine may be busy.
-DEADLINE_S = 90
 #: A message is a number. Messages of camera i are numbered from i * CAMERA on.
 CAMERA = 1_000_000
-
-
-def wait_until(condition):
-    """Wait for a condition; fail if it does not become true."""
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        if time.monotonic() > end:
-            raise WaitTimeoutError('a condition of wait_until')
-        time.sleep(0.0005)
 
 
 def worker_threads():
