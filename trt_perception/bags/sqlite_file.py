@@ -44,7 +44,8 @@ _COLUMNS: Final = {
 }
 _MAX_ID: Final = 2**63 - 1
 _MAX_NS: Final = 2**63 - 1
-# Sums of the remainders fit into 64 bits. As it is a prime, a flipped bit changes the remainder.
+# Sums of the remainders fit into 64 bits. A flipped bit always changes the remainder, because a
+# power of two is never a multiple of this prime.
 _PRIME: Final = 2**32 - 5
 _SETTINGS: Final = (
     # Views, triggers and indexes of the file may not call functions with side effects.
